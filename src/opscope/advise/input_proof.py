@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME, workers_tried
+from opscope.advise.measured import least_gain, of_itself
 from opscope.advise.messages import Job, Load, Loaded
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, Function, Stage
@@ -30,7 +31,6 @@ class Proving(Struct):
         job: the step as written.
         timeout_s: how long a process may take to answer.
         time: times processes in turns.
-        least_gain: returns up to which gain there is none: gets the step as written, in two processes.
         say: gets what goes on, a line each.
     """
 
@@ -38,11 +38,13 @@ class Proving(Struct):
     job: Job
     timeout_s: float
     time: Callable[[Sequence[Worker]], None]
-    least_gain: Callable[[Worker, Worker], float]
     say: Callable[[str], None]
 
-    def prove(self, facts: Facts) -> InputProof:
+    def prove(self, facts: Facts) -> tuple[InputProof, tuple[float, float]]:
         """Compare the step as written with one whose batches come from memory.
+
+        Returns:
+            The proof, and how many times as fast the step as written was as itself: low and high end.
 
         Raises:
             AdviseError: one of the processes fails.
@@ -63,8 +65,8 @@ class Proving(Struct):
             self._check([base, twin, memory, staged])
             self.session.close(workers)
             fetched = _read(lines, loads[1].began_ns)
-        least = max(_LEAST_GAIN, self.least_gain(base, twin))
-        return _proof(facts, [base, memory, *more], least, loads, fetched)
+        least = max(_LEAST_GAIN, least_gain(base, twin))
+        return _proof(facts, [base, memory, *more], least, loads, fetched), of_itself(base, twin)
 
     def _loaded(self, worker: Worker) -> Loaded:
         found = worker.ask(Load(_TIMED_S, _BATCHES), Loaded, self.timeout_s)

@@ -87,6 +87,18 @@ class Time(Struct, frozen=True):
     seconds: float
 
 
+class Profile(Struct, frozen=True):
+    """Asks for a trace of some steps; answered with True. The process is slower from then on.
+
+    Attributes:
+        path: the file that it is written to.
+        steps: how many, after one that is not recorded.
+    """
+
+    path: str
+    steps: int
+
+
 class Load(Struct, frozen=True):
     """Asks for what loading takes in some steps; answered with `Loaded`.
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
@@ -10,22 +11,25 @@ from msgspec.structs import replace
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.comparing import Comparing
 from opscope.advise.input_proof import Proving
-from opscope.advise.messages import Built, Job
+from opscope.advise.journal import Heading, Journal, heading
+from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, least_gain, measured, of_itself
+from opscope.advise.measured import verdict as verdict_of
+from opscope.advise.messages import Built, Job, Profile
 from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.documents.advise import INPUT, AdviseDocument, ErrorClass, Facts, InputProof, Outcome, Tried
 from opscope.record.configuration import Configuration
-from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
+from opscope.workbench.benchmarking.statistics import median_interval
 from opscope.workloads.catalog import is_script
 
 _FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
 _LAST_ROUNDS: Final = 13
+_PROFILED: Final = 3  # steps in traces
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _TURN_S: Final = 0.15  # of one variant in one round
-_LEAST_GAIN: Final = 1.02  # a gain that is not worth a line of code
 _MOST_NEIGHBOURS: Final = 8
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
@@ -46,6 +50,9 @@ class Plan(Struct, frozen=True, kw_only=True):
         timeout_s: for so long one process may build.
         width: how many processes build at once.
         log: the file that gets what the target prints.
+        journal: the file that keeps what is measured, and from which a run that was ended goes on; None for none.
+        traces: the folder that gets a trace of some steps as written, and one of the fastest that is proven; None for
+            none.
     """
 
     configuration: Configuration
@@ -58,28 +65,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     timeout_s: float = 120.0
     width: int = 2
     log: str = ""
-
-
-class Measured(Struct):
-    """What is known of some changes.
-
-    Attributes:
-        gain: how many times as fast; None if it was not timed.
-        least: up to which gain there is none: what the step as written differs from itself, in the same rounds.
-        step_ns: the step.
-        first_s: what the first steps took.
-        memory_bytes: of the device.
-        broken: why it does not run.
-        no_effect: whether it runs and changes nothing.
-    """
-
-    gain: Interval | None = None
-    least: float = _LEAST_GAIN
-    step_ns: float | None = None
-    first_s: float | None = None
-    memory_bytes: int | None = None
-    broken: str | None = None
-    no_effect: bool = False
+    journal: Path | None = None
+    traces: Path | None = None
 
 
 def advise(plan: Plan, say: Say) -> AdviseDocument:
@@ -128,8 +115,10 @@ class _Trying:
         self._plan, self._session, self._job, self._say = plan, session, job, say
         self._began = time.monotonic()
         self._known: dict[Names, Measured] = {}
+        self._journal = Journal(None, Heading())
         self._comparing = Comparing(session, job, plan.timeout_s, say)
         self._unfinished: str | None = None
+        self._of_itself = (1.0, 1.0)
 
     def run(self) -> AdviseDocument:
         self._say("the step as written")
@@ -139,6 +128,9 @@ class _Trying:
         refused, possible = self.possible(facts)
         results: list[Tried] = []
         if self._plan.only != (INPUT,):
+            if self._plan.journal is not None:
+                self._journal = Journal(self._plan.journal, heading(self._job, base.built.device))
+            self._known |= self._journal.known
             self._search([base, twin], possible)
             self._session.close([base, twin])
             results = self._finals(facts)
@@ -146,13 +138,31 @@ class _Trying:
                 results = self._with_patches(results, base.built)
         else:
             self._session.close([base, twin])
+        if self._plan.traces is not None:
+            self._write_traces(self._plan.traces, results)
         return self._document(base.built.device, facts, refused, results, self._input(facts))
+
+    def _write_traces(self, folder: Path, results: list[Tried]) -> None:
+        """Record some steps as written, and some of the fastest that is proven, for ``opscope diff``."""
+        proven = [results[place] for place in _best(results).values()]
+        if not proven:
+            self._say(f"{folder} gets no traces: nothing is proven")
+            return
+        fastest = max(proven, key=lambda one: one.ratio or 0.0)
+        jobs = {"before.json": self._job, "after.json": replace(self._job, changes=fastest.changes)}
+        workers = self._session.build(list(jobs.values()))
+        for name, worker in zip(jobs, workers, strict=True):
+            if worker.ask(Profile(str(folder / name), _PROFILED), bool, self._plan.timeout_s) is None:
+                reason = "it gave no answer" if worker.broken is None else worker.broken.reason
+                raise AdviseError(f"{name} could not be recorded: {reason}")
+        self._session.close(workers)
+        self._say(f"opscope diff {folder / 'before.json'} {folder / 'after.json'} compares them")
 
     def _search(self, written: Sequence[Worker], possible: Sequence[str]) -> None:
         self._measure(written, first_tries(possible), "alone and in known combinations")
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
-        best = best_of(self._gains(), _LEAST_GAIN)
-        around = second_tries(best.values(), possible, self._gains(), _LEAST_GAIN, _MOST_NEIGHBOURS)
+        best = best_of(self._gains(), LEAST_GAIN)
+        around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
         if around and self._has_time("what lies around the best was not tried"):
             self._measure(written, around, "around the best")
 
@@ -169,12 +179,11 @@ class _Trying:
             self._job,
             self._plan.timeout_s,
             lambda workers: self._time(workers, _LAST_ROUNDS),
-            self._least_gain,
             self._say,
         )
-        found = proving.prove(facts)
+        found, itself = proving.prove(facts)
         if self._plan.only == (INPUT,):
-            self.base_ns = found.step_ns
+            self.base_ns, self._of_itself = found.step_ns, itself
         return found
 
     def as_written(self) -> tuple[Worker, Worker]:
@@ -205,16 +214,17 @@ class _Trying:
 
     def _measure(self, written: Sequence[Worker], tries: Sequence[Names], what: str) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
-        left = list(tries)
+        left = [names for names in tries if names not in self._known]
         while left and (not self._known or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried")):
             now, left = left[: 2 * self._plan.width], left[2 * self._plan.width :]
             self._say(f"{what}: {len(tries) - len(left) - len(now)} of {len(tries)}")
             workers = self._session.build([replace(self._job, changes=names) for names in now])
             running = [worker for worker in workers if worker.broken is None]
             self._time_written(written, running, _FIRST_ROUNDS)
-            least = self._least_gain(written[0], written[1])
+            least = least_gain(written[0], written[1])
             for worker in workers:
-                self._known[worker.job.changes] = _measured(written[0], worker, least)
+                self._known[worker.job.changes] = measured(written[0], worker, least)
+                self._journal.keep(worker.job.changes, self._known[worker.job.changes])
             self._session.close(workers)
 
     def _time_written(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
@@ -229,14 +239,6 @@ class _Trying:
 
     def _gains(self) -> dict[Names, float]:
         return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
-
-    def _least_gain(self, base: Worker, twin: Worker) -> float:
-        """Return up to which gain there is none: the step as written differs from itself by as much."""
-        if not base.blocks or not twin.blocks:
-            return _LEAST_GAIN
-        self.of_itself = median_interval(ratios(twin.blocks, base.blocks))
-        low, high = self.of_itself.low or self.of_itself.median, self.of_itself.high or self.of_itself.median
-        return max(_LEAST_GAIN, high, 1 / low)
 
     def _has_time(self, otherwise: str) -> bool:
         if time.monotonic() - self._began < self._plan.budget_s:
@@ -253,12 +255,12 @@ class _Trying:
         for attempt in range(_MOST_ATTEMPTS):
             proven = {class_of(names) for names, proof in proofs.items() if proof.right}
             gains = {names: gain for names, gain in self._gains().items() if names not in again}
-            finalists = [names for kind, names in best_of(gains, _LEAST_GAIN).items() if kind not in proven]
+            finalists = [names for kind, names in best_of(gains, LEAST_GAIN).items() if kind not in proven]
             if attempt and not (finalists and self._has_time("the next best were not proven")):
                 break
             self._measure_again(finalists)
             again |= set(finalists)
-            faster = [names for names in finalists if _is_faster(self._known[names])]
+            faster = [names for names in finalists if is_faster(self._known[names])]
             proofs |= self._comparing.proofs(faster, facts)
         return [self._tried(names, known, proofs.get(names), facts) for names, known in self._known.items()]
 
@@ -282,18 +284,18 @@ class _Trying:
         began = time.monotonic()
         self._time_written([base, twin], running, _LAST_ROUNDS)
         # A noisy machine gets more rounds: what the step differs from itself is what a gain must exceed.
-        while running and self._least_gain(base, twin) > _NOISY and time.monotonic() - began < _LONGEST_S:
+        while running and least_gain(base, twin) > _NOISY and time.monotonic() - began < _LONGEST_S:
             self._time_written([base, twin], running, _FIRST_ROUNDS)
-        least = self._least_gain(base, twin)
+        least, self._of_itself = least_gain(base, twin), of_itself(base, twin)
         self.base_ns, self.base_first_s = median_interval(base.blocks).median, base.built.first_s if base.built else 0.0
         for worker in workers:
-            self._known[worker.job.changes] = _measured(base, worker, least)
+            self._known[worker.job.changes] = measured(base, worker, least)
         self._session.close([base, twin, *workers])
 
     # ---------------------------------------------------------------- what is said
 
     def _tried(self, names: Names, known: Measured, proof: Judged | None, facts: Facts) -> Tried:
-        verdict, reason = _verdict(known, proof)
+        verdict, reason = verdict_of(known, proof)
         extra = None if known.first_s is None else known.first_s - self.base_first_s
         saved = None if known.step_ns is None else (self.base_ns - known.step_ns) / 1e9
         pays = None
@@ -324,13 +326,12 @@ class _Trying:
         results.sort(key=lambda one: (order.index(one.verdict), -(one.ratio or 0.0)))
         results += refused
         classes = [one for one in ErrorClass if any(tried.error_class is one for tried in results)]
-        low, high = self.of_itself.low, self.of_itself.high
         return AdviseDocument(
             target=self._plan.configuration.target,
             device=device,
             facts=facts,
             baseline_ns=self.base_ns,
-            of_itself=(low or self.of_itself.median, high or self.of_itself.median),
+            of_itself=self._of_itself,
             classes=tuple(classes),
             results=tuple(results),
             best=_best(results),
@@ -350,45 +351,3 @@ def _best(results: Sequence[Tried]) -> dict[ErrorClass, int]:
             if before is None or (results[before].ratio or 0.0) < (one.ratio or 0.0):
                 best[one.error_class] = place
     return best
-
-
-def _measured(base: Worker, worker: Worker, least: float) -> Measured:
-    if worker.built is None or worker.broken is not None or not worker.blocks:
-        broken = worker.broken
-        return Measured(
-            broken="it was not timed" if broken is None else broken.reason,
-            no_effect=broken is not None and broken.took_no_effect,
-        )
-    beside = base.blocks[-len(worker.blocks) :]  # of the rounds in which both ran
-    return Measured(
-        gain=median_interval(ratios(worker.blocks, beside)),
-        step_ns=median_interval(worker.blocks).median,
-        least=least,
-        first_s=worker.built.first_s,
-        memory_bytes=worker.built.memory_bytes,
-    )
-
-
-def _is_faster(known: Measured) -> bool:
-    """Tell whether steps are faster, beyond what the step as written differs from itself."""
-    if known.gain is None:
-        return False
-    return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
-
-
-def _verdict(known: Measured, proof: Judged | None) -> tuple[Outcome, str]:
-    if known.no_effect:
-        return Outcome.NO_DIFFERENCE, f"{known.broken}"
-    if known.gain is None:
-        return Outcome.REJECTED, f"{known.broken}"
-    if not _is_faster(known):
-        slower = known.gain.high is not None and known.gain.high < 1 / known.least
-        reason = (
-            "it is slower" if slower else f"gains up to {known.least:.2f} are within what the step differs from itself"
-        )
-        return Outcome.NO_DIFFERENCE, reason
-    if proof is None:
-        return Outcome.TIMED, "others of its class are faster, or as fast with fewer changes"
-    if proof.right is None:
-        return Outcome.REJECTED, proof.reason
-    return (Outcome.PROVEN if proof.right else Outcome.REJECTED), proof.reason

@@ -20,7 +20,7 @@ import torch
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Record, Time
+from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptVariant
 from opscope.advise.recording import losses, record
@@ -32,6 +32,7 @@ from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
 from opscope.collect.environment import cpu_name
 from opscope.collect.script.running import use_sources
+from opscope.record.configuration import CaptureOptions, Schedule
 from opscope.record.step_kinds import WantedSteps
 from opscope.torch_support.device import current, resolve_device, synchronize
 from opscope.workloads.catalog import is_script
@@ -133,6 +134,8 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
             return (yield from _timed(variant, seconds))
         case Load(seconds, batches):
             return (yield from _loaded(variant, seconds, batches))
+        case Profile(path, steps):
+            return (yield from _profiled(variant, Path(path), steps))
         case Record(steps):
             return (yield from record(variant, steps))
         case Losses(steps, number):
@@ -180,3 +183,20 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
         [one.cpu_ns for one in found],
         [one.start_ns for one in found if one.start_ns],
     )
+
+
+def _profiled(variant: Variant, path: Path, steps: int) -> Routine[bool]:
+    """Write a trace of some whole steps."""
+    from opscope.collect.torch_profiler import TorchProfiler, write_trace
+
+    profiler = TorchProfiler(CaptureOptions(), variant.device).profiler(Schedule(0, 1, steps, 1))
+    synchronize(variant.device)
+    profiler.start()
+    for number in range(steps + 1):
+        yield from whole_step()
+        synchronize(variant.device)
+        if number < steps:
+            profiler.step()
+    profiler.stop()
+    write_trace(profiler, path)
+    return True

@@ -53,14 +53,14 @@ _NOT_OF_SCRIPTS: Final = (
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--only",
-    type=ListOf(click.Choice([*BY_NAME, INPUT])),
+    type=ListOf(click.Choice([*(str(name) for name in BY_NAME), INPUT])),
     metavar="CHANGE...",
     help=f"Try these changes, and combinations of them: {', '.join(BY_NAME)}; or find out whether steps wait for their "
     "data: input.",
 )
 @click.option(
     "--precision",
-    type=click.Choice([*ErrorClass]),
+    type=click.Choice([str(one) for one in ErrorClass]),
     metavar="CLASS",
     help="Try nothing of lower precision: exact, tf32, bf16 or lower.  [default: try everything]",
 )
@@ -69,6 +69,18 @@ _NOT_OF_SCRIPTS: Final = (
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write the fastest of what is proven on a script as a patch, for git apply.",
+)
+@click.option(
+    "--traces",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write a trace of the step as written, and one of the fastest that is proven, for opscope diff.",
+)
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep each measurement in FILE, and go on from those that it holds: for a run that may be ended.",
 )
 @click.option(
     "--budget",
@@ -105,6 +117,8 @@ def command(
     only: tuple[str, ...] | None,
     precision: str | None,
     patch: Path | None,
+    traces: Path | None,
+    resume: Path | None,
     budget: float,
     timeout: float,
     dry_run: bool,
@@ -123,6 +137,8 @@ def command(
     """
     refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps", "patch"))
     _check_patch(patch)
+    if traces is not None:
+        _make_folder(traces)
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
     given: dict[str, Any] = {
@@ -147,6 +163,8 @@ def command(
             timeout_s=timeout,
             width=max(1, min(8, (os.cpu_count() or 2) // 2)),
             log=str(log),
+            journal=resume,
+            traces=traces,
         )
         if dry_run:
             for line in foreseen(plan, say):
@@ -162,6 +180,16 @@ def _check_patch(path: Path | None) -> None:
     """Refuse a file that is there: it may be what an earlier run took minutes to find."""
     if path is not None and path.exists():
         raise UsageError(f"{path} is there already: name another file for the patch")
+
+
+def _make_folder(path: Path) -> None:
+    """Make the folder for traces, and refuse one that holds some."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot make {path}: {error.strerror or error}") from error
+    if any((path / name).exists() for name in ("before.json", "after.json")):
+        raise UsageError(f"{path} holds traces already: name another folder")
 
 
 def _write_patch(path: Path, document: AdviseDocument) -> None:

@@ -18,6 +18,7 @@ from opscope.runs.inputs import TraceFile, distinct, files_of
 
 if TYPE_CHECKING:
     from opscope.analysis.part import Part
+    from opscope.documents.advise import AdviseDocument
     from opscope.documents.bench import BenchDocument
     from opscope.knowledge.devices import Device
     from opscope.trace.model import Trace
@@ -185,6 +186,25 @@ def _read(
             yield file, trace
     if not found:
         raise BadInputError("none of the files is a trace")
+
+
+def read_advice(path: Path) -> "AdviseDocument":
+    """Read what ``opscope advise --format json`` printed.
+
+    Raises:
+        BadInputError: it is something else.
+    """
+    import msgspec
+
+    from opscope.documents.advise import AdviseDocument
+
+    try:
+        document = msgspec.json.decode(regular(path).read_bytes(), type=AdviseDocument)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInputError(f"{path} is not what opscope advise --format json prints: {error}") from error
+    if any(place not in range(len(document.results)) for place in document.best.values()):
+        raise BadInputError(f"{path} names a best result that it does not hold")
+    return document
 
 
 def read_bench(path: Path) -> "BenchDocument":

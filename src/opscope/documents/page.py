@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.difference import DiffDocument
@@ -285,6 +286,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         sweeps: the runs that traces belong to, with their comparisons.
         benchmarks: saved by ``opscope bench``; only the first results of long ones.
         benchmark_results_left_out: per benchmark, the number of results left out.
+        advice: what ``opscope advise`` tried.
         difference: of two runs; null without.
     """
 
@@ -296,4 +298,5 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     sweeps: tuple[SweepEntry, ...] = ()
     benchmarks: tuple[BenchDocument, ...] = ()
     benchmark_results_left_out: tuple[int, ...] = ()
+    advice: tuple[AdviseDocument, ...] = ()
     difference: DiffDocument | None = None

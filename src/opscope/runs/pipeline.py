@@ -22,6 +22,7 @@ from opscope.analysis.structure.producer import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.threads import together
 from opscope.base.timestamps import utc_timestamp
+from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.page import PageDocument, PageTrace
@@ -216,12 +217,18 @@ class PageParts:
         taken = name in (other for run, other in self._names.items() if run != path)
         return self._names.setdefault(path, str(path.resolve()) if taken else name)
 
-    def page(self, title: str | None = None, benchmarks: Sequence[BenchDocument] = ()) -> PageDocument:
+    def page(
+        self,
+        title: str | None = None,
+        benchmarks: Sequence[BenchDocument] = (),
+        advice: Sequence[AdviseDocument] = (),
+    ) -> PageDocument:
         """Return the page of all added traces, with the comparisons of their runs.
 
         Args:
             title: None makes one from the runs, traces and benchmarks.
             benchmarks: to show on the page.
+            advice: what was tried on steps.
 
         Raises:
             BadInputError: the manifest of a run cannot be read.
@@ -231,12 +238,17 @@ class PageParts:
             for path, documents in self._runs.items()
         )
         names = [sweep.comparison.description for sweep in sweeps] or [trace.name for trace in self._traces]
-        default = ", ".join([*names, *(f"benchmark of {one.created}" for one in benchmarks)])
+        others = [
+            *(f"benchmark of {one.created}" for one in benchmarks),
+            *(f"advice on {one.target}" for one in advice),
+        ]
+        default = ", ".join([*names, *others])
         return new_page(
             title or default,
             self._traces,
             sweeps=sweeps,
             benchmarks=tuple(_first_results(one) for one in benchmarks),
+            advice=tuple(advice),
             benchmark_results_left_out=tuple(max(0, len(one.results) - _MOST_RESULTS) for one in benchmarks),
         )
 

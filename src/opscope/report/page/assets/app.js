@@ -11,6 +11,7 @@ const TRACE_VIEWS = [
 const PAGE_VIEWS = [
     ["diff", "Difference", diffView, (page) => page.difference !== null],
     ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)],
+    ["advice", "Advice", adviceView, (page) => page.advice.length > 0],
     ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0],
 ];
 

@@ -190,62 +190,22 @@ function benchDetail(result, comparison) {
 // Medians with their intervals, one line a variant.
 function intervals(results, measures) {
     const [key, label] = measures[0];
-    const found = results.filter((result) => result[key]);
     const title = (result) =>
         `${result.name}${Object.keys(result.parameters).length ? ` ${parametersText(result.parameters)}` : ""}`;
-    return chart(`medians and intervals: ${label}`, 50 + 26 * found.length + 36, (colors) =>
-        plain(colors, {
-            grid: { left: 170, right: 30, top: 10, bottom: 44 },
-            legend: { show: false },
-            xAxis: axis(colors, label, formatNs, { min: 0, nameGap: 26 }),
-            yAxis: {
-                type: "category",
-                inverse: true,
-                data: found.map((result) => printable(title(result))),
-                axisLabel: { color: colors.text, width: 160, overflow: "truncate" },
-            },
-            series: [
-                {
-                    type: "custom",
-                    encode: { x: [0, 1, 2], y: 3 },
-                    data: found.map((result, place) => ({
-                        value: [
-                            result[key].ci_low ?? result[key].median,
-                            result[key].ci_high ?? result[key].median,
-                            result[key].median,
-                            place,
-                        ],
-                        tip: () =>
-                            tip(title(result), [
-                                ["median", formatNs(result[key].median)],
-                                ["95 %", spread(result[key])],
-                                ["samples", formatCount(result[key].n)],
-                            ]),
-                    })),
-                    renderItem: (params, api) => {
-                        const at = (value) => api.coord([api.value(value), api.value(3)]);
-                        const [low, high, median] = [at(0), at(1), at(2)];
-                        const color = PALETTE[params.dataIndex % PALETTE.length];
-                        return {
-                            type: "group",
-                            children: [
-                                {
-                                    type: "line",
-                                    shape: { x1: low[0], y1: low[1], x2: high[0], y2: high[1] },
-                                    style: { stroke: color, lineWidth: 5, opacity: 0.5 },
-                                },
-                                {
-                                    type: "circle",
-                                    shape: { cx: median[0], cy: median[1], r: 5 },
-                                    style: { fill: color },
-                                },
-                            ],
-                        };
-                    },
-                },
+    const found = results
+        .filter((result) => result[key])
+        .map((result) => ({
+            name: title(result),
+            low: result[key].ci_low ?? result[key].median,
+            high: result[key].ci_high ?? result[key].median,
+            median: result[key].median,
+            about: [
+                ["median", formatNs(result[key].median)],
+                ["95 %", spread(result[key])],
+                ["samples", formatCount(result[key].n)],
             ],
-        }),
-    );
+        }));
+    return intervalChart(label, found, formatNs);
 }
 
 // Bytes and operations a second over the size, against the limit, where one parameter has several numbers.

@@ -72,3 +72,50 @@ const plain = (colors, more) => ({
 
 // Lines of a tooltip: a name, then facts.
 const tip = (title, pairs) => [el("strong", null, printable(title).slice(0, 300)), facts(pairs)];
+
+// Medians with their intervals, one line each: { name, low, high, median, about }.
+function intervalChart(label, found, format) {
+    return chart(`medians and intervals: ${label}`, 50 + 26 * found.length + 36, (colors) =>
+        plain(colors, {
+            grid: { left: 170, right: 30, top: 10, bottom: 44 },
+            legend: { show: false },
+            xAxis: axis(colors, label, format, { min: 0, nameGap: 26 }),
+            yAxis: {
+                type: "category",
+                inverse: true,
+                data: found.map((one) => printable(one.name)),
+                axisLabel: { color: colors.text, width: 160, overflow: "truncate" },
+            },
+            series: [
+                {
+                    type: "custom",
+                    encode: { x: [0, 1, 2], y: 3 },
+                    data: found.map((one, place) => ({
+                        value: [one.low, one.high, one.median, place],
+                        tip: () => tip(one.name, one.about),
+                    })),
+                    renderItem: (params, api) => {
+                        const at = (value) => api.coord([api.value(value), api.value(3)]);
+                        const [low, high, median] = [at(0), at(1), at(2)];
+                        const color = PALETTE[params.dataIndex % PALETTE.length];
+                        return {
+                            type: "group",
+                            children: [
+                                {
+                                    type: "line",
+                                    shape: { x1: low[0], y1: low[1], x2: high[0], y2: high[1] },
+                                    style: { stroke: color, lineWidth: 5, opacity: 0.5 },
+                                },
+                                {
+                                    type: "circle",
+                                    shape: { cx: median[0], cy: median[1], r: 5 },
+                                    style: { fill: color },
+                                },
+                            ],
+                        };
+                    },
+                },
+            ],
+        }),
+    );
+}

@@ -1,0 +1,109 @@
+"""Keeps what was measured in a file as it is measured, so that a run that was ended goes on from there."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from opscope._version import __version__
+from opscope.advise.measured import Measured
+from opscope.advise.messages import Job
+from opscope.advise.search import Names
+from opscope.base.errors import EnvironmentLacksError, UsageError
+
+
+class Heading(Struct, frozen=True):
+    """What a file's measurements are of: they are taken over only where all of it is the same.
+
+    Attributes:
+        target: what was run, with its settings and arguments.
+        source: a digest of the target's file; empty where it has none.
+        device: its name.
+        torch: the version of PyTorch.
+        opscope: that of opscope.
+    """
+
+    target: str = ""
+    source: str = ""
+    device: str = ""
+    torch: str = ""
+    opscope: str = ""
+
+
+class _Line(Struct, frozen=True):
+    changes: Names
+    measured: Measured = field(default_factory=Measured)
+
+
+def heading(job: Job, device: str) -> Heading:
+    """Return what a job's measurements are of."""
+    settings = " ".join(f"{name}={value}" for name, value in job.configuration.settings.items())
+    file = Path(job.configuration.target.rpartition(":")[0] or job.configuration.target)
+    return Heading(
+        target=" ".join(filter(None, (job.configuration.target, settings, job.arguments, job.steps))),
+        source=hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
+        device=device,
+        torch=importlib.metadata.version("torch"),
+        opscope=__version__,
+    )
+
+
+class Journal:
+    """The file.
+
+    Args:
+        path: where it is, or will be; None keeps nothing.
+        of: what is measured.
+
+    Attributes:
+        known: what the file holds.
+
+    Raises:
+        UsageError: it holds measurements of something else, or something else altogether.
+        EnvironmentLacksError: it cannot be read or written.
+    """
+
+    def __init__(self, path: Path | None, of: Heading) -> None:
+        self._path = path
+        self.known: dict[Names, Measured] = {}
+        if path is None:
+            return
+        try:
+            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        except OSError as error:
+            raise EnvironmentLacksError(f"cannot read {path}: {error.strerror or error}") from error
+        if not lines:
+            self._write(msgspec.json.encode(of))
+            return
+        try:
+            before = msgspec.json.decode(lines[0], type=Heading)
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"{path} holds no measurements of opscope advise: name another file") from error
+        if before != of:
+            names = [name for name in Heading.__struct_fields__ if getattr(before, name) != getattr(of, name)]
+            raise UsageError(f"{path} holds measurements of another {', '.join(names)}: name another file")
+        if not lines[-1].endswith(b"\n"):
+            self._write(b"")  # the run was ended while it wrote this line
+        for line in lines[1:]:
+            with contextlib.suppress(msgspec.MsgspecError):  # such a line is not whole
+                one = msgspec.json.decode(line, type=_Line)
+                self.known[one.changes] = one.measured
+
+    def keep(self, changes: Names, measured: Measured) -> None:
+        """Add what was measured."""
+        if self._path is not None:
+            self._write(msgspec.json.encode(_Line(changes, measured)))
+
+    def _write(self, line: bytes) -> None:
+        assert self._path is not None
+        try:
+            with self._path.open("ab") as file:
+                file.write(line + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise EnvironmentLacksError(f"cannot write {self._path}: {error.strerror or error}") from error

@@ -1,0 +1,101 @@
+"""What is known of some changes once they were timed, and what follows from it."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from opscope.advise.proof import Judged
+from opscope.advise.session import Worker
+from opscope.documents.advise import Outcome
+from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
+
+LEAST_GAIN: Final = 1.02  # a smaller gain is not worth a line of code
+
+
+class Measured(Struct):
+    """What is known of some changes.
+
+    Attributes:
+        gain: how many times as fast; None if it was not timed.
+        least: up to which gain there is none: what the step as written differs from itself, in the same rounds.
+        step_ns: the step.
+        first_s: what the first steps took.
+        memory_bytes: of the device.
+        broken: why it does not run.
+        no_effect: whether it runs and changes nothing.
+    """
+
+    gain: Interval | None = None
+    least: float = LEAST_GAIN
+    step_ns: float | None = None
+    first_s: float | None = None
+    memory_bytes: int | None = None
+    broken: str | None = None
+    no_effect: bool = False
+
+
+def measured(base: Worker, worker: Worker, least: float) -> Measured:
+    """Return what is known of a variant that was timed beside the step as written.
+
+    Args:
+        base: the step as written.
+        worker: the variant.
+        least: up to which gain there is none.
+    """
+    if worker.built is None or worker.broken is not None or not worker.blocks:
+        broken = worker.broken
+        return Measured(
+            broken="it was not timed" if broken is None else broken.reason,
+            no_effect=broken is not None and broken.took_no_effect,
+        )
+    beside = base.blocks[-len(worker.blocks) :]  # of the rounds in which both ran
+    return Measured(
+        gain=median_interval(ratios(worker.blocks, beside)),
+        step_ns=median_interval(worker.blocks).median,
+        least=least,
+        first_s=worker.built.first_s,
+        memory_bytes=worker.built.memory_bytes,
+    )
+
+
+def of_itself(base: Worker, twin: Worker) -> tuple[float, float]:
+    """Return how many times as fast the step as written is as itself, in two processes: low and high end."""
+    found = median_interval(ratios(twin.blocks, base.blocks))
+    return found.low or found.median, found.high or found.median
+
+
+def least_gain(base: Worker, twin: Worker) -> float:
+    """Return up to which gain there is none: the step as written differs from itself by as much."""
+    if not base.blocks or not twin.blocks:
+        return LEAST_GAIN
+    low, high = of_itself(base, twin)
+    return max(LEAST_GAIN, high, 1 / low)
+
+
+def is_faster(known: Measured) -> bool:
+    """Tell whether steps are faster, beyond what the step as written differs from itself."""
+    if known.gain is None:
+        return False
+    return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
+
+
+def verdict(known: Measured, proof: Judged | None) -> tuple[Outcome, str]:
+    """Return what became of some changes, and why."""
+    if known.no_effect:
+        return Outcome.NO_DIFFERENCE, f"{known.broken}"
+    if known.gain is None:
+        return Outcome.REJECTED, f"{known.broken}"
+    if not is_faster(known):
+        return Outcome.NO_DIFFERENCE, _why_not(known.gain, known.least)
+    if proof is None:
+        return Outcome.TIMED, "others of its class are faster, or as fast with fewer changes"
+    if proof.right is None:
+        return Outcome.REJECTED, proof.reason
+    return (Outcome.PROVEN if proof.right else Outcome.REJECTED), proof.reason
+
+
+def _why_not(gain: Interval, least: float) -> str:
+    if gain.high is not None and gain.high < 1 / least:
+        return "it is slower"
+    noise = f"what the step differs from itself, up to {least:.2f}"
+    return f"it is within {noise}" if gain.median <= least else f"its interval reaches into {noise}"
