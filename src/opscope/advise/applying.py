@@ -10,6 +10,7 @@ from msgspec import Struct
 from opscope.advise.changes import workers_tried
 from opscope.advise.loaders import Loaders
 from opscope.advise.variant import Casting, Variant
+from opscope.base.threads import cores
 
 
 class Applying(Struct, frozen=True):
@@ -122,6 +123,25 @@ def _fused(variant: Variant) -> None:
         optimizer.load_state_dict(state)
 
 
+def _foreach(variant: Variant) -> None:
+    for optimizer in variant.optimizers:
+        for group in optimizer.param_groups:
+            if "foreach" in group and not group.get("fused"):
+                group["foreach"] = True
+
+
+def _without_anomaly_detection(_: Variant) -> None:
+    torch.autograd.set_detect_anomaly(False)
+
+
+def _detects_none(_: Variant) -> str | None:
+    return "the step turns it on again" if torch.is_anomaly_enabled() else None
+
+
+def _all_threads(_: Variant) -> None:
+    torch.set_num_threads(cores())
+
+
 def _let_go(variant: Variant) -> None:
     for optimizer in variant.optimizers:
         optimizer.zero_grad = partial(_without_gradients, optimizer.zero_grad)
@@ -152,6 +172,9 @@ APPLYING: Final = {
     "autocast_bf16": Applying(partial(_autocast, torch.bfloat16)),
     "channels_last": Applying(_channels_last),
     "fused_optimizer": Applying(_fused),
+    "foreach_optimizer": Applying(_foreach),
+    "no_anomaly_detection": Applying(_without_anomaly_detection, _detects_none),
+    "all_threads": Applying(_all_threads),
     "set_to_none": Applying(_let_go),
     "compile": Applying(partial(_compile, None), _compiled),
     "compile_reduce_overhead": Applying(partial(_compile, "reduce-overhead"), _compiled),

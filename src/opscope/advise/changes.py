@@ -61,6 +61,9 @@ _UNFUSED = (lambda facts: facts.unfused_optimizers > 0, "no optimizer could be f
 _CONVOLVES = (lambda facts: facts.convolutions > 0, "the model has no convolutions")
 _OFFERS_ATTENTION = (lambda facts: facts.attention_choices > 0, "no model offers a choice of attention")
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are let go already")
+_LOOPING = (lambda facts: facts.looping_optimizers > 0, "no optimizer goes through its parameters one by one")
+_DETECTS_ANOMALIES = (lambda facts: facts.detects_anomalies, "anomaly detection is off")
+_IDLE_CORES = (lambda facts: facts.threads < cores(), "PyTorch uses a thread for each core already")
 _SEVERAL_THREADS = (lambda facts: facts.threads > 1, "PyTorch uses one thread already")
 _LOADS = (lambda facts: facts.loaders > 0, "the step takes no batches from a DataLoader")
 _INDEXED = (
@@ -126,6 +129,29 @@ CHANGES: Final[tuple[Change, ...]] = (
         error_class=ErrorClass.EXACT,
         refuses=_needs(_TRAINING, _UNFUSED),
         lines=("optimizer = OPTIMIZER(..., fused=True)",),
+    ),
+    Change(
+        name=ChangeName.FOREACH_OPTIMIZER,
+        slot="optimizer",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_TRAINING, _LOOPING),
+        lines=("optimizer = OPTIMIZER(..., foreach=True)",),
+        caveat="it holds a copy of the parameters' size for a moment",
+    ),
+    Change(
+        name=ChangeName.NO_ANOMALY_DETECTION,
+        slot="checks",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_DETECTS_ANOMALIES),
+        lines=("torch.autograd.set_detect_anomaly(False)",),
+        caveat="NaN in a backward pass is no longer reported where it arises",
+    ),
+    Change(
+        name=ChangeName.ALL_THREADS,
+        slot="threads",
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_CPU, _IDLE_CORES),
+        lines=("torch.set_num_threads(CORES)",),
     ),
     Change(
         name=ChangeName.SET_TO_NONE,
@@ -195,7 +221,7 @@ def class_of(changes: Sequence[str]) -> ErrorClass:
 def settings_of(facts: Facts) -> dict[str, str]:
     """Return what stands for the words in capitals in lines of changes."""
     workers, threads = workers_tried(), max(1, facts.threads // 2)
-    return {"device": facts.device, "workers": str(workers), "threads": str(threads)}
+    return {"device": facts.device, "workers": str(workers), "threads": str(threads), "cores": str(cores())}
 
 
 def lines_of(changes: Sequence[str], facts: Facts) -> list[str]:

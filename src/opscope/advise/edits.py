@@ -212,12 +212,12 @@ class _Writer:
         source = self.source(stack[0].file)
         return source, source.call_at(stack[0])
 
-    def optimizers(self) -> None:
+    def optimizers(self, keyword: str, without: Sequence[str] = ()) -> None:
         for name, stack in _each(self.places.optimizers, lambda one: one[1]):
             source, call = self.making(stack, name)
             if name not in ast.unparse(call.func):
-                raise NotWritableError(f"{name} is made by {ast.unparse(call.func)}, which may take no fused=True")
-            source.set_keywords(call, {"fused": "True"}, without=["foreach"])
+                raise NotWritableError(f"{name} is made by {ast.unparse(call.func)}, which may take no {keyword}=True")
+            source.set_keywords(call, {keyword: "True"}, without)
 
     def loaders(self) -> None:
         for stack in _each(self.places.loaders, lambda one: one):
@@ -225,6 +225,17 @@ class _Writer:
             if "DataLoader" not in ast.unparse(call.func):
                 raise NotWritableError(f"a loader is made by {ast.unparse(call.func)}, which may take no num_workers")
             source.set_keywords(call, {"num_workers": self.settings["workers"], "persistent_workers": "True"})
+
+    def without_anomaly_detection(self) -> None:
+        """Turn it off where the script turns it on."""
+        source = self.source(self.script)
+        calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
+        turned_on = [call for call in calls if ast.unparse(call.func).endswith("set_detect_anomaly")]
+        if not turned_on:
+            raise NotWritableError("anomaly detection is turned on elsewhere than in the script")
+        for call in turned_on:
+            values = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "mode")]
+            source.rename(values[0], "False")
 
     def zero_grads(self) -> None:
         for stack in _each(self.places.kept_gradients, lambda one: one):
@@ -294,12 +305,15 @@ _WRITE: Final[Mapping[str, Callable[[_Writer], None]]] = {
     "weights_fp16": _weights("float16"),
     "autocast_bf16": _autocast("bfloat16"),
     "channels_last": _channels_last,
-    "fused_optimizer": _Writer.optimizers,
+    "fused_optimizer": lambda writer: writer.optimizers("fused", without=["foreach"]),
     "set_to_none": _Writer.zero_grads,
     "compile": _compiled(""),
     "compile_reduce_overhead": _compiled('mode="reduce-overhead"'),
     "compile_max_autotune": _compiled('mode="max-autotune-no-cudagraphs"'),
     "inference_mode": _Writer.without_gradients,
     "half_threads": lambda writer: writer.for_process(f"TORCH.set_num_threads({writer.settings['threads']})"),
+    "all_threads": lambda writer: writer.for_process(f"TORCH.set_num_threads({writer.settings['cores']})"),
+    "foreach_optimizer": lambda writer: writer.optimizers("foreach"),
+    "no_anomaly_detection": _Writer.without_anomaly_detection,
     "loader_workers": _Writer.loaders,
 }

@@ -143,6 +143,7 @@ class Observed(Struct):
         optimizers: optimizers that took a step.
         backward: how many times a backward pass was started.
         kept_gradients: how often gradients were set to zero instead of being let go.
+        detects_anomalies: whether each operation of a backward pass was checked for NaN.
         backward_stacks, kept_stacks: where.
     """
 
@@ -150,6 +151,7 @@ class Observed(Struct):
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     backward: int = 0
     kept_gradients: int = 0
+    detects_anomalies: bool = False
     backward_stacks: list[Stack] = field(default_factory=list)
     kept_stacks: list[Stack] = field(default_factory=list)
 
@@ -182,6 +184,7 @@ def observing() -> Iterator[Observed]:
     @functools.wraps(backward)
     def counted(*args: Any, **kwargs: Any) -> None:
         observed.backward += 1
+        observed.detects_anomalies |= torch.is_anomaly_enabled()
         observed.backward_stacks.append(here())
         backward(*args, **kwargs)
 

@@ -42,7 +42,7 @@ class Variant(ABC):
         self.tops: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.training = self._draws = False
-        self._kept_gradients = 0
+        self._kept_gradients, self._anomalies = 0, False
         self.contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         self.before_step: list[Callable[[], object]] = []
         self.notes: dict[str, int] = {}
@@ -88,7 +88,7 @@ class Variant(ABC):
             [one.stack for one in self._read],
         )
         self.training = observed.backward > 0
-        self._kept_gradients = observed.kept_gradients
+        self._kept_gradients, self._anomalies = observed.kept_gradients, observed.detects_anomalies
         self.device = next((parameter.device for parameter in self.parameters), self.device)
 
     @contextmanager
@@ -155,6 +155,8 @@ class Variant(ABC):
             compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
             optimizers=tuple(type(one).__name__ for one in self.optimizers),
             unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),
+            looping_optimizers=sum(_loops(one) for one in self.optimizers),
+            detects_anomalies=self._anomalies,
             kept_gradients=self._kept_gradients,
             threads=torch.get_num_threads(),
             loaders=len(self._read),
@@ -166,6 +168,15 @@ class Variant(ABC):
 
 def _could_be_fused(optimizer: torch.optim.Optimizer) -> bool:
     return any("fused" in group and not group["fused"] for group in optimizer.param_groups)
+
+
+def _loops(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether an optimizer goes through its parameters one by one, and need not."""
+    groups = [group for group in optimizer.param_groups if "foreach" in group and not group.get("fused")]
+    chosen = [group for group in groups if group["foreach"] is not None]
+    # Where nothing is said, PyTorch does so on a CPU.
+    left = [group for group in groups if group["foreach"] is None and not any(one.is_cuda for one in group["params"])]
+    return bool(left) or any(not group["foreach"] for group in chosen)
 
 
 def prepare(tops: list[torch.nn.Module]) -> None:

@@ -25,12 +25,15 @@ class ChangeName(StrEnum):
     AUTOCAST_BF16 = "autocast_bf16"
     CHANNELS_LAST = "channels_last"
     FUSED_OPTIMIZER = "fused_optimizer"
+    FOREACH_OPTIMIZER = "foreach_optimizer"
     SET_TO_NONE = "set_to_none"
     COMPILE = "compile"
     COMPILE_REDUCE_OVERHEAD = "compile_reduce_overhead"
     COMPILE_MAX_AUTOTUNE = "compile_max_autotune"
     INFERENCE_MODE = "inference_mode"
     HALF_THREADS = "half_threads"
+    ALL_THREADS = "all_threads"
+    NO_ANOMALY_DETECTION = "no_anomaly_detection"
     LOADER_WORKERS = "loader_workers"
 
 
@@ -61,6 +64,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         compiled: whether a part of them is compiled already.
         optimizers: their names.
         unfused_optimizers: how many of them could be fused and are not.
+        looping_optimizers: how many of them go through their parameters one by one.
+        detects_anomalies: whether each operation of a backward pass is checked for NaN.
         kept_gradients: how often a step sets gradients to zero instead of letting them go.
         threads: how many threads PyTorch uses within an operator on a CPU.
         loaders: from how many data loaders a step takes batches.
@@ -79,6 +84,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     compiled: bool
     optimizers: tuple[str, ...]
     unfused_optimizers: int
+    looping_optimizers: int
+    detects_anomalies: bool
     kept_gradients: int
     threads: int
     loaders: int
