@@ -28,6 +28,9 @@ class Net(nn.Module):
         return self.out(self.convolution(images).mean((2, 3))) * scale
 
 
+torch.autograd.set_detect_anomaly(True)
+
+
 def main(steps=200):
     net = Net()
     optimizer = torch.optim.AdamW(
@@ -111,7 +114,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Bui
 def write(built: dict[str, tuple[Path, Built]]) -> Callable[..., Written]:
     def write(name: str, *changes: str) -> Written:
         script, one = built[name]
-        return written(changes, script, one.places, {"device": "cpu", "workers": "3", "threads": "1"})
+        return written(changes, script, one.places, {"device": "cpu", "workers": "3", "threads": "1", "cores": "4"})
 
     return write
 
@@ -129,6 +132,9 @@ CASES = {
         "        prediction = net(images.to(memory_format=torch.channels_last), scale=2.0)",
     ],
     ("loop", "half_threads"): ["torch.set_num_threads(1)"],
+    ("loop", "all_threads"): ["torch.set_num_threads(4)"],
+    ("loop", "no_anomaly_detection"): ["torch.autograd.set_detect_anomaly(False)"],
+    ("loop", "foreach_optimizer"): ["        foreach=True,"],
     ("trained", "compile"): ["trainer.model = t.compile(trainer.model)"],
     ("trained", "fused_optimizer"): ["        self.optimizer = optim.SGD(self.model.parameters(), lr=0.1, fused=True)"],
     ("trained", "set_to_none"): ["        self.optimizer.zero_grad()"],

@@ -27,6 +27,7 @@ from opscope.workloads.catalog import is_script
 _FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
 _LAST_ROUNDS: Final = 13
 _PROFILED: Final = 3  # steps in traces
+_SEARCHING: Final = 0.5  # of the time: measuring the best again, and proving it, takes about as long
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _TURN_S: Final = 0.15  # of one variant in one round
@@ -46,7 +47,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
         only: names of changes, and `INPUT`; empty for all.
         precision: nothing of a lower class is tried.
-        budget_s: no new phase begins after so many seconds.
+        budget_s: nothing new is tried after half of it, and no new phase begins after all of it, in seconds.
         timeout_s: for so long one process may build.
         width: how many processes build at once.
         log: the file that gets what the target prints.
@@ -163,7 +164,7 @@ class _Trying:
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
         best = best_of(self._gains(), LEAST_GAIN)
         around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
-        if around and self._has_time("what lies around the best was not tried"):
+        if around and self._has_time("what lies around the best was not tried", _SEARCHING):
             self._measure(written, around, "around the best")
 
     def _input(self, facts: Facts) -> InputProof | None:
@@ -215,7 +216,9 @@ class _Trying:
     def _measure(self, written: Sequence[Worker], tries: Sequence[Names], what: str) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known]
-        while left and (not self._known or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried")):
+        while left and (
+            not self._known or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried", _SEARCHING)
+        ):
             now, left = left[: 2 * self._plan.width], left[2 * self._plan.width :]
             self._say(f"{what}: {len(tries) - len(left) - len(now)} of {len(tries)}")
             workers = self._session.build([replace(self._job, changes=names) for names in now])
@@ -240,10 +243,11 @@ class _Trying:
     def _gains(self) -> dict[Names, float]:
         return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
 
-    def _has_time(self, otherwise: str) -> bool:
-        if time.monotonic() - self._began < self._plan.budget_s:
+    def _has_time(self, otherwise: str, share: float = 1.0) -> bool:
+        """Tell whether a share of the time is left, and if not, note what is not done for that."""
+        if time.monotonic() - self._began < share * self._plan.budget_s:
             return True
-        self._unfinished = f"the time was up after {self._plan.budget_s:.0f} s: {otherwise}"
+        self._unfinished = f"{self._plan.budget_s:.0f} s were too few: {otherwise}"
         return False
 
     # ---------------------------------------------------------------- the last round, and the proof

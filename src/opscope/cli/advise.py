@@ -88,7 +88,7 @@ _NOT_OF_SCRIPTS: Final = (
     default=180,
     show_default=True,
     metavar="SECONDS",
-    help="Begin nothing new after so long; what was found until then is measured again and proven.",
+    help="Take about so long: half of it to try changes, the rest to measure the best again and to prove them.",
 )
 @click.option(
     "--timeout",
