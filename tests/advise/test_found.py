@@ -1,14 +1,18 @@
 """What steps work with, however they are written."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from opscope.advise.found import observed_step, observing, reached_from
+from opscope.advise.changes import BY_NAME
+from opscope.advise.found import changed_state, observed_step, observing, python_state, reached_from
 from opscope.advise.routine import drive
+from opscope.documents.advise import Facts
 
 MODEL = torch.nn.Linear(4, 4)
 X = torch.randn(2, 4)
@@ -139,3 +143,100 @@ def test_a_module_that_raises_ends_its_call() -> None:
     with observing() as observed:
         step()
     assert [root.module for root in observed.roots] == [failing, MODEL]
+
+
+def stepping(change: Callable[[], object]) -> tuple[str, ...]:
+    """Return what a step that calls a function changes, besides tensors."""
+    before = python_state(change)
+    change()
+    return changed_state(before, python_state(change))
+
+
+COUNT = 0
+
+
+def counts_globally() -> None:
+    global COUNT  # noqa: PLW0603 (that is what is tried)
+    COUNT += 1
+
+
+def counts() -> Callable[[], None]:
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+
+    return step
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.steps, self.losses, self.inner = 0, [0.0], {"rates": [0.1, 0.2]}
+
+    def step(self) -> None:
+        self.steps += 1
+
+    def keep(self) -> None:
+        self.losses.append(1.0)
+
+    def slower(self) -> None:
+        self.inner["rates"][1] *= 0.9
+
+
+def schedules() -> Callable[[], None]:
+    optimizer = torch.optim.SGD(MODEL.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    def step() -> None:
+        optimizer.step()
+        schedule.step()
+
+    return step
+
+
+def iterates() -> Callable[[], object]:
+    batches = iter([X, X, X])
+    return lambda: next(batches)
+
+
+def counts_on() -> Callable[[], object]:
+    numbers = itertools.count()
+    return lambda: next(numbers)
+
+
+@pytest.mark.parametrize(
+    ("step", "changes"),
+    [
+        (counts_globally, {"COUNT"}),
+        (counts(), {"count"}),
+        (Counts().step, {"self.steps"}),
+        (Counts().keep, {"self.losses", "self.losses.1"}),
+        (Counts().slower, {"self.inner.rates.1"}),
+        (iterates(), {"batches"}),
+        (counts_on(), {"numbers"}),
+        (by_closure(), set()),
+        (Trainer(MODEL).step, set()),
+    ],
+)
+def test_what_a_step_changes_besides_tensors_is_seen(step: Callable[[], object], changes: set[str]) -> None:
+    assert set(stepping(step)) == changes
+
+
+def test_a_learning_rate_that_changes_is_seen() -> None:
+    assert any(way.endswith("optimizer.0.lr") for way in stepping(schedules()))
+
+
+def test_a_step_that_changes_more_than_tensors_is_no_graph() -> None:
+    facts = Facts(
+        device="cuda", training=True, draws_random_numbers=False, modules=1, parameter_types=("float32",),
+        convolutions=0, attention_choices=0, compiled=False, optimizers=("Adam",), unfused_optimizers=1,
+        looping_optimizers=0, detects_anomalies=False, kept_gradients=0, changes_state=(), threads=1, loaders=0, loader_workers=0,
+        iterable_loaders=0, prefetched=0,
+    )  # fmt: skip
+    refuses = BY_NAME["cuda_graph"].refuses
+    assert refuses(facts) is None
+    assert "changes count" in str(refuses(replace(facts, changes_state=("count",))))
+    assert "the same one" in str(refuses(replace(facts, loaders=1)))
+    assert "make the step a function" in str(refuses(replace(facts, changes_state=None)))
+    assert refuses(replace(facts, device="cpu")) == "it is for GPUs"

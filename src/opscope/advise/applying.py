@@ -179,6 +179,7 @@ APPLYING: Final = {
     "compile": Applying(partial(_compile, None), _compiled),
     "compile_reduce_overhead": Applying(partial(_compile, "reduce-overhead"), _compiled),
     "compile_max_autotune": Applying(partial(_compile, "max-autotune-no-cudagraphs"), _compiled),
+    "cuda_graph": Applying(Variant.capture),
     "inference_mode": Applying(_inference_mode),
     "half_threads": Applying(partial(_threads, 0.5)),
     "loader_workers": Applying(prepare=_loader_workers),

@@ -73,6 +73,19 @@ _INDEXED = (
 _MORE_WORKERS = (lambda facts: facts.loader_workers < workers_tried(), "loaders have a worker for each core already")
 
 
+def _changes_nothing_else(facts: Facts) -> str | None:
+    """Return why a step cannot be one graph: what is no tensor would stay as it was when the graph was captured."""
+    if facts.device != "cuda":
+        return "it is for GPUs"
+    if facts.changes_state is None:
+        return "a script's steps cannot be captured from outside: make the step a function"
+    if facts.loaders:
+        return "the step takes batches from a loader: each replay would see the same one"
+    if facts.changes_state:
+        return f"the step changes {', '.join(facts.changes_state)}: a graph would keep what was captured"
+    return None
+
+
 # ---------------------------------------------------------------- the list
 
 CHANGES: Final[tuple[Change, ...]] = (
@@ -192,6 +205,19 @@ CHANGES: Final[tuple[Change, ...]] = (
         refuses=_needs(_INFERENCE),
         lines=("with torch.inference_mode():",),
         caveat="what is made inside takes no part in autograd later",
+    ),
+    Change(
+        name=ChangeName.CUDA_GRAPH,
+        slot="execution",
+        error_class=ErrorClass.EXACT,
+        refuses=_changes_nothing_else,
+        lines=(
+            "graph = torch.cuda.CUDAGraph()",
+            "with torch.cuda.graph(graph):  # after three steps on another stream; Adam with capturable=True",
+            "    step()",
+            "graph.replay()  # instead of step()",
+        ),
+        caveat="new inputs are copied into the tensors that were captured, and outputs are overwritten by each replay",
     ),
     Change(
         name=ChangeName.HALF_THREADS,

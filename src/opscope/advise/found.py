@@ -1,8 +1,11 @@
 """What a step works with: the modules, optimizers and Python objects that it reaches, and what it calls."""
 
 import functools
+import itertools
+import operator
 import types
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,6 +20,7 @@ from opscope.torch_support.tensors import tensors_of
 
 _MOST_OBJECTS: Final = 20_000
 _DEEPEST: Final = 12
+_ITERATORS: Final = (itertools.count, itertools.repeat)
 _PLAIN: Final = (int, float, complex, str, bytes, bool, type(None), types.ModuleType, type, torch.Tensor)
 
 
@@ -42,59 +46,105 @@ class Reached(Struct):
 
 def reached_from(step: object) -> Reached:
     """Walk through what a step refers to."""
-    found, seen = Reached(), set[int]()
-    waiting: list[tuple[object, int]] = [(step, 0)]
-    while waiting and len(seen) < _MOST_OBJECTS:
-        one, depth = waiting.pop()
-        if isinstance(one, _PLAIN) or id(one) in seen or depth > _DEEPEST:
-            continue
-        seen.add(id(one))
+    found = Reached()
+    for _, one in _walked(step):
         if isinstance(one, torch.nn.Module):
             found.modules.append(one)
         elif isinstance(one, torch.optim.Optimizer):
             found.optimizers.append(one)
-            continue
-        else:
+        elif not isinstance(one, _PLAIN):
             found.objects.append(one)
-        waiting += [(other, depth + 1) for other in _referred(one)]
     return found
 
 
-def _referred(one: object) -> Iterator[object]:
-    """Yield what an object refers to, as far as a step may use it."""
+def python_state(step: object) -> dict[str, object]:
+    """Return the values that a step may change without a tensor noticing, by the way to them.
+
+    These are numbers, words and flags that it reaches, the lengths of containers, how far iterators and generators have
+    come, and the settings of optimizers, such as the learning rate.
+    """
+    return {way: state for way, one in _walked(step) if (state := _state_of(one)) is not None}
+
+
+def changed_state(before: dict[str, object], after: dict[str, object]) -> tuple[str, ...]:
+    """Return the ways to what differs between two states."""
+    return tuple(way for way in (*before, *(one for one in after if one not in before)) if _differs(way, before, after))
+
+
+def _differs(way: str, before: dict[str, object], after: dict[str, object]) -> bool:
+    here, there = before.get(way), after.get(way)
+    return type(here) is not type(there) or here != there
+
+
+def _state_of(one: object) -> object:
+    if isinstance(one, bool | int | float | complex | str | bytes):
+        return one
+    if isinstance(one, types.GeneratorType):
+        return None if one.gi_frame is None else one.gi_frame.f_lasti
+    if isinstance(one, _ITERATORS):
+        return repr(one)  # how it goes on: count(3)
+    if isinstance(one, Iterator):
+        return operator.length_hint(one, -1)
+    return len(one) if isinstance(one, list | dict | set | deque) else None
+
+
+def _walked(step: object) -> Iterator[tuple[str, object]]:
+    """Yield each object that a step refers to, once, with the way to it; scalars at every place."""
+    seen, waiting = set[int](), [("", step, 0)]
+    while waiting and len(seen) < _MOST_OBJECTS:
+        way, one, depth = waiting.pop()
+        if isinstance(one, _PLAIN):
+            yield way, one
+            continue
+        if id(one) in seen or depth > _DEEPEST:
+            continue
+        seen.add(id(one))
+        yield way, one
+        waiting += [(f"{way}.{name}" if way else name, other, depth + 1) for name, other in _referred(one)]
+
+
+def _referred(one: object) -> Iterator[tuple[str, object]]:
+    """Yield what an object refers to, as far as a step may use it, with its name there."""
     if isinstance(one, types.MethodType):
-        yield one.__self__
-        yield one.__func__
+        yield "self", one.__self__
+        yield "", one.__func__
     elif isinstance(one, types.FunctionType):
         yield from _of_function(one)
     elif isinstance(one, functools.partial):
-        yield one.func
-        yield from one.args
-        yield from one.keywords.values()
+        yield "", one.func
+        yield from _numbered(one.args)
+        yield from one.keywords.items()
     elif isinstance(one, types.GeneratorType):
         if one.gi_frame is not None:
-            yield from one.gi_frame.f_locals.values()
+            yield from one.gi_frame.f_locals.items()
+    elif isinstance(one, torch.optim.Optimizer):
+        for place, group in enumerate(one.param_groups):
+            yield from ((f"{place}.{key}", value) for key, value in group.items() if key != "params")
     elif isinstance(one, Mapping):
-        yield from list(one.values())
-    elif isinstance(one, list | tuple | set | frozenset):
-        yield from list(one)
+        yield from ((str(key), value) for key, value in list(one.items()))
+    elif isinstance(one, list | tuple | set | frozenset | deque):
+        yield from _numbered(list(one))
     elif isinstance(getattr(one, "__dict__", None), dict):
-        yield from list(vars(one).values())
+        yield from list(vars(one).items())
 
 
-def _of_function(function: types.FunctionType) -> Iterator[object]:
-    for cell in function.__closure__ or ():
+def _numbered(values: Iterable[object]) -> Iterator[tuple[str, object]]:
+    return ((str(place), value) for place, value in enumerate(values))
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            yield cell.cell_contents
+            yield name, cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
+    yield from _numbered(function.__defaults__ or ())
+    yield from (function.__kwdefaults__ or {}).items()
     if wrapped := getattr(function, "__wrapped__", None):
-        yield wrapped
+        yield "", wrapped
     for name in _names_in(function.__code__):
         if name in function.__globals__:
-            yield function.__globals__[name]
+            yield name, function.__globals__[name]
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

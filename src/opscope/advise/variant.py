@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 
-from opscope.advise.found import Observed, Reached, RootCall, observed_step
+from opscope.advise.found import Observed, Reached, RootCall, changed_state, observed_step
 from opscope.advise.loaders import Loaders, Made
 from opscope.advise.places import Places, Stack
 from opscope.advise.routine import Routine, T
@@ -16,6 +16,7 @@ from opscope.documents.advise import Facts
 from opscope.torch_support.device import synchronize
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+_NAMED: Final = 5  # ways to what a step changes
 _DROPOUT: Final = "drop"  # in names of attributes that hold a probability
 
 
@@ -48,6 +49,7 @@ class Variant(ABC):
         self.notes: dict[str, int] = {}
         self.interrupted = False
         self.places = Places()
+        self._changes: tuple[str, ...] | None = None
         self._read: list[Made] = []  # the loaders that a step takes batches from
 
     @abstractmethod
@@ -58,6 +60,18 @@ class Variant(ABC):
     def reached(self) -> Reached:
         """Return the objects that the step may use, called or not."""
 
+    def python_state(self) -> dict[str, object] | None:
+        """Return the values other than tensors that the step may change, by the way to them; None where unknown."""
+        return None
+
+    def capture(self) -> None:
+        """Have the step replayed as one CUDA graph from now on.
+
+        Raises:
+            NotImplementedError: it cannot be called.
+        """
+        raise NotImplementedError
+
     def made_at(self, optimizer: torch.optim.Optimizer) -> Stack:  # noqa: ARG002 (scripts know it)
         """Return where an optimizer was made; empty where that was not observed."""
         return ()
@@ -66,11 +80,13 @@ class Variant(ABC):
         """Find out, over two whole steps, what the step calls."""
         seen: Observed | None = None
         while seen is None:  # a step that is interrupted is observed anew
-            state, reads = torch.get_rng_state(), self.loaders.reads()
+            state, reads, python = torch.get_rng_state(), self.loaders.reads(), self.python_state()
             seen = yield from observed_step()
             synchronize(self.device)
             self._draws = not torch.equal(state, torch.get_rng_state())
             self._read = self.loaders.read_since(reads)
+            after = self.python_state()
+            self._changes = None if python is None or after is None else changed_state(python, after)
         self._take(seen, self.reached())
 
     def _take(self, observed: Observed, reached: Reached) -> None:
@@ -158,6 +174,7 @@ class Variant(ABC):
             looping_optimizers=sum(_loops(one) for one in self.optimizers),
             detects_anomalies=self._anomalies,
             kept_gradients=self._kept_gradients,
+            changes_state=None if self._changes is None else self._changes[:_NAMED],
             threads=torch.get_num_threads(),
             loaders=len(self._read),
             loader_workers=min((one.workers for one in self._read), default=0),

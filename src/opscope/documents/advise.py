@@ -30,6 +30,7 @@ class ChangeName(StrEnum):
     COMPILE = "compile"
     COMPILE_REDUCE_OVERHEAD = "compile_reduce_overhead"
     COMPILE_MAX_AUTOTUNE = "compile_max_autotune"
+    CUDA_GRAPH = "cuda_graph"
     INFERENCE_MODE = "inference_mode"
     HALF_THREADS = "half_threads"
     ALL_THREADS = "all_threads"
@@ -67,6 +68,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         looping_optimizers: how many of them go through their parameters one by one.
         detects_anomalies: whether each operation of a backward pass is checked for NaN.
         kept_gradients: how often a step sets gradients to zero instead of letting them go.
+        changes_state: what else than tensors a step changes, such as a counter or the learning rate: the ways to it, a
+            few of them; null for a script, whose loop is not looked into.
         threads: how many threads PyTorch uses within an operator on a CPU.
         loaders: from how many data loaders a step takes batches.
         loader_workers: the fewest workers that one of them has.
@@ -87,6 +90,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     looping_optimizers: int
     detects_anomalies: bool
     kept_gradients: int
+    changes_state: tuple[str, ...] | None
     threads: int
     loaders: int
     loader_workers: int
