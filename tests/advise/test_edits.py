@@ -210,3 +210,20 @@ def test_what_cannot_be_written_is_said(built: dict[str, tuple[Path, Built]], wr
         written(["fused_optimizer"], script, lost, {})
     with pytest.raises(NotWritableError, match="by hand"):
         write("loop", "no such change")
+
+
+@pytest.mark.torch
+def test_other_source_stands_for_files_that_stay_as_they_are(built: dict[str, tuple[Path, Built]]) -> None:
+    script = built["trained"][0]
+    helper = script.parent / "helper.py"
+    subprocess.run((sys.executable, "-c", "import helper"), cwd=script.parent, check=True)  # its bytecode is cached
+    job = Job(configuration=Configuration(target=str(script)), device="cpu")
+    texts = {
+        str(helper): "raise RuntimeError('the other helper')\n",
+        str(script): "raise RuntimeError('the other script')\n",
+    }
+    jobs = [Job(configuration=job.configuration, device="cpu", sources={path: text}) for path, text in texts.items()]
+    with Session(job, width=2, timeout_s=100) as session:
+        reasons = [worker.broken.reason for worker in session.build(jobs) if worker.broken is not None]
+    assert reasons == ["RuntimeError: the other helper", "RuntimeError: the other script"]
+    assert helper.read_text() == HELPER

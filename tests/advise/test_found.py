@@ -231,8 +231,8 @@ def test_a_step_that_changes_more_than_tensors_is_no_graph() -> None:
     facts = Facts(
         device="cuda", training=True, draws_random_numbers=False, modules=1, parameter_types=("float32",),
         convolutions=0, attention_choices=0, compiled=False, optimizers=("Adam",), unfused_optimizers=1,
-        looping_optimizers=0, detects_anomalies=False, kept_gradients=0, changes_state=(), threads=1, loaders=0, loader_workers=0,
-        iterable_loaders=0, prefetched=0,
+        looping_optimizers=0, detects_anomalies=False, kept_gradients=0, changes_state=(), threads=1,
+        loaders=0, loader_workers=0, iterable_loaders=0, prefetched=0,
     )  # fmt: skip
     refuses = BY_NAME["cuda_graph"].refuses
     assert refuses(facts) is None

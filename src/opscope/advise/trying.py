@@ -101,6 +101,23 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
     return [*tries, *(f"not {' + '.join(one.changes)}: {one.reason}" for one in refused)]
 
 
+def time_finalists(session: Session, written: Sequence[Worker], others: Sequence[Worker]) -> None:
+    """Time variants in turns with the step as written and its twin; with more rounds on a noisy machine.
+
+    Args:
+        session: the session.
+        written: the step as written, in two processes: what it differs from itself is what a gain must exceed.
+        others: the variants.
+    """
+    began = time.monotonic()
+    session.time([*written, *others], _LAST_ROUNDS, _TURN_S)
+    base, twin = written
+    while others and base.broken is None and twin.broken is None:
+        if least_gain(base, twin) <= _NOISY or time.monotonic() - began > _LONGEST_S:
+            break
+        session.time([*written, *others], _FIRST_ROUNDS, _TURN_S)
+
+
 def _job(plan: Plan) -> Job:
     return Job(
         configuration=plan.configuration,
@@ -232,6 +249,9 @@ class _Trying:
 
     def _time_written(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
         self._time([*written, *others], rounds)
+        self._check(written)
+
+    def _check(self, written: Sequence[Worker]) -> None:
         for worker in written:
             if worker.broken is not None:
                 said = f"as written fails while it is timed: {worker.broken.reason}"
@@ -285,11 +305,8 @@ class _Trying:
         base, twin = self.as_written()
         workers = self._session.build([replace(self._job, changes=names) for names in finalists])
         running = [worker for worker in workers if worker.broken is None]
-        began = time.monotonic()
-        self._time_written([base, twin], running, _LAST_ROUNDS)
-        # A noisy machine gets more rounds: what the step differs from itself is what a gain must exceed.
-        while running and least_gain(base, twin) > _NOISY and time.monotonic() - began < _LONGEST_S:
-            self._time_written([base, twin], running, _FIRST_ROUNDS)
+        time_finalists(self._session, [base, twin], running)
+        self._check([base, twin])
         least, self._of_itself = least_gain(base, twin), of_itself(base, twin)
         self.base_ns, self.base_first_s = median_interval(base.blocks).median, base.built.first_s if base.built else 0.0
         for worker in workers:
