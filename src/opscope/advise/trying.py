@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opscope.advise.batches import larger_batch, with_batch
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.comparing import Comparing
 from opscope.advise.input_proof import Proving
@@ -19,7 +20,17 @@ from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries
 from opscope.advise.session import AdviseError, Session, Worker
-from opscope.documents.advise import INPUT, AdviseDocument, ErrorClass, Facts, InputProof, Outcome, Tried
+from opscope.documents.advise import (
+    INPUT,
+    LARGER_BATCH,
+    AdviseDocument,
+    ErrorClass,
+    Facts,
+    InputProof,
+    LargerBatch,
+    Outcome,
+    Tried,
+)
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import median_interval
 from opscope.workloads.catalog import is_script
@@ -27,6 +38,7 @@ from opscope.workloads.catalog import is_script
 _FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
 _LAST_ROUNDS: Final = 13
 _PROFILED: Final = 3  # steps in traces
+_LARGER: Final = (2, 4)  # times the batch size
 _SEARCHING: Final = 0.5  # of the time: measuring the best again, and proving it, takes about as long
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
@@ -45,7 +57,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         device: where it runs; a script decides that itself.
         arguments: of a script, quoted as in a shell.
         steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
-        only: names of changes, and `INPUT`; empty for all.
+        only: names of changes, `INPUT` and `LARGER_BATCH`; empty for all.
         precision: nothing of a lower class is tried.
         budget_s: nothing new is tried after half of it, and no new phase begins after all of it, in seconds.
         timeout_s: for so long one process may build.
@@ -128,6 +140,20 @@ def _job(plan: Plan) -> Job:
     )
 
 
+class Baseline(Struct, frozen=True):
+    """The step as written.
+
+    Attributes:
+        step_ns: how long it takes, in nanoseconds.
+        first_s: how long its first steps took, in seconds.
+        of_itself: how many times as fast it was as itself, in two processes: low and high end.
+    """
+
+    step_ns: float
+    first_s: float
+    of_itself: tuple[float, float]
+
+
 class _Trying:
     def __init__(self, plan: Plan, session: Session, job: Job, say: Say) -> None:
         self._plan, self._session, self._job, self._say = plan, session, job, say
@@ -136,7 +162,7 @@ class _Trying:
         self._journal = Journal(None, Heading())
         self._comparing = Comparing(session, job, plan.timeout_s, say)
         self._unfinished: str | None = None
-        self._of_itself = (1.0, 1.0)
+        self._baseline: Baseline | None = None
 
     def run(self) -> AdviseDocument:
         self._say("the step as written")
@@ -145,10 +171,11 @@ class _Trying:
         facts = base.built.facts
         refused, possible = self.possible(facts)
         results: list[Tried] = []
-        if self._plan.only != (INPUT,):
+        if not self._plan.only or set(self._plan.only) - {INPUT, LARGER_BATCH}:
             if self._plan.journal is not None:
                 self._journal = Journal(self._plan.journal, heading(self._job, base.built.device))
-            self._known |= self._journal.known
+            kept = self._journal.known.items()
+            self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
             self._search([base, twin], possible)
             self._session.close([base, twin])
             results = self._finals(facts)
@@ -158,7 +185,8 @@ class _Trying:
             self._session.close([base, twin])
         if self._plan.traces is not None:
             self._write_traces(self._plan.traces, results)
-        return self._document(base.built.device, facts, refused, results, self._input(facts))
+        found, larger = self._input(facts), self._larger_batches()
+        return self._document(base.built, refused, results, found, larger)
 
     def _write_traces(self, folder: Path, results: list[Tried]) -> None:
         """Record some steps as written, and some of the fastest that is proven, for ``opscope diff``."""
@@ -200,8 +228,29 @@ class _Trying:
             self._say,
         )
         found, itself = proving.prove(facts)
-        if self._plan.only == (INPUT,):
-            self.base_ns, self._of_itself = found.step_ns, itself
+        self._baseline = self._baseline or Baseline(found.step_ns, 0.0, itself)
+        return found
+
+    def _larger_batches(self) -> tuple[LargerBatch, ...]:
+        """Time the step as written with larger batches: where it is asked for, and where the batch size is known."""
+        known = self._plan.configuration.get("batch_size")
+        asked = LARGER_BATCH in self._plan.only
+        if asked and not isinstance(known, int):
+            raise AdviseError(f"{self._plan.configuration.target} takes no --batch-size")
+        if not isinstance(known, int) or (self._plan.only and not asked):
+            return ()
+        if not self._has_time("larger batches were not tried"):
+            return ()
+        self._say("larger batches")
+        sizes = [known * factor for factor in _LARGER]
+        base, twin = self.as_written()
+        workers = self._session.build([with_batch(self._job, size) for size in sizes])
+        self._time_written([base, twin], [worker for worker in workers if worker.broken is None], _LAST_ROUNDS)
+        found = tuple(
+            larger_batch(size, size / known, base, worker) for size, worker in zip(sizes, workers, strict=True)
+        )
+        self._baseline = self._baseline or Baseline(median_interval(base.blocks).median, 0.0, of_itself(base, twin))
+        self._session.close([base, twin, *workers])
         return found
 
     def as_written(self) -> tuple[Worker, Worker]:
@@ -307,8 +356,8 @@ class _Trying:
         running = [worker for worker in workers if worker.broken is None]
         time_finalists(self._session, [base, twin], running)
         self._check([base, twin])
-        least, self._of_itself = least_gain(base, twin), of_itself(base, twin)
-        self.base_ns, self.base_first_s = median_interval(base.blocks).median, base.built.first_s if base.built else 0.0
+        least, first_s = least_gain(base, twin), base.built.first_s if base.built else 0.0
+        self._baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
         for worker in workers:
             self._known[worker.job.changes] = measured(base, worker, least)
         self._session.close([base, twin, *workers])
@@ -317,8 +366,9 @@ class _Trying:
 
     def _tried(self, names: Names, known: Measured, proof: Judged | None, facts: Facts) -> Tried:
         verdict, reason = verdict_of(known, proof)
-        extra = None if known.first_s is None else known.first_s - self.base_first_s
-        saved = None if known.step_ns is None else (self.base_ns - known.step_ns) / 1e9
+        assert self._baseline is not None
+        extra = None if known.first_s is None else known.first_s - self._baseline.first_s
+        saved = None if known.step_ns is None else (self._baseline.step_ns - known.step_ns) / 1e9
         pays = None
         if verdict is Outcome.PROVEN and extra is not None and saved is not None and saved > 0:
             pays = max(0, round(max(extra, 0.0) / saved))
@@ -341,25 +391,32 @@ class _Trying:
         )
 
     def _document(
-        self, device: str, facts: Facts, refused: list[Tried], results: list[Tried], input_proof: InputProof | None
+        self,
+        built: Built,
+        refused: list[Tried],
+        results: list[Tried],
+        found: InputProof | None,
+        larger: tuple[LargerBatch, ...],
     ) -> AdviseDocument:
+        assert self._baseline is not None
         order = list(Outcome)
         results.sort(key=lambda one: (order.index(one.verdict), -(one.ratio or 0.0)))
         results += refused
         classes = [one for one in ErrorClass if any(tried.error_class is one for tried in results)]
         return AdviseDocument(
             target=self._plan.configuration.target,
-            device=device,
-            facts=facts,
-            baseline_ns=self.base_ns,
-            of_itself=self._of_itself,
+            device=built.device,
+            facts=built.facts,
+            baseline_ns=self._baseline.step_ns,
+            of_itself=self._baseline.of_itself,
             classes=tuple(classes),
             results=tuple(results),
             best=_best(results),
             processes=self._session.started,
             seconds=time.monotonic() - self._began,
             unfinished=self._unfinished,
-            input=input_proof,
+            input=found,
+            larger_batches=larger,
         )
 
 

@@ -16,7 +16,7 @@ from opscope.cli.options import ListOf, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import TargetCommand, refuse_others_options
-from opscope.documents.advise import INPUT, AdviseDocument, ErrorClass
+from opscope.documents.advise import INPUT, LARGER_BATCH, AdviseDocument, ErrorClass
 from opscope.record.settings import SETTINGS
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script
@@ -53,10 +53,10 @@ _NOT_OF_SCRIPTS: Final = (
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option(
     "--only",
-    type=ListOf(click.Choice([*(str(name) for name in BY_NAME), INPUT])),
+    type=ListOf(click.Choice([*(str(name) for name in BY_NAME), INPUT, LARGER_BATCH])),
     metavar="CHANGE...",
     help=f"Try these changes, and combinations of them: {', '.join(BY_NAME)}; or find out whether steps wait for their "
-    "data: input.",
+    "data (input), or what larger batches give (larger_batch).",
 )
 @click.option(
     "--precision",

@@ -38,7 +38,9 @@ class ChangeName(StrEnum):
     LOADER_WORKERS = "loader_workers"
 
 
-INPUT: Final = "input"  # is asked for as changes are, and is none: whether steps wait for their data
+# Asked for as changes are, and none of them: whether steps wait for their data, and what larger batches give.
+INPUT: Final = "input"
+LARGER_BATCH: Final = "larger_batch"
 
 
 class Outcome(StrEnum):
@@ -221,6 +223,27 @@ class InputProof(Struct, frozen=True, kw_only=True):
     others: tuple[OtherLoading, ...]
 
 
+class LargerBatch(Struct, frozen=True, kw_only=True):
+    """The step as written with a larger batch. That is another step, and other training: it is measured, not proven.
+
+    Attributes:
+        batch_size: how many samples a step takes.
+        step_ns: how long it takes, the median, in nanoseconds; null if it does not run.
+        ratio: how many times as many samples are done in the same time; null likewise.
+        ci_low, ci_high: the 95 % interval of the ratio; null likewise.
+        memory_bytes: the peak of memory that steps reserved on the device; null on a CPU.
+        reason: why it does not run; null if it does.
+    """
+
+    batch_size: int
+    step_ns: float | None = None
+    ratio: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    memory_bytes: int | None = None
+    reason: str | None = None
+
+
 class AdviseDocument(Struct, frozen=True, kw_only=True):
     """What was tried on one target.
 
@@ -239,6 +262,7 @@ class AdviseDocument(Struct, frozen=True, kw_only=True):
         seconds: how long it took.
         unfinished: why less was tried than planned; null if all was.
         input: whether steps wait for their data; null where that was not tried.
+        larger_batches: the step as written with larger batches; empty where that was not tried.
     """
 
     schema: Literal["opscope.advise/1"] = "opscope.advise/1"
@@ -254,3 +278,4 @@ class AdviseDocument(Struct, frozen=True, kw_only=True):
     seconds: float
     unfinished: str | None
     input: InputProof | None = None
+    larger_batches: tuple[LargerBatch, ...] = ()

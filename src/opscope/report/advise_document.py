@@ -7,6 +7,7 @@ from opscope.documents.advise import (
     AdviseDocument,
     ErrorClass,
     InputProof,
+    LargerBatch,
     OtherLoading,
     Outcome,
     Patch,
@@ -35,6 +36,9 @@ def advise_section(document: AdviseDocument) -> Section:
         blocks += _best(error_class, document.results[place])
     if document.input is not None:
         blocks += _input(document.input)
+    if document.larger_batches:
+        blocks.append(Paragraph.of("Larger batches, which are other training; measured, and not proven:"))
+        blocks.append(_batches(document.larger_batches))
     if not document.best and document.results:
         tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
         blocks.append(Paragraph.of(f"Nothing found among the {tried} combinations that were tried."))
@@ -89,6 +93,21 @@ def _patch(patch: Patch) -> Iterator[Block]:
     between = "" if patch.ci_low is None or patch.ci_high is None else f" ({patch.ci_low:.2f} to {patch.ci_high:.2f})"
     yield Paragraph.of(f"As a patch, with which the script itself was {patch.ratio:.2f} times as fast{between}:")
     yield Code(tuple(patch.diff.splitlines()), "diff")
+
+
+def _batches(larger: Sequence[LargerBatch]) -> Table:
+    columns: tuple[Column[LargerBatch], ...] = (
+        Column("Batch size", lambda one: f"{one.batch_size:,}", numeric=True),
+        Column("Step", lambda one: format_ns(one.step_ns), numeric=True),
+        Column("Times as many samples", lambda one: "-" if one.ratio is None else f"{one.ratio:.2f}", numeric=True),
+        Column(
+            "95 %",
+            lambda one: "-" if one.ci_low is None or one.ci_high is None else f"{one.ci_low:.2f} to {one.ci_high:.2f}",
+        ),
+        Column("Memory", lambda one: format_bytes(one.memory_bytes), numeric=True, optional=True),
+        Column("Why not", lambda one: one.reason or "-"),
+    )
+    return table_of(columns, larger)
 
 
 def _input(proof: InputProof) -> Iterator[Block]:

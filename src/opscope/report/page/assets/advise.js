@@ -25,6 +25,7 @@ function adviceView(page) {
             Object.keys(doc.best).length ? null : note("Nothing found among the combinations that were tried."),
             Object.entries(doc.best).map(([name, place]) => bestOf(name, doc.results[place])),
             doc.input ? loadingOf(doc.input) : null,
+            doc.larger_batches.length ? batchesOf(doc.larger_batches) : null,
             triedOf(doc),
         ),
     );
@@ -104,6 +105,21 @@ function loadingOf(proof) {
         ),
     );
 }
+
+const batchesOf = (larger) => [
+    el("h3", null, "Larger batches, which are other training; measured, and not proven"),
+    plainTable(
+        "larger batches",
+        [
+            { key: "size", label: "Batch size", value: (one) => one.batch_size, format: formatCount },
+            { key: "step", label: "Step", value: (one) => one.step_ns, format: formatNs },
+            { key: "ratio", label: "Times as many samples", value: (one) => one.ratio, format: short },
+            { key: "interval", label: "95 %", text: true, value: between },
+            { key: "why", label: "Why not", text: true, value: (one) => one.reason || "-" },
+        ],
+        larger,
+    ),
+];
 
 function triedOf(doc) {
     const tried = doc.results.filter((one) => one.verdict !== "refused");

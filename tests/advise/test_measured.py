@@ -1,0 +1,41 @@
+"""What follows from times: gains within noise are none, whatever they seem."""
+
+import pytest
+
+from opscope.advise.measured import Measured, is_faster, verdict
+from opscope.advise.proof import Judged
+from opscope.documents.advise import Outcome
+from opscope.workbench.benchmarking.statistics import Interval
+
+
+def known(median: float, low: float | None, high: float | None, least: float = 1.02) -> Measured:
+    return Measured(gain=Interval(median, low, high, 13), least=least)
+
+
+@pytest.mark.parametrize(
+    ("measured", "faster", "says"),
+    [
+        (known(1.5, 1.4, 1.6), True, "others of its class are faster"),
+        (known(1.5, None, None), True, "others of its class are faster"),
+        (known(1.01, 1.005, 1.015), False, "it is within what the step differs from itself, up to 1.02"),
+        (known(1.4, 1.2, 1.6, least=1.25), False, "its interval reaches into what the step differs from itself"),
+        (known(0.5, 0.4, 0.6), False, "it is slower"),
+        (known(4.0, 3.9, 4.1, least=2.0), False, "the machine is busy"),
+        (Measured(broken="it raises"), False, "it raises"),
+    ],
+)
+def test_a_gain_must_exceed_what_the_step_differs_from_itself(measured: Measured, faster: bool, says: str) -> None:
+    assert is_faster(measured) == faster
+    outcome, reason = verdict(measured, None)
+    assert says in reason
+    assert (outcome is Outcome.TIMED) == faster
+
+
+def test_only_what_is_faster_and_right_is_proven() -> None:
+    fast, slow = known(1.5, 1.4, 1.6), known(1.0, 0.9, 1.1)
+    right, wrong, unknown = (Judged(one, "because", 1e-6, 1e-6) for one in (True, False, None))
+    assert verdict(fast, right) == (Outcome.PROVEN, "because")
+    assert verdict(fast, wrong) == (Outcome.REJECTED, "because")
+    assert verdict(fast, unknown) == (Outcome.REJECTED, "because")
+    assert verdict(slow, right)[0] is Outcome.NO_DIFFERENCE
+    assert verdict(Measured(broken="nothing was compiled", no_effect=True), None)[0] is Outcome.NO_DIFFERENCE
