@@ -10,6 +10,9 @@ from opscope.documents.advise import Outcome
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
 LEAST_GAIN: Final = 1.02  # a smaller gain is not worth a line of code
+# Where the same code differs from itself by more, other programs use the machine, and what is fast then is not what is
+# fast without them: on two cores under four loads, half as many threads took a ninth of the time.
+_TOO_NOISY: Final = 1.5
 
 
 class Measured(Struct):
@@ -74,7 +77,7 @@ def least_gain(base: Worker, twin: Worker) -> float:
 
 def is_faster(known: Measured) -> bool:
     """Tell whether steps are faster, beyond what the step as written differs from itself."""
-    if known.gain is None:
+    if known.gain is None or known.least > _TOO_NOISY:
         return False
     return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
 
@@ -97,5 +100,7 @@ def verdict(known: Measured, proof: Judged | None) -> tuple[Outcome, str]:
 def _why_not(gain: Interval, least: float) -> str:
     if gain.high is not None and gain.high < 1 / least:
         return "it is slower"
+    if least > _TOO_NOISY:
+        return f"not decidable: the machine is busy, and the same code differs from itself by up to {least:.2f} times"
     noise = f"what the step differs from itself, up to {least:.2f}"
     return f"it is within {noise}" if gain.median <= least else f"its interval reaches into {noise}"
