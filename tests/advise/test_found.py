@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME
 from opscope.advise.found import changed_state, observed_step, observing, python_state, reached_from
 from opscope.advise.routine import drive
-from opscope.documents.advise import Facts
+from tests.advise.facts import facts
 
 MODEL = torch.nn.Linear(4, 4)
 X = torch.randn(2, 4)
@@ -228,15 +227,9 @@ def test_a_learning_rate_that_changes_is_seen() -> None:
 
 
 def test_a_step_that_changes_more_than_tensors_is_no_graph() -> None:
-    facts = Facts(
-        device="cuda", training=True, draws_random_numbers=False, modules=1, parameter_types=("float32",),
-        convolutions=0, attention_choices=0, compiled=False, optimizers=("Adam",), unfused_optimizers=1,
-        looping_optimizers=0, detects_anomalies=False, kept_gradients=0, changes_state=(), threads=1,
-        loaders=0, loader_workers=0, iterable_loaders=0, prefetched=0,
-    )  # fmt: skip
     refuses = BY_NAME["cuda_graph"].refuses
-    assert refuses(facts) is None
-    assert "changes count" in str(refuses(replace(facts, changes_state=("count",))))
-    assert "the same one" in str(refuses(replace(facts, loaders=1)))
-    assert "make the step a function" in str(refuses(replace(facts, changes_state=None)))
-    assert refuses(replace(facts, device="cpu")) == "it is for GPUs"
+    assert refuses(facts()) is None
+    assert "changes count" in str(refuses(facts(changes_state=("count",))))
+    assert "the same one" in str(refuses(facts(loaders=1)))
+    assert "make the step a function" in str(refuses(facts(changes_state=None)))
+    assert refuses(facts(device="cpu")) == "it is for GPUs"

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from opscope.advise.journal import Heading, Journal, heading
 from opscope.advise.measured import Measured
 from opscope.advise.messages import Job
+from opscope.advise.session import Session
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
@@ -63,13 +64,31 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         Journal(tmp_path, OF)
 
 
-def test_the_heading_changes_with_the_source(tmp_path: Path) -> None:
+def test_what_may_go_otherwise_another_time_is_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "measured.jsonl"
+    journal = Journal(path, OF)
+    journal.keep(("compile",), Measured(broken="it took longer than 120 s", is_passing=True))
+    journal.keep(("sdpa",), BROKEN)
+    assert Journal(path, OF).known == {("sdpa",): BROKEN}
+
+
+@pytest.mark.torch
+def test_the_heading_changes_with_the_source_and_what_it_imports(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    script = tmp_path / "train.py"
-    script.write_text("import torch\n")
+    script, helper = tmp_path / "train.py", tmp_path / "imported_helper.py"
+    script.write_text(
+        "import torch\nimport imported_helper\nmodel = torch.nn.Linear(2, 2)\n"
+        "with torch.no_grad():\n    for _ in range(100):\n        model(torch.ones(1, 2))\n"
+    )
     job = Job(configuration=Configuration(target=str(script)), device="cpu", arguments="--epochs 1")
-    before = heading(job, "a CPU")
-    assert before == heading(job, "a CPU")
-    assert heading(replace(job, arguments="--epochs 2"), "a CPU").target != before.target
-    script.write_text("import torch  # changed\n")
-    assert heading(job, "a CPU").source != before.source
+    headings = []
+    for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
+        helper.write_text(text)
+        with Session(job, width=1, timeout_s=100) as session:
+            (worker,) = session.build([job])
+            assert worker.built is not None, worker.broken
+            headings.append(heading(job, worker.built))
+    first, same, other = headings
+    assert first == same
+    assert other.source != first.source
+    assert heading(replace(job, arguments="--epochs 2"), worker.built).target != other.target

@@ -15,8 +15,8 @@ def known(median: float, low: float | None, high: float | None, least: float = 1
 @pytest.mark.parametrize(
     ("measured", "faster", "says"),
     [
-        (known(1.5, 1.4, 1.6), True, "others of its class are faster"),
-        (known(1.5, None, None), True, "others of its class are faster"),
+        (known(1.5, 1.4, 1.6), True, "others of its class are proven"),
+        (known(1.5, None, None), True, "others of its class are proven"),
         (known(1.01, 1.005, 1.015), False, "it is within what the step differs from itself, up to 1.02"),
         (known(1.4, 1.2, 1.6, least=1.25), False, "its interval reaches into what the step differs from itself"),
         (known(0.5, 0.4, 0.6), False, "it is slower"),
@@ -39,3 +39,8 @@ def test_only_what_is_faster_and_right_is_proven() -> None:
     assert verdict(fast, unknown) == (Outcome.REJECTED, "because")
     assert verdict(slow, right)[0] is Outcome.NO_DIFFERENCE
     assert verdict(Measured(broken="nothing was compiled", no_effect=True), None)[0] is Outcome.NO_DIFFERENCE
+
+
+def test_what_was_not_compared_says_so() -> None:
+    outcome, reason = verdict(known(1.5, 1.4, 1.6), None, is_best_known=False)
+    assert (outcome, reason) == (Outcome.TIMED, "it was not compared with float64")

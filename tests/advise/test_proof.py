@@ -249,13 +249,14 @@ def test_dropout_that_is_gone_is_noticed(target: Callable[[str], Configuration])
     """The proof itself runs without dropout; a longer run does not."""
     written, same, other = (observed(target("train")) for _ in range(3))
     without_dropout(other)
-    as_written = [written.drive(losses(5, 0))]
-    assert runs_agree(same.drive(losses(5, 0)), as_written) is None
-    assert "is its dropout gone?" in str(runs_agree(other.drive(losses(5, 0)), as_written))
+    as_written = [written.drive(losses(written, 5, 0))]
+    assert runs_agree(same.drive(losses(same, 5, 0)), as_written) is None
+    assert "is its dropout gone?" in str(runs_agree(other.drive(losses(other, 5, 0)), as_written))
 
 
 def test_losses_are_those_of_the_backward_pass(target: Callable[[str], Configuration]) -> None:
-    found = observed(target("train")).drive(losses(5, 0)).losses
+    variant = observed(target("train"))
+    found = variant.drive(losses(variant, 5, 0)).losses
     assert len(found) == 5
     assert found[-1] < found[0]
     assert not hasattr(torch.autograd.backward, "__closure__") or torch.autograd.backward.__name__ == "backward"

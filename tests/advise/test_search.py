@@ -4,12 +4,10 @@ from opscope.advise.applying import APPLYING
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, fit_together, in_order
 from opscope.advise.search import best_of, first_tries, second_tries
 from opscope.advise.simulated import rounding
-from opscope.documents.advise import ErrorClass, Facts
+from opscope.documents.advise import ErrorClass
+from tests.advise.facts import facts
 
-FACTS = Facts(
-    device="cuda", training=False, draws_random_numbers=False, modules=1, parameter_types=("float32",), convolutions=3,
-    attention_choices=1, compiled=False, optimizers=(), unfused_optimizers=0, kept_gradients=0, threads=4,
-)  # fmt: skip
+FACTS = facts(convolutions=3, attention_choices=1)
 
 
 def test_every_change_can_be_made_and_says_what_to_write() -> None:

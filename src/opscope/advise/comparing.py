@@ -1,6 +1,6 @@
 """Compares finalists with float64, and over a longer run: whole variants, and what of them is exact."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -40,36 +40,45 @@ class Comparing:
         if not finalists:
             return {}
         self._say("comparing with float64")
-        simulated = list(dict.fromkeys(name for names in finalists for name in names if not _is_exact(name)))
-        wanted = list(dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part))
-        proving = replace(self._job, proving=True)
-        jobs = [
-            proving,
-            replace(proving, reference=True),
-            *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
-            *(replace(proving, changes=names) for names in wanted),
-        ]
-        recorded = self._recorded(jobs)
-        written, reference = recorded[:2]
-        if isinstance(written, str):
-            raise AdviseError(f"what the step as written computes cannot be recorded: {written}")
-        # Where the step takes no float64, its own results are the measure.
-        right = written if isinstance(reference, str) else reference
-        rounded = dict(zip(simulated, recorded[2 : 2 + len(simulated)], strict=True))
-        computed = dict(zip(wanted, recorded[2 + len(simulated) :], strict=True))
-        found: dict[Names, Judged] = {}
+        wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
+        judged = self.compared({names: replace(self._job, changes=names) for names in wanted})
+        found = {}
         for names in finalists:
-            explains = [one for name in names if isinstance(one := rounded.get(name, ""), Recording)]
-            whole = _judged(computed[names], written, right, explains, names)
-            part = _exact(names)
-            exact = _judged(computed[part], written, right, [], part) if part and part != names else whole
-            found[names] = exact if exact.right is False else whole
+            exact = judged[_exact(names) or names]
+            found[names] = exact if exact.right is False else judged[names]
         right_ones = [names for names in finalists if found[names].right] if facts.training else []
         if right_ones:
             longer = self.longer([replace(self._job, changes=names) for names in right_ones])
             for names, why in zip(right_ones, longer, strict=True):
                 if why is not None:
                     found[names] = replace(found[names], right=False, reason=why)
+        return found
+
+    def compared(self, jobs: Mapping[Names, Job]) -> dict[Names, Judged]:
+        """Compare jobs with float64 that stand for some changes, such as patched scripts: as a whole.
+
+        Raises:
+            AdviseError: what the step as written computes cannot be recorded.
+        """
+        simulated = list(dict.fromkeys(name for names in jobs for name in names if not _is_exact(name)))
+        proving = replace(self._job, proving=True)
+        recorded = self._recorded(
+            [
+                proving,
+                replace(proving, reference=True),
+                *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
+                *(replace(job, proving=True) for job in jobs.values()),
+            ]
+        )
+        written, reference, *others = recorded
+        if isinstance(written, str):
+            raise AdviseError(f"what the step as written computes cannot be recorded: {written}")
+        right = written if isinstance(reference, str) else reference
+        rounded = dict(zip(simulated, others, strict=False))
+        found = {}
+        for names, own in zip(jobs, others[len(simulated) :], strict=True):
+            explains = [one for name in names if isinstance(one := rounded.get(name, ""), Recording)]
+            found[names] = _judged(own, written, right, explains, names)
         return found
 
     def _recorded(self, jobs: Sequence[Job]) -> list[Recording | str]:

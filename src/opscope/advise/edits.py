@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from opscope.advise.places import Call, Place, Places, Stack
 from opscope.advise.source import NotWritableError, Source
+from opscope.base.patterns import lazy_pattern
 
 T = TypeVar("T")
+_LINE: Final = lazy_pattern(r"[^\n]*\n|[^\n]+")
 
 
 class Written(Struct, frozen=True):
@@ -70,9 +72,14 @@ def _root_of(script: Path) -> Path:
 
 def _diff(path: str, root: Path, old: str, new: str) -> str:
     name = Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path.lstrip("/")
-    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
     ended = (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return "".join(ended)
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a file with their ends; only a newline ends one, as for git."""
+    return _LINE.findall(text)
 
 
 class _Writer:
@@ -170,9 +177,11 @@ class _Writer:
         return source, statement, statement
 
     def _up_to_backward(self, stack: Stack) -> tuple[Source, ast.stmt, ast.stmt] | None:
+        if len({backward[0].at for backward in self.places.backward if backward}) > 1:
+            raise NotWritableError("there are several backward passes: put each forward pass inside autocast by hand")
         for backward in self.places.backward:
             for place in backward:
-                forward = next((one for one in stack if one.frame == place.frame), None)
+                forward = next((one for one in stack if one.is_same_run(place)), None)
                 if forward is None:
                     continue
                 source = self.source(place.file)
@@ -232,9 +241,11 @@ class _Writer:
         calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
         turned_on = [call for call in calls if ast.unparse(call.func).endswith("set_detect_anomaly")]
         if not turned_on:
-            raise NotWritableError("anomaly detection is turned on elsewhere than in the script")
+            raise NotWritableError("anomaly detection is not turned on by set_detect_anomaly in the script")
         for call in turned_on:
             values = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "mode")]
+            if not values:
+                raise NotWritableError(f"line {call.lineno} of {source.path.name} does not say on or off")
             source.rename(values[0], "False")
 
     def zero_grads(self) -> None:

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Final
 
 import msgspec
@@ -117,7 +117,7 @@ def _proof(
         ratio=gain.median,
         ci_low=gain.low,
         ci_high=gain.high,
-        wait_ns=median(loaded.waits_ns) * batches if loaded.waits_ns else 0.0,
+        wait_ns=sum(loaded.waits_ns) / max(1, len(loaded.steps_ns)),
         workers=facts.loader_workers,
         batches=batches,
         stages=tuple(stages),
@@ -168,13 +168,13 @@ class _Loading(Struct):
     @property
     def fetch_ns(self) -> float:
         """What a batch takes, where it is made."""
-        return median(one.wall_ns for one in self._plain) if self.fetched else 0.0
+        return mean(one.wall_ns for one in self._plain) if self.fetched else 0.0
 
     def stages(self) -> list[StageCost]:
         """Return what each stage costs."""
         if not self.fetched:
             return []
-        collate = median(one.collate_ns for one in self._plain)
+        collate = mean(one.collate_ns for one in self._plain)
         rest = max(0.0, self.fetch_ns - collate)
         found = [self._stage(Stage.COLLATE, collate, self._plain[0].collate, shared=True)]
         shares: dict[Stage, dict[Function, float]] = {}

@@ -1,7 +1,6 @@
 """Keeps what was measured in a file as it is measured, so that a run that was ended goes on from there."""
 
 import contextlib
-import hashlib
 import importlib.metadata
 import os
 from pathlib import Path
@@ -11,7 +10,7 @@ from msgspec import Struct, field
 
 from opscope._version import __version__
 from opscope.advise.measured import Measured
-from opscope.advise.messages import Job
+from opscope.advise.messages import Built, Job
 from opscope.advise.search import Names
 from opscope.base.errors import EnvironmentLacksError, UsageError
 
@@ -21,7 +20,7 @@ class Heading(Struct, frozen=True):
 
     Attributes:
         target: what was run, with its settings and arguments.
-        source: a digest of the target's file; empty where it has none.
+        source: a digest of the user's files that it imports.
         device: its name.
         torch: the version of PyTorch.
         opscope: that of opscope.
@@ -39,14 +38,13 @@ class _Line(Struct, frozen=True):
     measured: Measured = field(default_factory=Measured)
 
 
-def heading(job: Job, device: str) -> Heading:
+def heading(job: Job, built: Built) -> Heading:
     """Return what a job's measurements are of."""
     settings = " ".join(f"{name}={value}" for name, value in job.configuration.settings.items())
-    file = Path(job.configuration.target.rpartition(":")[0] or job.configuration.target)
     return Heading(
         target=" ".join(filter(None, (job.configuration.target, settings, job.arguments, job.steps))),
-        source=hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "",
-        device=device,
+        source=built.source,
+        device=built.device,
         torch=importlib.metadata.version("torch"),
         opscope=__version__,
     )
@@ -94,8 +92,8 @@ class Journal:
                 self.known[one.changes] = one.measured
 
     def keep(self, changes: Names, measured: Measured) -> None:
-        """Add what was measured."""
-        if self._path is not None:
+        """Add what was measured; what may go otherwise another time is not kept."""
+        if self._path is not None and not measured.is_passing:
             self._write(msgspec.json.encode(_Line(changes, measured)))
 
     def _write(self, line: bytes) -> None:

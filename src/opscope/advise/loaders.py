@@ -6,11 +6,14 @@ import random
 import time
 import weakref
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import torch
 from msgspec import Struct
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -29,6 +32,9 @@ class Made(Struct):
         stack: where.
         workers: how many it was made with, before any change.
         iterable: whether its dataset yields, instead of being asked for an index.
+        workers_now: how many it has.
+        prefetched: how many batches these hold ready, at most; 0 without workers.
+        key: what tells the loaders of one place in the source from others: scripts make them anew each epoch.
         reads: how many batches were taken from it.
     """
 
@@ -36,18 +42,10 @@ class Made(Struct):
     stack: Stack
     workers: int
     iterable: bool
+    workers_now: int
+    prefetched: int
+    key: tuple[object, ...]
     reads: int = 0
-
-    @property
-    def prefetched(self) -> int:
-        """How many batches its workers hold ready, at most; 0 without workers."""
-        loader = self.loader()
-        return 0 if loader is None else loader.num_workers * (loader.prefetch_factor or 0)
-
-    @property
-    def key(self) -> object:
-        """What tells the loaders of one place in the source from others: scripts make them anew each epoch."""
-        return self.stack[0].at if self.stack else id(self)
 
 
 class Wait(Struct, frozen=True):
@@ -76,6 +74,7 @@ class Loaders:
         made: the loaders.
         workers: how many workers a loader gets that has fewer; 0 leaves them as they are.
         waits: what taking each batch took.
+        entering, leaving: called before and after a batch is taken, or an epoch begun.
     """
 
     def __init__(self, *, seeded: bool = False, replay: bool = False) -> None:
@@ -83,7 +82,9 @@ class Loaders:
         self.made: list[Made] = []
         self.workers = 0
         self.waits: list[Wait] = []
-        self._kept: dict[object, list[Any]] = {}
+        self.entering: list[Callable[[], None]] = []
+        self.leaving: list[Callable[[], None]] = []
+        self._kept: dict[object, list[_Kept]] = {}
         self._of: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()  # iterator -> its loader
         self._started: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how long that took
 
@@ -93,6 +94,16 @@ class Loaders:
         self._listen_to_reading()
         if self._seeded:
             _seed_by_index()
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        for entering in self.entering:
+            entering()
+        try:
+            yield
+        finally:
+            for leaving in self.leaving:
+                leaving()
 
     def read_since(self, before: dict[int, int]) -> list[Made]:
         """Return the loaders from which batches were taken since `reads` said ``before``."""
@@ -114,7 +125,10 @@ class Loaders:
             if workers < self.workers and not iterable:
                 given["num_workers"], given["persistent_workers"] = self.workers, True
             original(*bound.args, **bound.kwargs)
-            self.made.append(Made(weakref.ref(loader), here(), workers, iterable))
+            stack, ready = here(), loader.num_workers * (loader.prefetch_factor or 0)
+            key = (*(place.at for place in stack), loader.batch_size, _length(loader), type(loader.dataset))
+            one = Made(weakref.ref(loader), stack, workers, iterable, loader.num_workers, ready, key)
+            self.made.append(one)
 
         DataLoader.__init__ = init
 
@@ -128,7 +142,8 @@ class Loaders:
             if made is not None and len(kept) == _KEPT:
                 return _Replayed(kept, made, _length(loader))
             began = time.perf_counter_ns()
-            iterator = get(loader)
+            with self._loading():
+                iterator = get(loader)
             if made is not None:
                 self._of[iterator] = made
                 if loader.num_workers:
@@ -145,11 +160,12 @@ class Loaders:
                 batch = _next_of(kept, iterator, made)
             else:
                 began, worked = time.perf_counter_ns(), time.thread_time_ns()
-                batch = following(iterator)
+                with self._loading():
+                    batch = following(iterator)
                 wall, cpu = time.perf_counter_ns() - began, time.thread_time_ns() - worked
                 self.waits.append(Wait(wall, cpu, self._started.pop(iterator, 0)))
                 if self._replay:
-                    kept.append(batch)
+                    kept.append(_Kept(batch))
             made.reads += 1
             return batch
 
@@ -164,20 +180,39 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _next_of(kept: list[Any], iterator: Any, made: Made) -> Any:
+def _next_of(kept: "list[_Kept]", iterator: Any, made: Made) -> Any:
     """Return a kept batch instead of an iterator's next one, as long as the iterator would have one."""
     loader = made.loader()
     length = None if loader is None else _length(loader)
     if length is not None and iterator._num_yielded >= length:
         raise StopIteration
     iterator._num_yielded += 1
-    return kept[iterator._num_yielded % len(kept)]
+    return kept[iterator._num_yielded % len(kept)].again()
+
+
+class _Kept:
+    """A batch that is given again and again, each time as it was, whatever the step does to it in place."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = tree_map(lambda one: one, batch)  # containers of its own
+        self._tensors = [one for one in tree_leaves(batch) if isinstance(one, torch.Tensor)]
+        self._versions = [one._version for one in self._tensors]
+        self._pristine = [one.clone() for one in self._tensors]
+
+    def again(self) -> Any:
+        """Return the batch. Only tensors that were changed are copied: copies would cost what is not to be measured."""
+        fresh = {
+            id(one): pristine.clone()
+            for one, version, pristine in zip(self._tensors, self._versions, self._pristine, strict=True)
+            if one._version != version
+        }
+        return tree_map(lambda one: fresh.get(id(one), one), self._batch)
 
 
 class _Replayed:
     """Yields kept batches, as many as the loader would."""
 
-    def __init__(self, kept: list[Any], made: Made, length: int | None) -> None:
+    def __init__(self, kept: "list[_Kept]", made: Made, length: int | None) -> None:
         self._kept, self._made, self._length, self._count = kept, made, length, 0
 
     def __iter__(self) -> "_Replayed":
@@ -188,7 +223,7 @@ class _Replayed:
             raise StopIteration
         self._count += 1
         self._made.reads += 1
-        return self._kept[self._count % len(self._kept)]
+        return self._kept[self._count % len(self._kept)].again()
 
     def __len__(self) -> int:
         return self._length or 0

@@ -1,5 +1,7 @@
 """What is known of some changes once they were timed, and what follows from it."""
 
+from collections.abc import Sequence
+from statistics import mean
 from typing import Final
 
 from msgspec import Struct
@@ -26,6 +28,7 @@ class Measured(Struct):
         memory_bytes: of the device.
         broken: why it does not run.
         no_effect: whether it runs and changes nothing.
+        is_passing: whether it may run another time: it took too long, or its process was ended.
     """
 
     gain: Interval | None = None
@@ -35,13 +38,14 @@ class Measured(Struct):
     memory_bytes: int | None = None
     broken: str | None = None
     no_effect: bool = False
+    is_passing: bool = False
 
 
-def measured(base: Worker, worker: Worker, least: float) -> Measured:
+def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measured:
     """Return what is known of a variant that was timed beside the step as written.
 
     Args:
-        base: the step as written.
+        written: the step as written, in several processes: what one of them differs from the others, no change did.
         worker: the variant.
         least: up to which gain there is none.
     """
@@ -50,8 +54,10 @@ def measured(base: Worker, worker: Worker, least: float) -> Measured:
         return Measured(
             broken="it was not timed" if broken is None else broken.reason,
             no_effect=broken is not None and broken.took_no_effect,
+            is_passing=broken is not None and broken.is_passing,
         )
-    beside = base.blocks[-len(worker.blocks) :]  # of the rounds in which both ran
+    rounds = zip(*(one.blocks[-len(worker.blocks) :] for one in written), strict=True)  # in which all ran
+    beside = [mean(blocks) for blocks in rounds]
     return Measured(
         gain=median_interval(ratios(worker.blocks, beside)),
         step_ns=median_interval(worker.blocks).median,
@@ -82,8 +88,14 @@ def is_faster(known: Measured) -> bool:
     return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
 
 
-def verdict(known: Measured, proof: Judged | None) -> tuple[Outcome, str]:
-    """Return what became of some changes, and why."""
+def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True) -> tuple[Outcome, str]:
+    """Return what became of some changes, and why.
+
+    Args:
+        known: their times.
+        proof: what comparison says; None where they were not compared.
+        is_best_known: whether others of their class are proven.
+    """
     if known.no_effect:
         return Outcome.NO_DIFFERENCE, f"{known.broken}"
     if known.gain is None:
@@ -91,7 +103,8 @@ def verdict(known: Measured, proof: Judged | None) -> tuple[Outcome, str]:
     if not is_faster(known):
         return Outcome.NO_DIFFERENCE, _why_not(known.gain, known.least)
     if proof is None:
-        return Outcome.TIMED, "others of its class are faster, or as fast with fewer changes"
+        others = "others of its class are proven, which are faster, or as fast with fewer changes"
+        return Outcome.TIMED, others if is_best_known else "it was not compared with float64"
     if proof.right is None:
         return Outcome.REJECTED, proof.reason
     return (Outcome.PROVEN if proof.right else Outcome.REJECTED), proof.reason

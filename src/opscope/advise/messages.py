@@ -56,6 +56,7 @@ class Built(Struct, frozen=True):
         first_s: how many seconds its first steps took, with what was compiled in them.
         memory_bytes: the peak that these reserved on the device; None on a CPU.
         places: where a script does what changes concern.
+        source: a digest of the user's files that were imported.
     """
 
     facts: Facts
@@ -63,6 +64,7 @@ class Built(Struct, frozen=True):
     first_s: float
     memory_bytes: int | None
     places: Places
+    source: str
 
 
 class Broken(Struct, frozen=True):
@@ -71,17 +73,19 @@ class Broken(Struct, frozen=True):
     Attributes:
         reason: why, in one line.
         took_no_effect: whether it runs and changes nothing.
+        is_passing: whether it may run another time: it took too long, or its process was ended.
     """
 
     reason: str
     took_no_effect: bool = False
+    is_passing: bool = False
 
 
 class Time(Struct, frozen=True):
-    """Asks for times of steps, in nanoseconds, each synchronised.
+    """Asks for what a step takes, in nanoseconds.
 
     Attributes:
-        seconds: for so long; at least one step, after one that does not count.
+        seconds: for so long steps run; at least one, after one that does not count.
     """
 
     seconds: float

@@ -113,12 +113,7 @@ class ScriptVariant(Variant):
         self._running.enter_context(self.changed())
 
     def _leave(self) -> None:
-        # A context restores whether gradients are recorded as it was when the step began. The script may have left a
-        # no_grad() of its own since.
-        recording = torch.is_grad_enabled()
         self._running.close()
-        if recording:
-            torch.set_grad_enabled(True)
 
 
 class _Steps(StepFinder):

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from opscope.advise.changes import settings_of
 from opscope.advise.comparing import Comparing
 from opscope.advise.edits import Written, written
+from opscope.advise.measured import Measured, is_faster, least_gain, measured, verdict
 from opscope.advise.messages import Built, Job
 from opscope.advise.search import Names
-from opscope.advise.session import Session, Worker
+from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.source import NotWritableError
-from opscope.documents.advise import Patch
-from opscope.workbench.benchmarking.statistics import median_interval, ratios
+from opscope.documents.advise import Facts, Patch
 
 
 class Patching(Struct):
@@ -23,15 +23,15 @@ class Patching(Struct):
     Attributes:
         session: starts processes.
         job: the script as written.
-        comparing: tells whether a longer run is another one.
-        time: times processes beside the first of them, as often as finalists are timed.
+        comparing: tells whether results, or a longer run, are others.
+        time: times processes beside the script as written, in two processes, as often as finalists are timed.
         say: gets what goes on, a line each.
     """
 
     session: Session
     job: Job
     comparing: Comparing
-    time: Callable[[Sequence[Worker]], None]
+    time: Callable[[Sequence[Worker], Sequence[Worker]], None]
     say: Callable[[str], None]
 
     def patches(self, proven: Sequence[Names], built: Built) -> dict[Names, Patch]:
@@ -45,32 +45,46 @@ class Patching(Struct):
         texts = {names: self._written(names, built) for names in proven}
         ready = {names: text for names, text in texts.items() if isinstance(text, Written)}
         jobs = {names: replace(self.job, sources=text.sources) for names, text in ready.items()}
-        base, *workers = self.session.build([self.job, *jobs.values()])
-        self.time([base, *(worker for worker in workers if worker.broken is None)])
+        base, twin, *workers = self.session.build([self.job, self.job, *jobs.values()])
+        self.time([base, twin], [worker for worker in workers if worker.broken is None])
+        for worker in (base, twin):
+            if worker.broken is not None:
+                raise AdviseError(f"the script as written fails: {worker.broken.reason}")
         tried = dict(zip(ready, workers, strict=True))
         running = [names for names in ready if tried[names].broken is None]
-        longer: Mapping[Names, str | None] = {}
-        if built.facts.training and running:
-            reasons = self.comparing.longer([jobs[names] for names in running])
-            longer = dict(zip(running, reasons, strict=True))
-        found = {names: _patch(text, base, tried.get(names), longer.get(names)) for names, text in texts.items()}
-        self.session.close([base, *workers])
-        return found
+        least = least_gain(base, twin)
+        known = {names: measured([base, twin], tried[names], least) for names in ready}
+        self.session.close([base, twin, *workers])
+        wrong = self._wrong({names: jobs[names] for names in running if is_faster(known[names])}, built.facts)
+        return {names: _patch(text, known.get(names), wrong.get(names)) for names, text in texts.items()}
+
+    def _wrong(self, jobs: Mapping[Names, Job], facts: Facts) -> dict[Names, str]:
+        """Return why a patched script does something else, for those that do: by its losses, or by its results."""
+        if not jobs:
+            return {}
+        if facts.training:
+            reasons = self.comparing.longer(list(jobs.values()))
+            return {names: why for names, why in zip(jobs, reasons, strict=True) if why is not None}
+        judged = self.comparing.compared(jobs)
+        return {names: one.reason for names, one in judged.items() if not one.right}
 
     def _written(self, names: Names, built: Built) -> Written | str:
         try:
             return written(names, Path(self.job.configuration.target), built.places, settings_of(built.facts))
         except NotWritableError as error:
             return str(error)
+        except Exception as error:  # the source is the user's, and may be anything: no patch is better than no advice
+            return f"its source could not be changed: {type(error).__name__}: {error}"
 
 
-def _patch(text: Written | str, base: Worker, worker: Worker | None, longer: str | None) -> Patch:
-    if isinstance(text, str) or worker is None:
+def _patch(text: Written | str, known: Measured | None, wrong: str | None) -> Patch:
+    if isinstance(text, str) or known is None:
         return Patch(reason=str(text))
-    if worker.broken is not None or not worker.blocks:
-        said = "it was not timed" if worker.broken is None else worker.broken.reason
-        return Patch(reason=f"written into the source it fails: {said}")
-    if longer is not None:
-        return Patch(reason=f"written into the source it is another training: {longer}")
-    gain = median_interval(ratios(worker.blocks, base.blocks[-len(worker.blocks) :]))
+    if known.gain is None:
+        return Patch(reason=f"written into the source it fails: {known.broken}")
+    if not is_faster(known):
+        return Patch(reason=f"written into the source it is not faster: {verdict(known, None)[1]}")
+    if wrong is not None:
+        return Patch(reason=f"written into the source it does something else: {wrong}")
+    gain = known.gain
     return Patch(diff=text.diff, folder=str(text.root), ratio=gain.median, ci_low=gain.low, ci_high=gain.high)

@@ -21,7 +21,8 @@ class Place(Struct, frozen=True):
         file: the absolute path.
         line, end_line: where the call's expression begins and ends, from 1.
         column, end_column: the same within these lines, in bytes from 0.
-        frame: which run of the function it is; the same number is the same run.
+        frame: which run of the function it is; while that goes on, the same number is the same run.
+        function: the function's name, with those that it is in.
         names: expressions that stand for the object of interest there, such as ``model`` or ``self.model``.
     """
 
@@ -31,7 +32,12 @@ class Place(Struct, frozen=True):
     column: int
     end_column: int
     frame: int
+    function: str
     names: tuple[str, ...] = ()
+
+    def is_same_run(self, other: "Place") -> bool:
+        """Tell whether two places are in the same run of a function."""
+        return (self.frame, self.file, self.function) == (other.frame, other.file, other.function)
 
     @property
     def at(self) -> tuple[str, int, int]:
@@ -107,7 +113,8 @@ def _place(frame: FrameType, of: object) -> Place:
     positions = list(code.co_positions())[frame.f_lasti // 2]
     line, end_line, column, end_column = (one if one is not None else 0 for one in positions)
     names = () if of is None else tuple(_names_of(of, frame))
-    return Place(str(Path(code.co_filename).absolute()), line, end_line, column, end_column, id(frame), names)
+    file = str(Path(code.co_filename).absolute())
+    return Place(file, line, end_line, column, end_column, id(frame), code.co_qualname, names)
 
 
 def _names_of(of: object, frame: FrameType) -> Iterator[str]:

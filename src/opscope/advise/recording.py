@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from opscope.advise.loaders import Loaders
 from opscope.advise.messages import Computed, LongRun, Recording, Values
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.seeds import seed
@@ -37,7 +38,7 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
             found[-1].outputs += [_values(one) for one in tensors_of(returned)]
             held.step_ended()
     state = {
-        f"{place}.{name}": _values(value)
+        f"{place}.{name.replace('_orig_mod.', '')}": _values(value)  # the prefix of compiled modules
         for place, top in enumerate(variant.tops)
         for name, value in (*top.named_parameters(), *top.named_buffers())
     }
@@ -171,7 +172,7 @@ def _values(tensor: torch.Tensor) -> Values:
     return found
 
 
-def losses(steps: int, number: int) -> Routine[LongRun]:
+def losses(variant: Variant, steps: int, number: int) -> Routine[LongRun]:
     """Return the loss of each of some steps from one seed: what its backward pass began with, else what it returned.
 
     Steps that do neither have the loss NaN.
@@ -184,7 +185,7 @@ def losses(steps: int, number: int) -> Routine[LongRun]:
         backward(tensors, *args, **kwargs)
 
     seed(number)
-    state = _generators()
+    drawn = _Drawn(variant.loaders)
     torch.autograd.backward = heard
     try:
         for place in range(steps):
@@ -194,7 +195,35 @@ def losses(steps: int, number: int) -> Routine[LongRun]:
                 found.append(_mean(returned))
     finally:
         torch.autograd.backward = backward
-    return LongRun(found, draws=_generators() != state)
+        drawn.end()
+    return LongRun(found, draws=drawn.any)
+
+
+class _Drawn:
+    """Whether random numbers are drawn outside of loaders: workers draw theirs in other processes.
+
+    Attributes:
+        any: whether some were.
+    """
+
+    def __init__(self, loaders: Loaders) -> None:
+        self.any = False
+        self._loaders = loaders
+        self._left()
+        loaders.entering.append(self._entered)
+        loaders.leaving.append(self._left)
+
+    def end(self) -> None:
+        """Look for the last time."""
+        self._entered()
+        self._loaders.entering.remove(self._entered)
+        self._loaders.leaving.remove(self._left)
+
+    def _entered(self) -> None:
+        self.any = self.any or _generators() != self._state
+
+    def _left(self) -> None:
+        self._state = _generators()
 
 
 def _generators() -> list[bytes]:

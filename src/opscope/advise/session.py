@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from statistics import median
 from typing import Final, TypeVar
 
 from opscope.advise.messages import Broken, Built, Job, Time
@@ -54,7 +53,7 @@ class Worker:
         try:
             self._connection.send(what)
         except OSError as error:
-            self.broken = Broken(f"the process ended: {error}")
+            self.broken = Broken(f"the process ended: {error}", is_passing=True)
             return None
         found = self._answer(timeout)
         return found if isinstance(found, kind) else None
@@ -71,12 +70,12 @@ class Worker:
         try:
             if not self._connection.poll(timeout):
                 self._process.kill()
-                self.broken = Broken(f"it took longer than {timeout:.0f} s")
+                self.broken = Broken(f"it took longer than {timeout:.0f} s", is_passing=True)
                 return None
             found = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(_ENDS_S)
-            self.broken = Broken(f"the process ended with code {self._process.exitcode}")
+            self.broken = Broken(f"the process ended with code {self._process.exitcode}", is_passing=True)
             return None
         if isinstance(found, Broken):
             self.broken = found
@@ -134,7 +133,7 @@ class Session:
         return worker
 
     def time(self, workers: Sequence[Worker], rounds: int, seconds: float) -> None:
-        """Time variants in turns, each round in a new order; the median of each turn is added to `Worker.blocks`.
+        """Time variants in turns, each round in a new order; `Worker.blocks` gets what a step takes in each turn.
 
         Args:
             workers: the variants.
@@ -146,9 +145,9 @@ class Session:
             self._orders.shuffle(order)
             for worker in order:
                 time.sleep(_SETTLES_S)
-                found = worker.ask(Time(seconds), list, self._timeout)
+                found = worker.ask(Time(seconds), float, self._timeout)
                 if found:
-                    worker.blocks.append(median(found))
+                    worker.blocks.append(found)
 
     def close(self, workers: Sequence[Worker]) -> None:
         """End processes."""

@@ -33,12 +33,17 @@ class Source:
         self.path = path
         try:
             self._text = path.read_bytes()
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(self._text).readline)
             self.tree = ast.parse(self._text, str(path))
         except (OSError, SyntaxError, ValueError) as error:
             raise NotWritableError(f"{path} cannot be read: {error}") from error
+        if encoding != "utf-8":  # utf-8-sig begins with a mark, which shifts the first line
+            raise NotWritableError(f"{path} is in {encoding}, not in UTF-8")
+        self._end_of_line = b"\r\n" if b"\r\n" in self._text else b"\n"
         self._starts = [0]
-        for line in self._text.splitlines(keepends=True):
-            self._starts.append(self._starts[-1] + len(line))
+        for line in self._text.split(b"\n"):
+            self._starts.append(self._starts[-1] + len(line) + 1)
+        self._starts[-1] = len(self._text)
         self._parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
         self._edits: list[tuple[int, int, bytes]] = []
 
@@ -96,7 +101,8 @@ class Source:
 
     def last_assignment(self, name: str, node: ast.AST) -> ast.stmt | None:
         """Return the last statement of a node's function before the node that binds a name; None without one."""
-        *_, scope = [node, *self.around(node)]
+        around = [node, *self.around(node)]
+        scope = around[-1]
         before = [
             one
             for one in ast.walk(scope)
@@ -106,7 +112,12 @@ class Source:
             and next((outer for outer in self.around(one) if isinstance(outer, _FUNCTIONS)), self.tree)
             in (scope, self.tree)
         ]
-        return max(before, key=lambda one: one.lineno, default=None)
+        last = max(before, key=lambda one: one.lineno, default=None)
+        if last is not None and any(
+            outer not in around for outer in self.around(last) if isinstance(outer, ast.stmt) and outer is not scope
+        ):
+            raise NotWritableError(f"{name} gets its value in a branch, in line {last.lineno} of {self.path.name}")
+        return last
 
     def common_block(self, first: ast.stmt, last: ast.stmt) -> tuple[ast.stmt, ast.stmt]:
         """Return the two statements of one block that hold two statements; one twice where that is the innermost."""
@@ -146,15 +157,22 @@ class Source:
 
     def insert_after_imports(self, line: str) -> None:
         """Write a line behind the last import of the file's own block."""
-        imports = [one for one in self.tree.body if isinstance(one, ast.Import | ast.ImportFrom)]
-        if not imports:
-            raise NotWritableError(f"{self.path.name} imports nothing")
-        end = imports[-1].end_lineno or imports[-1].lineno
-        self._insert_at(end + 1, b"", line)
+        leading: ast.stmt | None = None
+        for one in self.tree.body:
+            is_text = isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+            if not isinstance(one, ast.Import | ast.ImportFrom) and not is_text:
+                break
+            leading = one
+        # Imports that come later may come after the work. But without PyTorch the line means nothing.
+        torch = next((one for one in self.tree.body if _imports_torch(one)), None)
+        last = torch if torch is not None and (leading is None or torch.lineno > leading.lineno) else leading
+        if last is None:
+            raise NotWritableError(f"{self.path.name} does not begin with imports")
+        self._insert_at((last.end_lineno or last.lineno) + 1, b"", line)
 
     def name_of_torch(self) -> str:
         """Return the name by which the file knows PyTorch; one that does not know it gets an import."""
-        for one in ast.walk(self.tree):
+        for one in self.tree.body:
             for alias in one.names if isinstance(one, ast.Import) else ():
                 if alias.name == "torch" or (alias.name.startswith("torch.") and alias.asname is None):
                     return alias.asname or "torch"
@@ -164,6 +182,7 @@ class Source:
 
     def wrap(self, first: ast.stmt, last: ast.stmt, header: str) -> None:
         """Put statements of one block, from the first to the last, inside a ``with`` statement."""
+        self._check_alone(first, last)
         indent = self._indent(first)
         step = b"\t" if b"\t" in indent else b"    "
         inside_strings = self._lines_inside_strings()
@@ -246,10 +265,19 @@ class Source:
 
     def _insert_at(self, line: int, indent: bytes, text: str) -> None:
         start = self._starts[min(line, len(self._starts)) - 1]
-        new = indent + text.encode() + b"\n"
+        new = indent + text.encode() + self._end_of_line
         if start and self._text[start - 1 : start] != b"\n":  # the file's last line has no end
-            new = b"\n" + new
+            new = self._end_of_line + new
         self._edits.append((start, start, new))
+
+    def _check_alone(self, first: ast.stmt, last: ast.stmt) -> None:
+        """Refuse statements that share a line with others of their block."""
+        parent = self._parents[first]
+        block = next(value for _, value in ast.iter_fields(parent) if isinstance(value, list) and first in value)
+        inside = block[block.index(first) : block.index(last) + 1]
+        for one in block:
+            if one not in inside and one.lineno <= (last.end_lineno or 0) and (one.end_lineno or 0) >= first.lineno:
+                raise NotWritableError(f"line {one.lineno} of {self.path.name} holds several statements")
 
     def _indent(self, statement: ast.stmt) -> bytes:
         start = self._starts[statement.lineno - 1]
@@ -277,6 +305,10 @@ class Source:
             elif name == "FSTRING_END":
                 inside |= set(range(opened.pop() + 1, token.end[0] + 1))
         return inside
+
+
+def _imports_torch(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Import) and any(alias.name == "torch" for alias in statement.names)
 
 
 def _span(node: ast.expr) -> tuple[int, int | None, int, int | None]:

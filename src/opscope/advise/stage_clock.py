@@ -37,7 +37,7 @@ class StageClock:
         @functools.wraps(fetch)
         def fetched(self_: Any, indices: Any) -> Any:
             self._count += 1
-            profile = cProfile.Profile() if self._count % _PROFILED_EVERY == 0 else None
+            profile = _profile() if self._count % _PROFILED_EVERY == 0 else None
             collating = [0]
             collate = self_.collate_fn
 
@@ -52,16 +52,15 @@ class StageClock:
 
             self_.collate_fn = collated
             began, worked = time.perf_counter_ns(), time.thread_time_ns()
-            if profile is not None:
-                profile.enable()
             try:
-                return fetch(self_, indices)
+                batch = fetch(self_, indices)
             finally:
                 if profile is not None:
                     profile.disable()
                 self_.collate_fn = collate
-                wall, cpu = time.perf_counter_ns() - began, time.thread_time_ns() - worked
-                self._write(wall, cpu, collating[0], collate, profile)
+            wall, cpu = time.perf_counter_ns() - began, time.thread_time_ns() - worked
+            self._write(wall, cpu, collating[0], collate, profile)
+            return batch
 
         return fetched
 
@@ -80,6 +79,16 @@ class StageClock:
         )
         with self._path.open("ab", buffering=0) as file:  # one write: lines of several workers do not mix
             file.write(msgspec.json.encode(found) + b"\n")
+
+
+def _profile() -> cProfile.Profile | None:
+    """Return a profile that runs; None where another one does, from Python 3.12 on."""
+    profile = cProfile.Profile()
+    try:
+        profile.enable()
+    except ValueError:
+        return None
+    return profile
 
 
 def _function_of(collate: Callable[..., Any]) -> Function:

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,6 +48,7 @@ _MOST_NEIGHBOURS: Final = 8
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -161,7 +163,7 @@ class _Trying:
         self._known: dict[Names, Measured] = {}
         self._journal = Journal(None, Heading())
         self._comparing = Comparing(session, job, plan.timeout_s, say)
-        self._unfinished: str | None = None
+        self._unfinished: list[str] = []
         self._baseline: Baseline | None = None
 
     def run(self) -> AdviseDocument:
@@ -173,20 +175,34 @@ class _Trying:
         results: list[Tried] = []
         if not self._plan.only or set(self._plan.only) - {INPUT, LARGER_BATCH}:
             if self._plan.journal is not None:
-                self._journal = Journal(self._plan.journal, heading(self._job, base.built.device))
+                self._journal = Journal(self._plan.journal, heading(self._job, base.built))
             kept = self._journal.known.items()
             self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
             self._search([base, twin], possible)
             self._session.close([base, twin])
             results = self._finals(facts)
             if is_script(self._plan.configuration.target):
-                results = self._with_patches(results, base.built)
+                built, tried = base.built, results
+                results = self._phase("patches", lambda: self._with_patches(tried, built), results)
         else:
             self._session.close([base, twin])
-        if self._plan.traces is not None:
-            self._write_traces(self._plan.traces, results)
-        found, larger = self._input(facts), self._larger_batches()
+        folder = self._plan.traces
+        if folder is not None:
+            self._phase("traces", lambda: self._write_traces(folder, results), None)
+        found = self._phase("loading", lambda: self._input(facts), None)
+        none: tuple[LargerBatch, ...] = ()
+        larger = self._phase("larger batches", self._larger_batches, none)
         return self._document(base.built, refused, results, found, larger)
+
+    def _phase(self, what: str, phase: Callable[[], T], otherwise: T) -> T:
+        """Run a phase. If it fails, what was found before is not lost."""
+        try:
+            return phase()
+        except AdviseError as error:
+            if self._baseline is None:
+                raise
+            self._unfinished.append(f"{what}: {error}")
+            return otherwise
 
     def _write_traces(self, folder: Path, results: list[Tried]) -> None:
         """Record some steps as written, and some of the fastest that is proven, for ``opscope diff``."""
@@ -292,7 +308,7 @@ class _Trying:
             self._time_written(written, running, _FIRST_ROUNDS)
             least = least_gain(written[0], written[1])
             for worker in workers:
-                self._known[worker.job.changes] = measured(written[0], worker, least)
+                self._known[worker.job.changes] = measured(written, worker, least)
                 self._journal.keep(worker.job.changes, self._known[worker.job.changes])
             self._session.close(workers)
 
@@ -316,7 +332,7 @@ class _Trying:
         """Tell whether a share of the time is left, and if not, note what is not done for that."""
         if time.monotonic() - self._began < share * self._plan.budget_s:
             return True
-        self._unfinished = f"{self._plan.budget_s:.0f} s were too few: {otherwise}"
+        self._unfinished.append(f"{self._plan.budget_s:.0f} s were too few: {otherwise}")
         return False
 
     # ---------------------------------------------------------------- the last round, and the proof
@@ -334,8 +350,14 @@ class _Trying:
             self._measure_again(finalists)
             again |= set(finalists)
             faster = [names for names in finalists if is_faster(self._known[names])]
-            proofs |= self._comparing.proofs(faster, facts)
-        return [self._tried(names, known, proofs.get(names), facts) for names, known in self._known.items()]
+            compare: Callable[[], dict[Names, Judged]] = partial(self._comparing.proofs, faster, facts)
+            nothing: dict[Names, Judged] = {}
+            proofs |= self._phase("comparison", compare, nothing)
+        proven = {class_of(names) for names, proof in proofs.items() if proof.right}
+        return [
+            self._tried(names, known, proofs.get(names), facts, is_best_known=class_of(names) in proven)
+            for names, known in self._known.items()
+        ]
 
     def _with_patches(self, results: list[Tried], built: Built) -> list[Tried]:
         """Add to the best of each class what it is in the script's own source."""
@@ -343,7 +365,11 @@ class _Trying:
         if not best or not self._has_time("no patch was written"):
             return results
         patching = Patching(
-            self._session, self._job, self._comparing, lambda workers: self._time(workers, _LAST_ROUNDS), self._say
+            self._session,
+            self._job,
+            self._comparing,
+            lambda written, others: time_finalists(self._session, written, others),
+            self._say,
         )
         patches = patching.patches([one.changes for one in best], built)
         return [replace(one, patch=patches.get(one.changes)) for one in results]
@@ -359,13 +385,15 @@ class _Trying:
         least, first_s = least_gain(base, twin), base.built.first_s if base.built else 0.0
         self._baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
         for worker in workers:
-            self._known[worker.job.changes] = measured(base, worker, least)
+            self._known[worker.job.changes] = measured([base, twin], worker, least)
         self._session.close([base, twin, *workers])
 
     # ---------------------------------------------------------------- what is said
 
-    def _tried(self, names: Names, known: Measured, proof: Judged | None, facts: Facts) -> Tried:
-        verdict, reason = verdict_of(known, proof)
+    def _tried(
+        self, names: Names, known: Measured, proof: Judged | None, facts: Facts, *, is_best_known: bool
+    ) -> Tried:
+        verdict, reason = verdict_of(known, proof, is_best_known=is_best_known)
         assert self._baseline is not None
         extra = None if known.first_s is None else known.first_s - self._baseline.first_s
         saved = None if known.step_ns is None else (self._baseline.step_ns - known.step_ns) / 1e9
@@ -414,7 +442,7 @@ class _Trying:
             best=_best(results),
             processes=self._session.started,
             seconds=time.monotonic() - self._began,
-            unfinished=self._unfinished,
+            unfinished="; ".join(dict.fromkeys(self._unfinished)) or None,
             input=found,
             larger_batches=larger,
         )

@@ -16,6 +16,7 @@ from opscope.documents.advise import Facts
 from opscope.torch_support.device import synchronize
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+_BURSTS: Final = 4  # of batches from all workers, in a turn
 _NAMED: Final = 5  # ways to what a step changes
 _DROPOUT: Final = "drop"  # in names of attributes that hold a probability
 
@@ -149,6 +150,11 @@ class Variant(ABC):
     def prefetched(self) -> int:
         """How many batches workers of loaders hold ready, at most."""
         return sum(one.prefetched for one in self._read)
+
+    @property
+    def least_steps(self) -> int:
+        """How many steps tell what one takes: several for each worker of a loader, as their batches come in bursts."""
+        return max(1, _BURSTS * sum(one.workers_now for one in self._read))
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import shlex
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from statistics import mean
+from typing import Any, Final
 
 import torch
 
@@ -23,6 +25,7 @@ from opscope.advise.loaders import Loaders
 from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptVariant
+from opscope.advise.places import is_users
 from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
 from opscope.advise.routine import Ran, Routine, whole_step
@@ -46,6 +49,7 @@ def serve(job: Job, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with_parent(signal.SIGKILL)
     multiprocessing.set_start_method(None, force=True)  # that of this process is inherited, and is not the user's
+    _leave_exits_to_libraries()
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -55,6 +59,19 @@ def serve(job: Job, connection: Connection) -> None:
         end(None)
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
         end(error)
+
+
+def _leave_exits_to_libraries() -> None:
+    """Have functions of the user's that are to run at exit, such as those that save, not registered at all."""
+    register = atexit.register
+
+    def registering(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        code = getattr(function, "__code__", None)
+        if code is None or not is_users(code.co_filename):
+            register(function, *args, **kwargs)
+        return function
+
+    atexit.register = registering  # type: ignore[assignment]
 
 
 def _end(connection: Connection, error: BaseException | None) -> None:
@@ -123,9 +140,19 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
     on_gpu = variant.device.type == "cuda"
     memory = torch.cuda.max_memory_reserved(variant.device) if on_gpu else None
     name = torch.cuda.get_device_name(variant.device) if on_gpu else cpu_name()
-    connection.send(Built(facts, name, took, memory, variant.places))
+    connection.send(Built(facts, name, took, memory, variant.places, _digest()))
     while True:
         connection.send((yield from _answer(variant, connection.recv())))
+
+
+def _digest() -> str:
+    """Return a digest of the user's files that this process has imported, and of its script."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    found = hashlib.sha256()
+    for file in sorted(str(Path(file).absolute()) for file in files if file and is_users(file)):
+        with contextlib.suppress(OSError):
+            found.update(Path(file).read_bytes())
+    return found.hexdigest()
 
 
 def _answer(variant: Variant, asked: object) -> Routine[object]:
@@ -139,25 +166,30 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
         case Record(steps):
             return (yield from record(variant, steps))
         case Losses(steps, number):
-            return (yield from losses(steps, number))
+            return (yield from losses(variant, steps, number))
     raise TypeError(f"nobody answers {type(asked).__name__}")
 
 
-def _timed(variant: Variant, seconds: float) -> Routine[list[int]]:
-    """Time whole steps, each synchronised, after one that does not count."""
+def _timed(variant: Variant, seconds: float) -> Routine[float]:
+    """Return what a step takes, in nanoseconds: the mean of whole steps, each synchronised, after one not counted.
+
+    Not the median: batches of several workers come in bursts, one slow step and then as many fast ones.
+    """
     # Workers of loaders went on while others were timed: what they hold ready was not waited for.
     for _ in range(1 + variant.prefetched):
         yield from whole_step()
     found: list[int] = []
     began = time.perf_counter()
-    while not found or time.perf_counter() - began < seconds:
+    while (passed := time.perf_counter() - began) < seconds or (
+        len(found) < variant.least_steps and (not found or passed < _MOST_TIMES * seconds)
+    ):
         synchronize(variant.device)
         begin = time.perf_counter_ns()
         returned = yield
         synchronize(variant.device)
         if returned is not Ran.INTERRUPTED:
             found.append(time.perf_counter_ns() - begin)
-    return found
+    return float(mean(found))
 
 
 def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:

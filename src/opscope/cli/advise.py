@@ -1,7 +1,6 @@
 """``opscope advise TARGET``: try known changes on a step, time them, prove them."""
 
 import importlib.util
-import os
 import shlex
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 
 from opscope.advise.changes import BY_NAME
 from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import ListOf, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
@@ -161,7 +161,7 @@ def command(
             precision=ErrorClass(precision or ErrorClass.LOWER),
             budget_s=budget,
             timeout_s=timeout,
-            width=max(1, min(8, (os.cpu_count() or 2) // 2)),
+            width=max(1, min(8, cores() // 2)),
             log=str(log),
             journal=resume,
             traces=traces,
@@ -171,15 +171,17 @@ def command(
                 say(line, err=False)
             return
         document = advise(plan, say)
+    emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
     if patch is not None:
         _write_patch(patch, document)
-    emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
 
 
 def _check_patch(path: Path | None) -> None:
     """Refuse a file that is there: it may be what an earlier run took minutes to find."""
     if path is not None and path.exists():
         raise UsageError(f"{path} is there already: name another file for the patch")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} for the patch")
 
 
 def _make_folder(path: Path) -> None:
@@ -194,14 +196,14 @@ def _make_folder(path: Path) -> None:
 
 def _write_patch(path: Path, document: AdviseDocument) -> None:
     proven = [document.results[place] for place in document.best.values()]
-    patched = [one for one in proven if one.patch is not None and one.patch.diff is not None]
-    best = max(patched, key=lambda one: one.ratio or 0.0, default=None)
+    patched = [(one.patch.ratio or 0.0, one) for one in proven if one.patch is not None and one.patch.diff is not None]
+    ratio, best = max(patched, key=lambda one: one[0], default=(0.0, None))
     if best is None or best.patch is None or best.patch.diff is None:
         say(f"{path} was not written: there is no patch")
         return
     try:
-        path.write_text(best.patch.diff)
+        path.write_bytes(best.patch.diff.encode())  # with the source's own line ends
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write {path}: {error.strerror or error}") from error
-    gain = f"{' + '.join(best.changes)}, {best.ratio:.2f} times as fast"
+    gain = f"{' + '.join(best.changes)}, {ratio:.2f} times as fast"
     say(f"{path}: {gain}; apply it with git apply, in {best.patch.folder}")

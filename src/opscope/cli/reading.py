@@ -202,8 +202,9 @@ def read_advice(path: Path) -> "AdviseDocument":
         document = msgspec.json.decode(regular(path).read_bytes(), type=AdviseDocument)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadInputError(f"{path} is not what opscope advise --format json prints: {error}") from error
-    if any(place not in range(len(document.results)) for place in document.best.values()):
-        raise BadInputError(f"{path} names a best result that it does not hold")
+    for place in document.best.values():
+        if place not in range(len(document.results)) or document.results[place].ratio is None:
+            raise BadInputError(f"{path} names a best result that it does not hold")
     return document
 
 

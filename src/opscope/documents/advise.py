@@ -203,7 +203,7 @@ class InputProof(Struct, frozen=True, kw_only=True):
         from_memory_ns: the step with batches from memory, the median: no loading can make it shorter.
         ratio: how many times as fast it is with batches from memory.
         ci_low, ci_high: the 95 % interval of the ratio.
-        wait_ns: how long a step waits for its batches, the median.
+        wait_ns: how long a step waits for its batches, the mean.
         workers: how many workers load; 0 for the process itself.
         batches: how many batches a step takes.
         stages: what loading is made of, the costliest first.

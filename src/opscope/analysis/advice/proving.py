@@ -1,5 +1,6 @@
 """Which command shows whether a finding's change helps: one that tries it, or one that measures it once it is made."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,7 +26,7 @@ def proving_command(rule: Rule | str, target: str | None) -> str:
         rule: the rule.
         target: what opscope profiled; None for a trace that it did not record.
     """
-    known = target or "SCRIPT.py"
+    known = "SCRIPT.py" if target is None else shlex.quote(target)  # it is pasted into a shell
     tried = TRIED.get(Rule(rule))
     if tried is None:
         return f"opscope profile {known}  # with the change: compare the unprofiled step"
