@@ -22,7 +22,8 @@ def test_every_change_can_be_made_and_says_what_to_write() -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     refused = {change.name for change in CHANGES if change.refuses(FACTS) is not None}
-    assert refused == {"fused_optimizer", "set_to_none", "half_threads"}
+    training = {"fused_optimizer", "foreach_optimizer", "set_to_none", "no_anomaly_detection"}
+    assert refused == training | {"half_threads", "all_threads", "loader_workers"}
 
 
 def test_first_each_alone_then_known_combinations() -> None:
