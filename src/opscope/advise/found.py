@@ -192,7 +192,7 @@ class Observed(Struct):
         roots: modules that were called from outside of any module, each once, with its first inputs.
         optimizers: optimizers that took a step.
         backward: how many times a backward pass was started.
-        kept_gradients: how often gradients were set to zero instead of being let go.
+        kept_gradients: how often gradients were set to zero instead of None.
         detects_anomalies: whether each operation of a backward pass was checked for NaN.
         backward_stacks, kept_stacks: where.
     """

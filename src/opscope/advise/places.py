@@ -72,7 +72,7 @@ class Places(Struct):
     Attributes:
         calls: of root modules.
         backward: of backward passes.
-        kept_gradients: where gradients are set to zero instead of let go.
+        kept_gradients: where gradients are set to zero instead of None.
         optimizers: where those that step were made, with the names of their classes.
         loaders: where those that a step reads from were made.
     """

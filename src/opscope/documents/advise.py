@@ -69,7 +69,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         unfused_optimizers: how many of them could be fused and are not.
         looping_optimizers: how many of them go through their parameters one by one.
         detects_anomalies: whether each operation of a backward pass is checked for NaN.
-        kept_gradients: how often a step sets gradients to zero instead of letting them go.
+        kept_gradients: how often a step sets gradients to zero instead of None.
         changes_state: what else than tensors a step changes, such as a counter or the learning rate: the ways to it, a
             few of them; null for a script, whose loop is not looked into.
         threads: how many threads PyTorch uses within an operator on a CPU.
