@@ -4,15 +4,13 @@ python benchmarks/advise.py --budget 60 --save benchmarks/results/advise-two-cor
 """
 
 import argparse
-import datetime
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+from saved import save
 
 TARGETS = Path(__file__).parent / "advise_targets.py"
 FIELDS = ("changes", "ratio", "ci_low", "ci_high", "error", "own_error")
@@ -60,13 +58,7 @@ def main() -> None:
         shown = {name: value for name, value in results[-1].items() if name not in ("verdicts", "device")}
         print(json.dumps(shown), flush=True)
     if options.save:
-        about = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "torch": torch.__version__,
-            "python": sys.version.split()[0],
-            "cores": os.cpu_count(),
-        }
-        options.save.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+        save(options.save, results=results)
 
 
 if __name__ == "__main__":

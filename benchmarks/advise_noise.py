@@ -7,14 +7,12 @@ change. They are timed as finalists are; a gain of the third is false.
 """
 
 import argparse
-import datetime
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from saved import save
 
 from opscope.advise.measured import is_faster, least_gain, measured
 from opscope.advise.messages import Job
@@ -61,13 +59,7 @@ def main() -> None:
     summary = {"trials": len(results), "false_gains": sum(one["false_gain"] for one in results)}
     print(json.dumps(summary))
     if options.save:
-        about = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "torch": torch.__version__,
-            "python": sys.version.split()[0],
-            "cores": os.cpu_count(),
-        }
-        options.save.write_text(json.dumps({**about, **summary, "results": results}, indent=1) + "\n")
+        save(options.save, **summary, results=results)
 
 
 if __name__ == "__main__":

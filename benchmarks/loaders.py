@@ -7,16 +7,14 @@ when the stage cost nothing and with more workers, measured in turns with the lo
 """
 
 import argparse
-import datetime
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import torch
+from saved import save
 
 from opscope.advise.changes import workers_tried
 from opscope.advise.messages import Job
@@ -110,13 +108,7 @@ def main() -> None:
     }
     print(json.dumps(summary))
     if options.save:
-        about = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "torch": torch.__version__,
-            "python": sys.version.split()[0],
-            "cores": os.cpu_count(),
-        }
-        options.save.write_text(json.dumps({**about, **summary, "results": results}, indent=1) + "\n")
+        save(options.save, **summary, results=results)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ def known(median: float, low: float | None, high: float | None, least: float = 1
         (known(1.4, 1.2, 1.6, least=1.25), False, "its interval reaches into what the step differs from itself"),
         (known(0.5, 0.4, 0.6), False, "it is slower"),
         (known(4.0, 3.9, 4.1, least=2.0), False, "the machine is busy"),
+        (Measured(gain=Interval(9.0, 8.0, 10.0, 13), waited=0.6), False, "waited for a core 60% of the time"),
         (Measured(broken="it raises"), False, "it raises"),
     ],
 )

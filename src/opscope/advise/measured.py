@@ -1,7 +1,7 @@
 """What is known of some changes once they were timed, and what follows from it."""
 
 from collections.abc import Sequence
-from statistics import mean
+from statistics import mean, median
 from typing import Final
 
 from msgspec import Struct
@@ -15,6 +15,9 @@ LEAST_GAIN: Final = 1.02  # a smaller gain is not worth a line of code
 # Where the same code differs from itself by more, other programs use the machine, and what is fast then is not what is
 # fast without them: on two cores under four loads, half as many threads took a ninth of the time.
 _TOO_NOISY: Final = 1.5
+# Of the time. Beside nothing, threads of three programs on two cores waited for 0 to 3 % of it; beside two busy loops for
+# 90 to 150 %, of two threads, and one of the programs took four hundred times as long.
+_BUSY: Final = 0.25
 
 
 class Measured(Struct):
@@ -23,6 +26,8 @@ class Measured(Struct):
     Attributes:
         gain: how many times as fast; None if it was not timed.
         least: up to which gain there is none: what the step as written differs from itself, in the same rounds.
+        waited: how long threads of the step as written waited for a core, as a share of the time, where none of its
+            own workers take cores from it.
         step_ns: the step.
         first_s: what the first steps took.
         memory_bytes: of the device.
@@ -33,6 +38,7 @@ class Measured(Struct):
 
     gain: Interval | None = None
     least: float = LEAST_GAIN
+    waited: float = 0.0
     step_ns: float | None = None
     first_s: float | None = None
     memory_bytes: int | None = None
@@ -62,6 +68,7 @@ def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measure
         gain=median_interval(ratios(worker.blocks, beside)),
         step_ns=median_interval(worker.blocks).median,
         least=least,
+        waited=waited_for_others(written),
         first_s=worker.built.first_s,
         memory_bytes=worker.built.memory_bytes,
     )
@@ -81,9 +88,16 @@ def least_gain(base: Worker, twin: Worker) -> float:
     return max(LEAST_GAIN, high, 1 / low)
 
 
+def waited_for_others(written: Sequence[Worker]) -> float:
+    """Return how long threads of the step as written waited for a core, as a share of the time; 0 if it has workers."""
+    own_workers = any(one.built is not None and one.built.facts.prefetched for one in written)
+    waited = [share for one in written for share in one.waited]
+    return 0.0 if own_workers or not waited else median(waited)
+
+
 def is_faster(known: Measured) -> bool:
     """Tell whether steps are faster, beyond what the step as written differs from itself."""
-    if known.gain is None or known.least > _TOO_NOISY:
+    if known.gain is None or known.least > _TOO_NOISY or known.waited > _BUSY:
         return False
     return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
 
@@ -101,7 +115,7 @@ def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True
     if known.gain is None:
         return Outcome.REJECTED, f"{known.broken}"
     if not is_faster(known):
-        return Outcome.NO_DIFFERENCE, _why_not(known.gain, known.least)
+        return Outcome.NO_DIFFERENCE, _why_not(known.gain, known)
     if proof is None:
         others = "others of its class are proven, which are faster, or as fast with fewer changes"
         return Outcome.TIMED, others if is_best_known else "it was not compared with float64"
@@ -110,9 +124,12 @@ def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True
     return (Outcome.PROVEN if proof.right else Outcome.REJECTED), proof.reason
 
 
-def _why_not(gain: Interval, least: float) -> str:
+def _why_not(gain: Interval, known: Measured) -> str:
+    least = known.least
     if gain.high is not None and gain.high < 1 / least:
         return "it is slower"
+    if known.waited > _BUSY:
+        return f"not decidable: its threads waited for a core {known.waited:.0%} of the time, which others use"
     if least > _TOO_NOISY:
         return f"not decidable: the machine is busy, and the same code differs from itself by up to {least:.2f} times"
     noise = f"what the step differs from itself, up to {least:.2f}"

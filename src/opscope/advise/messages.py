@@ -82,13 +82,26 @@ class Broken(Struct, frozen=True):
 
 
 class Time(Struct, frozen=True):
-    """Asks for what a step takes, in nanoseconds.
+    """Asks for what a step takes; answered with `Turn`.
 
     Attributes:
         seconds: for so long steps run; at least one, after one that does not count.
     """
 
     seconds: float
+
+
+class Turn(Struct, frozen=True):
+    """What a step took in one turn.
+
+    Attributes:
+        step_ns: in nanoseconds, the mean.
+        waited: how long its threads waited for a core meanwhile, added up, as a share of the time; None where the
+            system does not tell.
+    """
+
+    step_ns: float
+    waited: float | None
 
 
 class Profile(Struct, frozen=True):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Final, TypeVar
 
-from opscope.advise.messages import Broken, Built, Job, Time
+from opscope.advise.messages import Broken, Built, Job, Time, Turn
 from opscope.base.errors import OpscopeError
 
 T = TypeVar("T")
@@ -39,6 +39,7 @@ class Worker:
         self.built: Built | None = None
         self.broken: Broken | None = None
         self.blocks: list[float] = []
+        self.waited: list[float] = []
 
     def wait_until_built(self, timeout: float) -> None:
         """Wait until its variant runs; see `built` and `broken` afterwards."""
@@ -133,7 +134,7 @@ class Session:
         return worker
 
     def time(self, workers: Sequence[Worker], rounds: int, seconds: float) -> None:
-        """Time variants in turns, each round in a new order; `Worker.blocks` gets what a step takes in each turn.
+        """Time variants in turns, each round in a new order; `blocks` and `waited` of each get what a turn says.
 
         Args:
             workers: the variants.
@@ -145,9 +146,10 @@ class Session:
             self._orders.shuffle(order)
             for worker in order:
                 time.sleep(_SETTLES_S)
-                found = worker.ask(Time(seconds), float, self._timeout)
-                if found:
-                    worker.blocks.append(found)
+                found = worker.ask(Time(seconds), Turn, self._timeout)
+                if found is not None:
+                    worker.blocks.append(found.step_ns)
+                    worker.waited.append(found.waited or 0.0)
 
     def close(self, workers: Sequence[Worker]) -> None:
         """End processes."""

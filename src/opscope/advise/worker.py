@@ -22,7 +22,7 @@ import torch
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time
+from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time, Turn
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptVariant
 from opscope.advise.places import is_users
@@ -33,6 +33,8 @@ from opscope.advise.stage_clock import StageClock
 from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
+from opscope.base.threads import waited_for_cpu_ns
+from opscope.base.units import NS_PER_S
 from opscope.collect.environment import cpu_name
 from opscope.collect.script.running import use_sources
 from opscope.record.configuration import CaptureOptions, Schedule
@@ -170,8 +172,8 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
     raise TypeError(f"nobody answers {type(asked).__name__}")
 
 
-def _timed(variant: Variant, seconds: float) -> Routine[float]:
-    """Return what a step takes, in nanoseconds: the mean of whole steps, each synchronised, after one not counted.
+def _timed(variant: Variant, seconds: float) -> Routine[Turn]:
+    """Return what a step takes: the mean of whole steps, each synchronised, after one not counted.
 
     Not the median: batches of several workers come in bursts, one slow step and then as many fast ones.
     """
@@ -179,7 +181,7 @@ def _timed(variant: Variant, seconds: float) -> Routine[float]:
     for _ in range(1 + variant.prefetched):
         yield from whole_step()
     found: list[int] = []
-    began = time.perf_counter()
+    began, waited = time.perf_counter(), waited_for_cpu_ns()
     while (passed := time.perf_counter() - began) < seconds or (
         len(found) < variant.least_steps and (not found or passed < _MOST_TIMES * seconds)
     ):
@@ -189,7 +191,9 @@ def _timed(variant: Variant, seconds: float) -> Routine[float]:
         synchronize(variant.device)
         if returned is not Ran.INTERRUPTED:
             found.append(time.perf_counter_ns() - begin)
-    return float(mean(found))
+    after = waited_for_cpu_ns()
+    share = None if waited is None or after is None else max(0, after - waited) / (passed * NS_PER_S)
+    return Turn(float(mean(found)), share)
 
 
 def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
