@@ -15,8 +15,8 @@ LEAST_GAIN: Final = 1.02  # a smaller gain is not worth a line of code
 # Where the same code differs from itself by more, other programs use the machine, and what is fast then is not what is
 # fast without them: on two cores under four loads, half as many threads took a ninth of the time.
 _TOO_NOISY: Final = 1.5
-# Of the time. Beside nothing, threads of three programs on two cores waited for 0 to 3 % of it; beside two busy loops for
-# 90 to 150 %, of two threads, and one of the programs took four hundred times as long.
+# Of the time. Threads of three programs alone on two cores waited for 0 to 3 % of it; beside two busy loops two threads
+# waited for 90 to 150 %, and one of the programs took four hundred times as long.
 _BUSY: Final = 0.25
 
 
