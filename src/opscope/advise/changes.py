@@ -57,7 +57,7 @@ _INFERENCE = (lambda facts: not facts.training, "the step trains")
 _TRAINING = (lambda facts: facts.training and bool(facts.optimizers), "the step has no optimizer")
 _IN_FP32 = (lambda facts: "float32" in facts.parameter_types, "no parameter is in float32")
 _NOT_COMPILED = (lambda facts: not facts.compiled, "the model is compiled already")
-_UNFUSED = (lambda facts: facts.unfused_optimizers > 0, "no optimizer could be fused that is not")
+_UNFUSED = (lambda facts: facts.unfused_optimizers > 0, "every optimizer is fused already, or cannot be")
 _CONVOLVES = (lambda facts: facts.convolutions > 0, "the model has no convolutions")
 _OFFERS_ATTENTION = (lambda facts: facts.attention_choices > 0, "no model offers a choice of attention")
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are set to None already")
@@ -254,6 +254,8 @@ def lines_of(changes: Sequence[str], facts: Facts) -> list[str]:
     """Return what to write for some changes."""
     settings = settings_of(facts) | {"device": repr(facts.device)}
     lines = [line for name in changes for line in BY_NAME[name].lines]
+    optimizers = " or ".join(dict.fromkeys(facts.optimizers))
+    lines = [line.replace("OPTIMIZER", optimizers or "OPTIMIZER") for line in lines]
     for word, value in settings.items():
         lines = [line.replace(word.upper(), value) for line in lines]
     return lines

@@ -11,12 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME, workers_tried
-from opscope.advise.measured import least_gain, of_itself
+from opscope.advise.measured import least_gain, not_decidable, of_itself, waited_for_others
 from opscope.advise.messages import Job, Load, Loaded
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, Function, Stage
 from opscope.documents.advise import Facts, InputProof, OtherLoading, StageCost
-from opscope.workbench.benchmarking.statistics import median_interval, ratios
+from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
 _TIMED_S: Final = 1.0
@@ -60,13 +60,18 @@ class Proving(Struct):
             base, twin, memory, staged, *more = workers
             self._check([base, twin, memory, staged])
             more = [worker for worker in more if worker.broken is None]
+            written = [base, twin]
             self.time([base, twin, memory, *more])
             loads = [self._loaded(worker) for worker in (base, memory, staged)]
             self._check([base, twin, memory, staged])
             self.session.close(workers)
             fetched = _read(lines, loads[1].began_ns)
-        least = max(_LEAST_GAIN, least_gain(base, twin))
-        return _proof(facts, [base, memory, *more], least, loads, fetched), of_itself(base, twin)
+        found = _proof(facts, [base, memory, *more], max(_LEAST_GAIN, least_gain(base, twin)), loads, fetched)
+        gain = Interval(found.ratio, found.ci_low, found.ci_high, len(base.blocks))
+        reason = not_decidable(gain, least_gain(base, twin), waited_for_others(written))
+        if reason is not None:
+            found = replace(found, blamed=False, undecided=reason, others=())
+        return found, of_itself(base, twin)
 
     def _loaded(self, worker: Worker) -> Loaded:
         found = worker.ask(Load(_TIMED_S, _BATCHES), Loaded, self.timeout_s)

@@ -124,13 +124,28 @@ def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True
     return (Outcome.PROVEN if proof.right else Outcome.REJECTED), proof.reason
 
 
+def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
+    """Return why a gain cannot be told from noise, nor its absence; None where it can.
+
+    Args:
+        gain: how many times as fast something is.
+        least: up to which gain there is none.
+        waited: how long threads waited for a core, as a share of the time.
+    """
+    if waited > _BUSY:
+        return f"not decidable: its threads waited for a core {waited:.0%} of the time, which others use"
+    if least > _TOO_NOISY:
+        return f"not decidable: the machine is busy, and the same code differs from itself by up to {least:.2f} times"
+    if gain.low is not None and gain.high is not None and gain.high > _TOO_NOISY * max(gain.low, 1.0):
+        return f"not decidable: {gain.low:.2f} to {gain.high:.2f} times as fast"
+    return None
+
+
 def _why_not(gain: Interval, known: Measured) -> str:
     least = known.least
     if gain.high is not None and gain.high < 1 / least:
         return "it is slower"
-    if known.waited > _BUSY:
-        return f"not decidable: its threads waited for a core {known.waited:.0%} of the time, which others use"
-    if least > _TOO_NOISY:
-        return f"not decidable: the machine is busy, and the same code differs from itself by up to {least:.2f} times"
+    if (reason := not_decidable(gain, least, known.waited)) is not None:
+        return reason
     noise = f"what the step differs from itself, up to {least:.2f}"
     return f"it is within {noise}" if gain.median <= least else f"its interval reaches into {noise}"

@@ -26,6 +26,7 @@ from opscope.collect.script.signals import install
 from opscope.collect.script.step_events import Stream
 from opscope.record.step_kinds import ScriptRun, WantedSteps
 
+_MOST_MISSED: Final = 500  # for each event of a step; an evaluation in between may have as many
 _NOT_OF_THE_SCRIPT: Final = ("opscope", "torch")  # packages whose frames hold nothing that the script made
 
 
@@ -68,7 +69,9 @@ class ScriptVariant(Variant):
         seed(0)
         error = run_script(self._script, self._arguments, lambda: None)
         steps.active = False
-        failed = error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
+        if isinstance(error, SystemExit) and error.code not in (None, 0):
+            error = ScriptError(f"the script exited with {error.code!r}; {steps.missed}")
+        failed = error is not None and not isinstance(error, SystemExit)
         self._end(error if failed else ScriptError(steps.missed))
         raise AssertionError("the process goes on after its end")
 
@@ -102,6 +105,10 @@ class ScriptVariant(Variant):
         except BaseException as error:  # not the script's, which may catch whatever is raised in it
             self._end(error)
 
+    def end(self, error: BaseException | None) -> None:
+        """End the process, and say what went wrong, if anything did."""
+        self._end(error)
+
     def interrupt(self) -> None:
         """Note that what runs now is no part of a step."""
         self._leave()
@@ -126,6 +133,7 @@ class _Steps(StepFinder):
         super().__init__(ScriptRun(wanted))
         self._variant, self._routine = variant, routine
         self._began = False
+        self._missed = 0  # events in a row that are none of the steps
 
     def optimizer_made(self, optimizer: Any) -> None:
         """Note that an optimizer was set up, and where."""
@@ -138,7 +146,7 @@ class _Steps(StepFinder):
         """Why the script has ended too soon, in a sentence without its full stop."""
         count = sum(stream.events.count for stream in self._streams.values())
         if self._began:
-            return f"the script ended after {count} boundaries of steps, too soon: have it run longer"
+            return f"the script ended after {count:,} steps, too soon: have it run for about a minute"
         if not count:
             return "the script ended, and nothing in it bounds steps: no optimizer stepped and no module was called"
         seen = ", ".join(
@@ -156,6 +164,7 @@ class _Steps(StepFinder):
             self._end_cycle(0)
 
     def _begin_cycle(self, now: int) -> None:  # noqa: ARG002 (the finder tells more than is needed)
+        self._missed = 0
         if self._began:
             self._variant.resume(self._routine, Ran.INTERRUPTED)
 
@@ -167,8 +176,12 @@ class _Steps(StepFinder):
             self._variant.resume(self._routine, None)
 
     def _lost(self) -> None:
+        self._missed += 1
         if self._began:
             self._variant.interrupt()
+            if self._missed > _MOST_MISSED * self.found.events:
+                said = "its steps do not go on: after some of them, the optimizer or the model is made anew"
+                self._variant.end(ScriptError(said))
         elif self._stream is not None:
             self._stream.events.broke(self._level)
             self._look_again()

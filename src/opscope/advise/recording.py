@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import Computed, LongRun, Recording, Values
@@ -19,7 +20,8 @@ from opscope.torch_support.tensors import tensors_of
 STEPS: Final = 4
 _MOST_ELEMENTS: Final = 65_536  # of a tensor, spread over it; norms of them stand for those of all
 _FIRST_SEED: Final = 100
-_OTHER_VALUES: Final = ("other values", "other values again", "zeros")
+_ZEROS: Final = "zeros"
+_OTHER_VALUES: Final = ("other values", "other values again", _ZEROS)
 
 
 def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
@@ -42,9 +44,11 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
         for place, top in enumerate(variant.tops)
         for name, value in (*top.named_parameters(), *top.named_buffers())
     }
-    return Recording(
-        found, {kind: _of_others(variant, kind) for kind in _OTHER_VALUES}, state, counted, held.overwritten
-    )
+    # Without a spread, normalising by the batch divides rounding by almost nothing.
+    by_batch = any(part.training for top in variant.tops for part in top.modules() if isinstance(part, _BatchNorm))
+    kinds = [kind for kind in _OTHER_VALUES if not (by_batch and kind == _ZEROS)]
+    others = {kind: _of_others(variant, kind) for kind in kinds}
+    return Recording(found, others, state, counted, held.overwritten)
 
 
 class _Held:
@@ -148,7 +152,7 @@ def _other(value: torch.Tensor, kind: str, generator: torch.Generator) -> torch.
     if not value.numel() or value.dtype is torch.bool:
         return value.clone()
     if value.is_floating_point():
-        if kind == "zeros":
+        if kind == _ZEROS:
             return torch.zeros_like(value)
         mean, spread = value.double().mean().item(), value.double().std(correction=0).item()
         drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64) * spread + mean

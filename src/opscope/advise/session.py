@@ -1,8 +1,10 @@
 """The processes of variants: started from one that has imported PyTorch, timed in turns."""
 
+import contextlib
 import multiprocessing
 import os
 import random
+import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,12 +62,13 @@ class Worker:
         return found if isinstance(found, kind) else None
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and what the user's code has started in it."""
         self._connection.close()
         self._process.join(_ENDS_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        if self._process.pid is not None:
+            with contextlib.suppress(OSError):  # nothing is left
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.join()
 
     def _answer(self, timeout: float) -> object:
         try:

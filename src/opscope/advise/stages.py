@@ -137,7 +137,7 @@ def _shares(
 ) -> dict[tuple[Stage, Function], float]:
     stage, entry = named_stage(function), known.get(function)
     if stage is not None:
-        return {(stage, _shown(function, entry)): 1.0}
+        return {(stage, _shown(function, known)): 1.0}
     given = {} if entry is None or len(seen) > _DEEPEST else entry.callers
     callers = {caller: took for caller, took in given.items() if caller not in (*seen, function)}
     whole = sum(callers.values())
@@ -149,11 +149,16 @@ def _shares(
     return found or {(Stage.SAMPLE, function): 1.0}
 
 
-def _shown(function: Function, entry: Entry | None) -> Function:
-    """Return the function to show for one: itself, or for a built-in one that which calls it most."""
-    if function.file or entry is None or not entry.callers:
-        return function
-    return max(entry.callers, key=lambda one: entry.callers[one])
+def _shown(function: Function, known: Mapping[Function, Entry]) -> Function:
+    """Return the function to show for one: the user's that is nearest among those that call it most, else itself."""
+    shown, seen = function, set[Function]()
+    while not is_users(shown.file) and shown not in seen:
+        seen.add(shown)
+        entry = known.get(shown)
+        if entry is None or not entry.callers:
+            return function
+        shown = max(entry.callers, key=lambda one, of=entry.callers: of[one])  # type: ignore[misc]
+    return shown if is_users(shown.file) else function
 
 
 def named_stage(function: Function) -> Stage | None:

@@ -66,6 +66,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         width: how many processes build at once.
         log: the file that gets what the target prints.
         journal: the file that keeps what is measured, and from which a run that was ended goes on; None for none.
+        wants_patch: whether a patch is written even if the time is up.
         traces: the folder that gets a trace of some steps as written, and one of the fastest that is proven; None for
             none.
     """
@@ -81,6 +82,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     width: int = 2
     log: str = ""
     journal: Path | None = None
+    wants_patch: bool = False
     traces: Path | None = None
 
 
@@ -362,7 +364,7 @@ class _Trying:
     def _with_patches(self, results: list[Tried], built: Built) -> list[Tried]:
         """Add to the best of each class what it is in the script's own source."""
         best = [results[place] for place in _best(results).values()]
-        if not best or not self._has_time("no patch was written"):
+        if not best or not (self._plan.wants_patch or self._has_time("no patch was written")):
             return results
         patching = Patching(
             self._session,
@@ -396,7 +398,9 @@ class _Trying:
         verdict, reason = verdict_of(known, proof, is_best_known=is_best_known)
         assert self._baseline is not None
         extra = None if known.first_s is None else known.first_s - self._baseline.first_s
-        saved = None if known.step_ns is None else (self._baseline.step_ns - known.step_ns) / 1e9
+        # By the ratio: rounds in which other combinations were timed may have been slower ones.
+        step_ns = None if known.gain is None else self._baseline.step_ns / known.gain.median
+        saved = None if step_ns is None else (self._baseline.step_ns - step_ns) / 1e9
         pays = None
         if verdict is Outcome.PROVEN and extra is not None and saved is not None and saved > 0:
             pays = max(0, round(max(extra, 0.0) / saved))
@@ -408,7 +412,7 @@ class _Trying:
             ratio=None if known.gain is None else known.gain.median,
             ci_low=None if known.gain is None else known.gain.low,
             ci_high=None if known.gain is None else known.gain.high,
-            step_ns=known.step_ns,
+            step_ns=step_ns,
             error=None if proof is None else proof.error,
             own_error=None if proof is None else proof.own_error,
             memory_bytes=known.memory_bytes,

@@ -50,6 +50,7 @@ def serve(job: Job, connection: Connection) -> None:
     """Build a variant and answer what is asked, until nobody asks any more. Ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with_parent(signal.SIGKILL)
+    os.setpgid(0, 0)  # what the user's code starts ends with it: see `Worker.close`
     multiprocessing.set_start_method(None, force=True)  # that of this process is inherited, and is not the user's
     _leave_exits_to_libraries()
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -82,6 +83,8 @@ def _end(connection: Connection, error: BaseException | None) -> None:
         traceback.print_exception(error)
         with contextlib.suppress(OSError):
             connection.send(Broken(described(error)))
+    for child in multiprocessing.active_children():  # exit functions would wait for them
+        child.terminate()
     # What was compiled leaves processes and semaphores. But threads that the user's code left running shall not keep
     # the process alive.
     with contextlib.suppress(Exception):
@@ -97,7 +100,9 @@ def described(error: BaseException) -> str:
     if isinstance(error, OpscopeError):
         return text
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
-    return f"{type(error).__name__}: {short}" if short else type(error).__name__
+    said = f"{type(error).__name__}: {short}" if short else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    return f"{said} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else said
 
 
 def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:

@@ -61,8 +61,8 @@ _NOT_OF_SCRIPTS: Final = (
 @click.option(
     "--precision",
     type=click.Choice([str(one) for one in ErrorClass]),
-    metavar="CLASS",
-    help="Try nothing of lower precision: exact, tf32, bf16 or lower.  [default: try everything]",
+    metavar="PRECISION",
+    help="Try nothing of lower precision than exact, tf32, bf16 (any 16-bit numbers) or lower.  [default: lower]",
 )
 @click.option(
     "--patch",
@@ -80,7 +80,7 @@ _NOT_OF_SCRIPTS: Final = (
     "--resume",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep each measurement in FILE, and go on from those that it holds: for a run that may be ended.",
+    help="Keep each measurement in FILE. If the command is ended, the same command goes on from there.",
 )
 @click.option(
     "--budget",
@@ -88,7 +88,7 @@ _NOT_OF_SCRIPTS: Final = (
     default=180,
     show_default=True,
     metavar="SECONDS",
-    help="Take about so long: half of it to try changes, the rest to measure the best again and to prove them.",
+    help="How long to take, about: half of it to try changes, the rest to measure the best again and to prove them.",
 )
 @click.option(
     "--timeout",
@@ -96,7 +96,7 @@ _NOT_OF_SCRIPTS: Final = (
     default=120,
     show_default=True,
     metavar="SECONDS",
-    help="End a process that takes longer to build, or to answer.",
+    help="Give up a variant that takes longer than this to run its first steps, or to be measured.",
 )
 @click.option("--dry-run", is_flag=True, help="Run the step as written, and list what would be tried and what not.")
 @format_option
@@ -130,10 +130,10 @@ def command(
     path/to/file.py:function, which returns a step or (module, example inputs); or a script, path/to/script.py, with the
     arguments after its name. Options of opscope stand before a script.
 
-    Every variant runs in a process of its own. Changes are tried alone and together, timed in turns with the step as
-    written, and the best of each precision again in new processes. Those are compared with float64: results, gradients
-    and state of some steps, other inputs of the same shapes, and for training a longer run. What is not proven is not
-    recommended. --format json prints the schema opscope.advise/1.
+    Every variant runs in a process of its own. Changes are tried alone and together, and timed in turns with the step
+    as written; the best of each precision are timed again in new processes, and compared with float64: results,
+    gradients and state of some steps, other inputs of the same shapes, and for training a longer run. What is not
+    proven is not recommended. --format json prints a document of the schema opscope.advise/1.
     """
     refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps", "patch"))
     _check_patch(patch)
@@ -164,6 +164,7 @@ def command(
             width=max(1, min(8, cores() // 2)),
             log=str(log),
             journal=resume,
+            wants_patch=patch is not None,
             traces=traces,
         )
         if dry_run:

@@ -198,7 +198,9 @@ class InputProof(Struct, frozen=True, kw_only=True):
     """Whether steps wait for their data, found by giving them batches from memory.
 
     Attributes:
-        blamed: whether loading costs time; false where a step with batches from memory takes as long.
+        blamed: whether loading costs time; false where a step with batches from memory takes as long, and where that
+            cannot be decided.
+        undecided: why it cannot be decided; null if it can.
         step_ns: the step as written, the median.
         from_memory_ns: the step with batches from memory, the median: no loading can make it shorter.
         ratio: how many times as fast it is with batches from memory.
@@ -211,6 +213,7 @@ class InputProof(Struct, frozen=True, kw_only=True):
     """
 
     blamed: bool
+    undecided: str | None = None
     step_ns: float
     from_memory_ns: float
     ratio: float

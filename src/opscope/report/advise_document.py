@@ -41,7 +41,8 @@ def advise_section(document: AdviseDocument) -> Section:
         blocks.append(_batches(document.larger_batches))
     if not document.best and document.results:
         tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
-        blocks.append(Paragraph.of(f"Nothing found among the {tried} combinations that were tried."))
+        among = f"Nothing found among the {tried} combinations that were tried." if tried else "Nothing could be tried."
+        blocks.append(Paragraph.of(among))
     tried_ones = [one for one in document.results if one.verdict is not Outcome.REFUSED]
     if tried_ones:
         blocks.append(_table(tried_ones))
@@ -68,14 +69,14 @@ def _summary(document: AdviseDocument) -> Iterator[Inline]:
     )
     yield (f"{document.processes} processes in {document.seconds:.0f} s, timed in turns, each step synchronised",)
     if document.unfinished is not None:
-        yield (f"Not everything was tried: {document.unfinished}",)
+        yield (f"Not everything was done: {document.unfinished}",)
 
 
 def _best(error_class: ErrorClass, one: Tried) -> Iterator[Block]:
     gain = f"{one.ratio:.2f} times as fast" if one.ratio else ""
     if one.ci_low is not None and one.ci_high is not None:
         gain += f" ({one.ci_low:.2f} to {one.ci_high:.2f})"
-    pays = "" if one.pays_after_steps is None else f"; pays after {one.pays_after_steps:,} steps"
+    pays = "" if not one.pays_after_steps else f"; its longer start pays after {one.pays_after_steps:,} steps"
     own = "" if one.own_error is None else f", as written {one.own_error:.1e}"
     error = "" if one.error is None else f"; error {one.error:.1e} against float64{own}"
     yield Paragraph.of(f"Proven, {_CLASSES[error_class]}: {gain}, {format_ns(one.step_ns)} a step{error}{pays}")
@@ -116,6 +117,9 @@ def _input(proof: InputProof) -> Iterator[Block]:
     between = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
     memory = f"with batches from memory a step takes {format_ns(proof.from_memory_ns)} instead of"
     times = f"{memory} {format_ns(proof.step_ns)}: {proof.ratio:.2f} times as fast{between}"
+    if proof.undecided is not None:
+        yield Paragraph.of(f"Whether steps wait for their data is {proof.undecided}: {times}")
+        return
     if not proof.blamed:
         yield Paragraph.of(f"Loading is not to blame: {times}. That is no more than the step differs from itself.")
         return

@@ -75,6 +75,7 @@ const listing = (lines) =>
 function loadingOf(proof) {
     const memory = `${formatNs(proof.from_memory_ns)} with batches from memory, ${formatNs(proof.step_ns)} as written`;
     const ratio = `${times(proof.ratio)} as fast (${between(proof)})`;
+    if (proof.undecided) return [el("h3", null, "Loading"), note(`${proof.undecided}; ${memory}: ${ratio}.`)];
     if (!proof.blamed) return [el("h3", null, "Loading is not to blame"), note(`${memory}: ${ratio}.`)];
     return el(
         "div",
