@@ -1,6 +1,7 @@
 """Scripts as targets: their own loops run the variants, whatever else they do in between."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_evaluations_can_be_asked_for() -> None:
     ("words", "says", "code"),
     [
         (("{kinds}", "functional", "300"), "nothing in it bounds steps", 1),
-        (("{kinds}", "gan", "30"), "too soon: have it run longer", 1),
+        (("{kinds}", "gan", "30"), "too soon: have it run for about a minute", 1),
         (("{kinds}", "evaluation_only"), "or choose others (--steps). Seen: 2,999 module calls without gradients", 1),
         (("{kinds}", "no_such_kind"), "KeyError: 'no_such_kind'", 1),
         (("--batch-size", "4", "{kinds}", "gan"), "--batch-size cannot be applied to a script", 2),
@@ -105,3 +106,72 @@ def test_what_cannot_be_advised(words: tuple[str, ...], says: str, code: int) ->
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == code
+
+
+FOLDS = """
+import torch
+
+def fold():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+while True:
+    fold()
+"""
+HELPED = """
+import multiprocessing
+import time
+import torch
+
+def wait(path):
+    while True:
+        open(path, "a").close()
+        time.sleep(0.05)
+
+multiprocessing.Process(target=wait, args=("{path}",)).start()
+model = torch.nn.Linear(4, 4)
+with torch.no_grad():
+    while True:
+        model(torch.ones(2, 4))
+"""
+FAILING = """
+import torch
+
+def load():
+    raise ValueError("no data")
+
+load()
+"""
+
+
+def test_steps_that_are_made_anew_are_told(tmp_path: Path) -> None:
+    script = tmp_path / "folds.py"
+    script.write_text(FOLDS)
+    done = opscope("advise", "--only", "fused_optimizer", "--budget", "5", "--", str(script))
+    assert "its steps do not go on" in done.stderr
+    assert done.returncode == 1
+
+
+def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
+    script, alive = tmp_path / "helped.py", tmp_path / "alive"
+    script.write_text(HELPED.replace("{path}", str(alive)))
+    done = opscope("advise", "--dry-run", "--", str(script))
+    assert done.returncode == 0, done.stderr
+    assert alive.exists()
+    alive.unlink()
+    time.sleep(0.5)
+    assert not alive.exists()
+
+
+def test_an_error_of_the_script_names_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING)
+    done = opscope("advise", "--dry-run", "--", str(script))
+    assert "ValueError: no data (failing.py:5)" in done.stderr
+    script.write_text("import sys\nimport torch\nsys.exit(3)\n")
+    done = opscope("advise", "--dry-run", "--", str(script))
+    assert "the script exited with 3" in done.stderr
