@@ -73,7 +73,7 @@ def test_a_training_step_is_advised(file: Path) -> None:
     fused = results["fused_optimizer"]
     assert fused["ratio"] > 0
     assert fused["verdict"] != "refused"
-    assert fused["lines"] == ["optimizer = OPTIMIZER(..., fused=True)"]
+    assert fused["lines"] == ["optimizer = Adam(..., fused=True)"]
     for error_class, place in document["best"].items():
         best = document["results"][place]
         assert (best["class"], best["verdict"]) == (error_class, "proven")

@@ -225,5 +225,5 @@ def test_other_source_stands_for_files_that_stay_as_they_are(built: dict[str, tu
     jobs = [Job(configuration=job.configuration, device="cpu", sources={path: text}) for path, text in texts.items()]
     with Session(job, width=2, timeout_s=100) as session:
         reasons = [worker.broken.reason for worker in session.build(jobs) if worker.broken is not None]
-    assert reasons == ["RuntimeError: the other helper", "RuntimeError: the other script"]
+    assert reasons == ["RuntimeError: the other helper (helper.py:1)", "RuntimeError: the other script (trained.py:1)"]
     assert helper.read_text() == HELPER

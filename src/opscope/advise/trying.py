@@ -21,17 +21,8 @@ from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries
 from opscope.advise.session import AdviseError, Session, Worker
-from opscope.documents.advise import (
-    INPUT,
-    LARGER_BATCH,
-    AdviseDocument,
-    ErrorClass,
-    Facts,
-    InputProof,
-    LargerBatch,
-    Outcome,
-    Tried,
-)
+from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, InputProof, LargerBatch, Outcome, Tried
+from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import median_interval
 from opscope.workloads.catalog import is_script

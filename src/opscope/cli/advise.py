@@ -16,7 +16,8 @@ from opscope.cli.options import ListOf, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import TargetCommand, refuse_others_options
-from opscope.documents.advise import INPUT, LARGER_BATCH, AdviseDocument, ErrorClass
+from opscope.documents.advise import AdviseDocument, ErrorClass
+from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.settings import SETTINGS
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script

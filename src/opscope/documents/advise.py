@@ -1,7 +1,7 @@
 """Changes that were tried on the user's own step: the schema ``opscope.advise/1``."""
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
@@ -13,34 +13,6 @@ class ErrorClass(StrEnum):
     TF32 = "tf32"  # products of matrices with ten bits behind the point
     BF16 = "bf16"  # 16-bit numbers
     LOWER = "lower"  # fewer bits
-
-
-class ChangeName(StrEnum):
-    """The changes that are tried; docs/guides/advise.md has a row for each."""
-
-    SDPA = "sdpa"
-    TF32 = "tf32"
-    WEIGHTS_BF16 = "weights_bf16"
-    WEIGHTS_FP16 = "weights_fp16"
-    AUTOCAST_BF16 = "autocast_bf16"
-    CHANNELS_LAST = "channels_last"
-    FUSED_OPTIMIZER = "fused_optimizer"
-    FOREACH_OPTIMIZER = "foreach_optimizer"
-    SET_TO_NONE = "set_to_none"
-    COMPILE = "compile"
-    COMPILE_REDUCE_OVERHEAD = "compile_reduce_overhead"
-    COMPILE_MAX_AUTOTUNE = "compile_max_autotune"
-    CUDA_GRAPH = "cuda_graph"
-    INFERENCE_MODE = "inference_mode"
-    HALF_THREADS = "half_threads"
-    ALL_THREADS = "all_threads"
-    NO_ANOMALY_DETECTION = "no_anomaly_detection"
-    LOADER_WORKERS = "loader_workers"
-
-
-# Asked for as changes are, and none of them: whether steps wait for their data, and what larger batches give.
-INPUT: Final = "input"
-LARGER_BATCH: Final = "larger_batch"
 
 
 class Outcome(StrEnum):

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from opscope.documents.advise import INPUT, ChangeName
+from opscope.documents.change_names import INPUT, ChangeName
 from opscope.documents.findings import Rule
 
 # What `opscope advise` tries of each rule's change, without an edit.
