@@ -2,7 +2,7 @@
 
 import pytest
 
-from opscope.advise.measured import Measured, is_faster, verdict
+from opscope.advise.measured import Measured, is_faster, not_decidable, verdict
 from opscope.advise.proof import Judged
 from opscope.documents.advise import Outcome
 from opscope.workbench.benchmarking.statistics import Interval
@@ -40,6 +40,21 @@ def test_only_what_is_faster_and_right_is_proven() -> None:
     assert verdict(fast, unknown) == (Outcome.REJECTED, "because")
     assert verdict(slow, right)[0] is Outcome.NO_DIFFERENCE
     assert verdict(Measured(broken="nothing was compiled", no_effect=True), None)[0] is Outcome.NO_DIFFERENCE
+
+
+@pytest.mark.parametrize(
+    ("gain", "least", "waited", "says"),
+    [
+        (Interval(1.0, 0.99, 1.01, 13), 1.02, 0.0, None),
+        (Interval(1.1, 1.0, 7.4, 13), 1.02, 0.0, "1.00 to 7.40 times"),
+        (Interval(5.0, 3.0, 8.0, 13), 1.02, 0.0, None),  # a gain in any case
+        (Interval(1.0, 0.99, 1.01, 13), 1.02, 0.6, "60% of the time"),
+        (Interval(1.0, 0.99, 1.01, 13), 2.0, 0.0, "by up to 2.00 times"),
+    ],
+)
+def test_noise_neither_blames_nor_acquits(gain: Interval, least: float, waited: float, says: str | None) -> None:
+    found = not_decidable(gain, least, waited)
+    assert found is None if says is None else says in str(found)
 
 
 def test_what_was_not_compared_says_so() -> None:

@@ -136,7 +136,13 @@ def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
         return f"not decidable: its threads waited for a core {waited:.0%} of the time, which others use"
     if least > _TOO_NOISY:
         return f"not decidable: the machine is busy, and the same code differs from itself by up to {least:.2f} times"
-    if gain.low is not None and gain.high is not None and gain.high > _TOO_NOISY * max(gain.low, 1.0):
+    # Where even the low end is a gain, that is decided, however wide the interval is.
+    if (
+        gain.low is not None
+        and gain.high is not None
+        and gain.low <= least
+        and gain.high > _TOO_NOISY * max(gain.low, 1)
+    ):
         return f"not decidable: {gain.low:.2f} to {gain.high:.2f} times as fast"
     return None
 
