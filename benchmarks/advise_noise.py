@@ -34,7 +34,7 @@ def trial(kind: str, seed: int) -> dict[str, Any]:
             if worker.broken is not None:
                 raise SystemExit(f"{kind}: {worker.broken.reason}")
         least = least_gain(base, twin)
-        found = measured(base, third, least)
+        found = measured([base, twin], third, least)
         assert found.gain is not None
         return {
             "kind": kind,

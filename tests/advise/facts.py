@@ -13,6 +13,7 @@ _OF_A_STEP = Facts(
     modules=1,
     parameter_types=("float32",),
     convolutions=0,
+    benchmarks_convolutions=False,
     attention_choices=0,
     compiled=False,
     optimizers=(),

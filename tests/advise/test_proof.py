@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from opscope.advise.applying import APPLYING
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import Computed, Recording
 from opscope.advise.of_function import FunctionVariant
@@ -49,6 +50,17 @@ def keeps():
         with torch.no_grad():
             outputs.append(model(torch.randn(2, 4)))
         return outputs[-1]
+
+    return step
+
+def updated():
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(16, 4), torch.randn(8, 16)
+
+    def step():
+        with torch.no_grad():
+            model(x)
+            x.mul_(1.1)
 
     return step
 
@@ -155,8 +167,6 @@ def in_bfloat16(variant: Variant) -> None:
 
 
 def fused(variant: Variant) -> None:
-    from opscope.advise.applying import APPLYING
-
     APPLYING["fused_optimizer"].apply(variant)
     assert all(group["fused"] for one in variant.optimizers for group in one.param_groups)
 
@@ -208,6 +218,49 @@ def test_a_lower_precision_is_explained_by_simulated_arithmetic(target: Callable
     scaled = of_module(lambda output: output * 1.1)
     wrong = judged(recorded(configuration, scaled), written, reference, [simulated], "scaled")
     assert wrong.right is False
+
+
+@pytest.mark.parametrize(("which", "name"), [("infer", "weights_bf16"), ("train", "autocast_fp16")])
+def test_changes_of_precision_are_explained_by_their_own_simulation(
+    target: Callable[[str], Configuration], which: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are rounded, too; gradients are those of the loss, and not of what it is scaled to."""
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)  # put back what the change puts there
+    configuration = target(which)
+    written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
+    simulated = recorded(configuration, lambda variant: compute_in_float64(variant, [name]))
+    changed = recorded(configuration, APPLYING[name].apply)
+    found = judged(changed, written, reference, [simulated], name)
+    assert found.right, found
+    assert changed.updates == written.updates
+    assert judged(changed, written, reference, [], name).right is False
+
+
+def test_outputs_that_only_a_change_holds_may_be_overwritten(target: Callable[[str], Configuration]) -> None:
+    """PyTorch's own cache of a captured graph's outputs holds them, too."""
+    configuration = target("updated")  # whose results change with each step, and which keeps none
+    cache = torch.empty(8, 4)
+
+    def caching(variant: Variant) -> None:
+        variant.wrap(lambda call: lambda *args, **kwargs: cache.copy_(call(*args, **kwargs)))
+
+    written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
+    found = recorded(configuration, caching)
+    assert found.overwritten
+    assert not written.held
+    assert judged(found, written, reference, [], "it").right
+
+
+def test_what_comes_between_steps_is_not_compiled(target: Callable[[str], Configuration]) -> None:
+    variant = observed(target("infer"))
+    APPLYING["compile"].apply(variant)
+    (root,) = variant.roots
+    variant.interrupted = True
+    root.module(torch.randn(3, 16))
+    assert APPLYING["compile"].took_effect(variant) == "nothing was compiled"
+    variant.interrupted = False
+    root.module(*root.args, **root.kwargs)
+    assert APPLYING["compile"].took_effect(variant) is None
 
 
 def test_rounding_keeps_so_many_bits() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import torch
 from msgspec import Struct
@@ -11,6 +11,8 @@ from opscope.advise.changes import workers_tried
 from opscope.advise.loaders import Loaders
 from opscope.advise.variant import Casting, Variant
 from opscope.base.threads import cores
+
+_SCALE: Final = 1_024.0  # of losses with float16; PyTorch begins with 65,536, where the first steps often overflow
 
 
 class Applying(Struct, frozen=True):
@@ -46,6 +48,40 @@ def _autocast(dtype: torch.dtype, variant: Variant) -> None:
     torch.autograd.backward = outside
 
 
+def _autocast_and_scale(variant: Variant) -> None:
+    _autocast(torch.float16, variant)
+    scaler = torch.amp.GradScaler(variant.device.type, init_scale=_SCALE)
+    (optimizer,) = variant.optimizers
+    backward, step = torch.autograd.backward, optimizer.step
+    passes, inside = [0], [False]
+
+    def scaled(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        if passes[0]:
+            raise NotImplementedError("there are several backward passes before the optimizer's step: scale by hand")
+        passes[0] += 1
+        backward(scaler.scale(tensors), *args, **kwargs)
+        scaler.unscale_(optimizer)
+
+    def stepping(*args: Any, **kwargs: Any) -> Any:
+        if inside[0]:  # called by the scaler
+            return step(*args, **kwargs)
+        inside[0] = True
+        try:
+            found = scaler.step(optimizer, *args, **kwargs)
+        finally:
+            inside[0] = False
+        scaler.update()
+        passes[0] = 0
+        return found
+
+    torch.autograd.backward = scaled
+    optimizer.step = stepping
+
+
+def _benchmark_convolutions(_: Variant) -> None:
+    torch.backends.cudnn.benchmark = True
+
+
 def _weights(dtype: torch.dtype, variant: Variant) -> None:
     for top in variant.tops:
         top.to(dtype)
@@ -58,7 +94,12 @@ def _compile(mode: str | None, variant: Variant) -> None:
             return call(*args, **kwargs)
 
         compiled: Callable[..., object] = torch.compile(own_frame, mode=mode)
-        return compiled
+
+        def in_steps(*args: object, **kwargs: object) -> object:
+            # What comes between steps, such as an evaluation, may have other shapes, which take long to compile.
+            return (call if variant.interrupted else compiled)(*args, **kwargs)
+
+        return in_steps
 
     variant.wrap(around)
     variant.notes["frames"] = _compiled_frames()
@@ -170,7 +211,9 @@ APPLYING: Final = {
     "weights_bf16": Applying(partial(_weights, torch.bfloat16)),
     "weights_fp16": Applying(partial(_weights, torch.float16)),
     "autocast_bf16": Applying(partial(_autocast, torch.bfloat16)),
+    "autocast_fp16": Applying(_autocast_and_scale),
     "channels_last": Applying(_channels_last),
+    "cudnn_benchmark": Applying(_benchmark_convolutions),
     "fused_optimizer": Applying(_fused),
     "foreach_optimizer": Applying(_foreach),
     "no_anomaly_detection": Applying(_without_anomaly_detection, _detects_none),
@@ -179,7 +222,7 @@ APPLYING: Final = {
     "compile": Applying(partial(_compile, None), _compiled),
     "compile_reduce_overhead": Applying(partial(_compile, "reduce-overhead"), _compiled),
     "compile_max_autotune": Applying(partial(_compile, "max-autotune-no-cudagraphs"), _compiled),
-    "cuda_graph": Applying(Variant.capture),
+    "cuda_graph": Applying(lambda variant: variant.capture()),
     "inference_mode": Applying(_inference_mode),
     "half_threads": Applying(partial(_threads, 0.5)),
     "loader_workers": Applying(prepare=_loader_workers),

@@ -19,19 +19,22 @@ class Change(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: its name on the command line and in results.
-        slot: changes of the same slot exclude each other.
+        slots: what it decides; changes that decide the same exclude each other.
         error_class: how precise arithmetic is with it.
         refuses: returns why it makes no sense for a step; None where it may.
         lines: what to write.
         caveat: what to know of it; empty where there is nothing.
+        alone: whether it is tried alone; others, which take minutes or seldom are the best, only in place of another
+            change of the best combination.
     """
 
     name: ChangeName
-    slot: str
+    slots: tuple[str, ...]
     error_class: ErrorClass
     refuses: Refuses
     lines: tuple[str, ...]
     caveat: str = ""
+    alone: bool = True
 
 
 def workers_tried() -> int:
@@ -56,6 +59,8 @@ _ON_CPU = (lambda facts: facts.device == "cpu", "it is for CPUs")
 _A_MODULE = (lambda facts: facts.modules > 0, "the step calls no module that it could be applied to")
 _INFERENCE = (lambda facts: not facts.training, "the step trains")
 _TRAINING = (lambda facts: facts.training and bool(facts.optimizers), "the step has no optimizer")
+_ONE_OPTIMIZER = (lambda facts: len(facts.optimizers) == 1, "there are several optimizers: scale each loss by hand")
+_CHOOSES_BY_RULE = (lambda facts: not facts.benchmarks_convolutions, "cuDNN tries algorithms out already")
 _IN_FP32 = (lambda facts: "float32" in facts.parameter_types, "no parameter is in float32")
 _NOT_COMPILED = (lambda facts: not facts.compiled, "the model is compiled already")
 _UNFUSED = (lambda facts: facts.unfused_optimizers > 0, "every optimizer is fused already, or cannot be")
@@ -92,14 +97,14 @@ def _changes_nothing_else(facts: Facts) -> str | None:
 CHANGES: Final[tuple[Change, ...]] = (
     Change(
         name=ChangeName.SDPA,
-        slot="attention",
+        slots=("attention",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_OFFERS_ATTENTION),
         lines=("model.set_attn_implementation('sdpa')",),
     ),
     Change(
         name=ChangeName.TF32,
-        slot="products",
+        slots=("products",),
         error_class=ErrorClass.TF32,
         refuses=_needs(_ON_GPU, _IN_FP32),
         lines=("torch.set_float32_matmul_precision('high')",),
@@ -107,14 +112,14 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.WEIGHTS_BF16,
-        slot="precision",
+        slots=("precision",),
         error_class=ErrorClass.BF16,
         refuses=_needs(_A_MODULE, _INFERENCE, _IN_FP32),
         lines=("model = model.to(torch.bfloat16)  # and its floating-point inputs",),
     ),
     Change(
         name=ChangeName.WEIGHTS_FP16,
-        slot="precision",
+        slots=("precision",),
         error_class=ErrorClass.BF16,
         refuses=_needs(_ON_GPU, _A_MODULE, _INFERENCE, _IN_FP32),
         lines=("model = model.to(torch.float16)  # and its floating-point inputs",),
@@ -122,14 +127,30 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.AUTOCAST_BF16,
-        slot="precision",
+        slots=("precision",),
         error_class=ErrorClass.BF16,
         refuses=_needs(_IN_FP32),
         lines=("with torch.autocast(DEVICE, dtype=torch.bfloat16):  # around forward pass and loss",),
     ),
     Change(
+        name=ChangeName.AUTOCAST_FP16,
+        slots=("precision",),
+        error_class=ErrorClass.BF16,
+        refuses=_needs(_ON_GPU, _TRAINING, _ONE_OPTIMIZER, _IN_FP32),
+        lines=(
+            "scaler = torch.amp.GradScaler(DEVICE, init_scale=1024.0)",
+            "with torch.autocast(DEVICE, dtype=torch.float16):  # around forward pass and loss",
+            "scaler.scale(loss).backward()",
+            "scaler.unscale_(optimizer)  # before gradients are clipped",
+            "scaler.step(optimizer)  # instead of optimizer.step()",
+            "scaler.update()",
+        ),
+        caveat="a step whose gradients overflow is left out, and its scale halved",
+        alone=False,
+    ),
+    Change(
         name=ChangeName.CHANNELS_LAST,
-        slot="layout",
+        slots=("layout",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_A_MODULE, _CONVOLVES),
         lines=(
@@ -138,15 +159,23 @@ CHANGES: Final[tuple[Change, ...]] = (
         ),
     ),
     Change(
+        name=ChangeName.CUDNN_BENCHMARK,
+        slots=("cudnn",),
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_GPU, _CONVOLVES, _CHOOSES_BY_RULE),
+        lines=("torch.backends.cudnn.benchmark = True",),
+        caveat="each new shape of an input is tried out first",
+    ),
+    Change(
         name=ChangeName.FUSED_OPTIMIZER,
-        slot="optimizer",
+        slots=("optimizer",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_TRAINING, _UNFUSED),
         lines=("optimizer = OPTIMIZER(..., fused=True)",),
     ),
     Change(
         name=ChangeName.FOREACH_OPTIMIZER,
-        slot="optimizer",
+        slots=("optimizer",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_TRAINING, _LOOPING),
         lines=("optimizer = OPTIMIZER(..., foreach=True)",),
@@ -154,7 +183,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.NO_ANOMALY_DETECTION,
-        slot="checks",
+        slots=("checks",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_DETECTS_ANOMALIES),
         lines=("torch.autograd.set_detect_anomaly(False)",),
@@ -162,14 +191,14 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.ALL_THREADS,
-        slot="threads",
+        slots=("threads",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_CPU, _IDLE_CORES),
         lines=("torch.set_num_threads(CORES)",),
     ),
     Change(
         name=ChangeName.SET_TO_NONE,
-        slot="gradients",
+        slots=("gradients",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_TRAINING, _KEEPS_GRADIENTS),
         lines=("optimizer.zero_grad(set_to_none=True)",),
@@ -177,7 +206,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.COMPILE,
-        slot="execution",
+        slots=("execution",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_A_MODULE, _NOT_COMPILED),
         lines=("model = torch.compile(model)",),
@@ -185,7 +214,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.COMPILE_REDUCE_OVERHEAD,
-        slot="execution",
+        slots=("execution", "graph"),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_GPU, _A_MODULE, _NOT_COMPILED),
         lines=("model = torch.compile(model, mode='reduce-overhead')",),
@@ -193,15 +222,16 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.COMPILE_MAX_AUTOTUNE,
-        slot="execution",
+        slots=("execution",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_GPU, _A_MODULE, _NOT_COMPILED),
         lines=("model = torch.compile(model, mode='max-autotune-no-cudagraphs')",),
         caveat="inputs of other shapes are tuned anew, for minutes",
+        alone=False,
     ),
     Change(
         name=ChangeName.INFERENCE_MODE,
-        slot="autograd",
+        slots=("autograd",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_INFERENCE),
         lines=("with torch.inference_mode():",),
@@ -209,7 +239,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.CUDA_GRAPH,
-        slot="execution",
+        slots=("graph",),
         error_class=ErrorClass.EXACT,
         refuses=_changes_nothing_else,
         lines=(
@@ -222,14 +252,14 @@ CHANGES: Final[tuple[Change, ...]] = (
     ),
     Change(
         name=ChangeName.HALF_THREADS,
-        slot="threads",
+        slots=("threads",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_ON_CPU, _SEVERAL_THREADS),
         lines=("torch.set_num_threads(THREADS)",),
     ),
     Change(
         name=ChangeName.LOADER_WORKERS,
-        slot="loading",
+        slots=("loading",),
         error_class=ErrorClass.EXACT,
         refuses=_needs(_LOADS, _INDEXED, _MORE_WORKERS),
         lines=("loader = DataLoader(..., num_workers=WORKERS, persistent_workers=True)",),
@@ -268,8 +298,8 @@ def lower_than(error_class: ErrorClass, other: ErrorClass) -> bool:
 
 
 def fit_together(changes: Sequence[str]) -> bool:
-    """Tell whether no two changes are of one slot."""
-    slots = [BY_NAME[name].slot for name in changes]
+    """Tell whether no two changes decide the same."""
+    slots = [slot for name in changes for slot in BY_NAME[name].slots]
     return len(slots) == len(set(slots))
 
 

@@ -23,12 +23,11 @@ class Comparing:
     Args:
         session: starts them.
         job: the step as written.
-        timeout_s: how long one may take to answer.
         say: gets what goes on, a line each.
     """
 
-    def __init__(self, session: Session, job: Job, timeout_s: float, say: Callable[[str], None]) -> None:
-        self._session, self._job, self._timeout, self._say = session, job, timeout_s, say
+    def __init__(self, session: Session, job: Job, say: Callable[[str], None]) -> None:
+        self._session, self._job, self._say = session, job, say
         self._written: list[LongRun] = []  # the step as written, from several seeds
 
     def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
@@ -84,7 +83,7 @@ class Comparing:
     def _recorded(self, jobs: Sequence[Job]) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
         workers = self._session.build(jobs)
-        found = [worker.ask(Record(_RECORDED), Recording, self._timeout) for worker in workers]
+        found = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
         self._session.close(workers)
         return [_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)]
 
@@ -94,10 +93,8 @@ class Comparing:
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = [*written, *((job, _SEEDS[0]) for job in jobs)]
         workers = self._session.build([job for job, _ in runs])
-        found = [
-            worker.ask(Losses(_LONG_RUN, number), LongRun, self._timeout)
-            for worker, (_, number) in zip(workers, runs, strict=True)
-        ]
+        asked = [(worker, Losses(_LONG_RUN, number)) for worker, (_, number) in zip(workers, runs, strict=True)]
+        found = self._session.ask_each(asked, LongRun)
         self._session.close(workers)
         self._written += [one for one in found[: len(written)] if one is not None]
         return [

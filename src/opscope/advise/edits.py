@@ -316,6 +316,7 @@ _WRITE: Final[Mapping[str, Callable[[_Writer], None]]] = {
     "weights_fp16": _weights("float16"),
     "autocast_bf16": _autocast("bfloat16"),
     "channels_last": _channels_last,
+    "cudnn_benchmark": lambda writer: writer.for_process("TORCH.backends.cudnn.benchmark = True"),
     "fused_optimizer": lambda writer: writer.optimizers("fused", without=["foreach"]),
     "set_to_none": _Writer.zero_grads,
     "compile": _compiled(""),

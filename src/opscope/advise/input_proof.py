@@ -103,7 +103,7 @@ def _proof(
     loaded = loads[0]
     gain = median_interval(ratios(memory.blocks, base.blocks))
     step, ceiling = median(base.blocks), median(memory.blocks)
-    batches = len(loaded.waits_ns) / max(1, len(loaded.steps_ns))
+    batches = len(loaded.waits_ns) / max(1, loaded.steps)
     loading = _Loading(
         step_ns=step,
         ceiling_ns=ceiling,
@@ -122,7 +122,7 @@ def _proof(
         ratio=gain.median,
         ci_low=gain.low,
         ci_high=gain.high,
-        wait_ns=sum(loaded.waits_ns) / max(1, len(loaded.steps_ns)),
+        wait_ns=sum(loaded.waits_ns) / max(1, loaded.steps),
         workers=facts.loader_workers,
         batches=batches,
         stages=tuple(stages),

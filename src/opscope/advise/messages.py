@@ -74,11 +74,13 @@ class Broken(Struct, frozen=True):
         reason: why, in one line.
         took_no_effect: whether it runs and changes nothing.
         is_passing: whether it may run another time: it took too long, or its process was ended.
+        lacks_memory: whether the device's memory was too small, beside others that were built.
     """
 
     reason: str
     took_no_effect: bool = False
     is_passing: bool = False
+    lacks_memory: bool = False
 
 
 class Time(Struct, frozen=True):
@@ -86,9 +88,11 @@ class Time(Struct, frozen=True):
 
     Attributes:
         seconds: for so long steps run; at least one, after one that does not count.
+        cores: where the main thread runs meanwhile, and where those of backward passes do; None leaves that open.
     """
 
     seconds: float
+    cores: tuple[int, int] | None = None
 
 
 class Turn(Struct, frozen=True):
@@ -133,14 +137,14 @@ class Loaded(Struct, frozen=True):
 
     Attributes:
         began_ns: when the first of them began, by the system's clock.
-        steps_ns: how long each took.
+        steps: how many whole ones there were.
         waits_ns: how long each batch was waited for.
         received_ns: for how much of that the waiting thread worked: batches of workers are unpacked there.
         starts_ns: how long workers took to start, each time they did.
     """
 
     began_ns: int
-    steps_ns: list[int]
+    steps: int
     waits_ns: list[int]
     received_ns: list[int]
     starts_ns: list[int]
@@ -188,14 +192,16 @@ class Recording(Struct):
         others: by the kind of other inputs, what the modules returned for them.
         state: by name, buffers and parameters after the steps.
         updates: how often each optimizer has stepped in them.
-        overwritten: how many outputs that the user's code still held a step later had changed by then.
+        held: which outputs of a step, by their place among all, were still there a step later.
+        overwritten: which of them had changed by then.
     """
 
     steps: list[Computed]
     others: dict[str, Computed]
     state: dict[str, Values]
     updates: list[int]
-    overwritten: int = 0
+    held: frozenset[int] = frozenset()
+    overwritten: frozenset[int] = frozenset()
 
 
 class LongRun(Struct):

@@ -1,6 +1,7 @@
 """The variant of a function's step, which can be called."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -33,6 +34,8 @@ class FunctionVariant(Variant):
         workload = build(configuration, device)
         super().__init__(workload.device, loaders)
         self._step: Callable[[], object] = workload.step
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._returned: object = None
 
     def drive(self, routine: Routine[T]) -> T:
         """Call the step as often as the routine waits for one."""
@@ -47,31 +50,69 @@ class FunctionVariant(Variant):
         return python_state(self._step)
 
     def capture(self) -> None:
-        """Have the step replayed as one CUDA graph from now on; what it returns is overwritten by the next replay."""
+        """Have the step replayed as one CUDA graph from now on; what it returns is overwritten by the next replay.
+
+        No step is taken: what those change that run before the capture is put back.
+        """
         for optimizer in self.optimizers:  # counts of steps must be on the device
             state = optimizer.state_dict()
             for group in state["param_groups"]:
                 if "capturable" in group:
                     group["capturable"] = True
             optimizer.load_state_dict(state)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_BEFORE_CAPTURE):
-                self._run()
-        torch.cuda.current_stream().wait_stream(side)
+        with self._unchanged():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(_BEFORE_CAPTURE):
+                    self._run_as_it_is()
+            torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            returned = self._run()
+        self.capturing = True
+        try:
+            with torch.cuda.graph(graph):
+                self._returned = self._run_as_it_is()
+        except RuntimeError as error:
+            # What ends the capture complains, too, and about nothing that helps.
+            raise error.__context__ or error from None
+        finally:
+            self.capturing = False
+        self._graph = graph
 
-        def replay() -> object:
-            graph.replay()
-            return returned
+    def capture_again(self) -> None:
+        """Capture a step that is one graph anew, with what listens to it by now."""
+        if self._graph is not None:
+            self.capture()
 
-        self._step = replay
-        self.contexts.clear()  # they are in the graph
-        self.before_step.clear()
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Put back what steps that run inside change: parameters, buffers, gradients, optimizers, generators."""
+        held = [tensor for top in self.tops for tensor in (*top.parameters(), *top.buffers())]
+        held += [one.grad for one in self.parameters if one.grad is not None]
+        held += [
+            value
+            for optimizer in self.optimizers
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        ]
+        copies = [tensor.detach().clone() for tensor in held]
+        self.interrupted = True
+        try:
+            with torch.random.fork_rng(devices=[self.device]), torch.no_grad():
+                with torch.enable_grad():
+                    yield
+                for tensor, copy in zip(held, copies, strict=True):
+                    tensor.copy_(copy)
+        finally:
+            self.interrupted = False
 
     def _run(self) -> object:
+        if self._graph is None:
+            return self._run_as_it_is()
+        self._graph.replay()
+        return self._returned
+
+    def _run_as_it_is(self) -> object:
         with self.changed():
             return self._step()

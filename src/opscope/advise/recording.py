@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from opscope.advise.loaders import Loaders
@@ -28,8 +29,9 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     """Record some steps, each from a known seed, then the modules alone on other inputs."""
     found: list[Computed] = []
     counted = [0 for _ in variant.optimizers]
-    held = _Held()
-    with _listening(variant, found, counted, held):
+    held, in_graph = _Held(), _InGraph()
+    with _listening(variant, found, counted, held, in_graph):
+        variant.capture_again()
         for number in range(steps):
             found.append(Computed())
             seed(_FIRST_SEED + number)
@@ -37,7 +39,10 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
                 found[-1] = Computed()
                 seed(_FIRST_SEED + number)
             synchronize(variant.device)
-            found[-1].outputs += [_values(one) for one in tensors_of(returned)]
+            found[-1].outputs += [_values(one) for one in (*in_graph.outputs, *tensors_of(returned))]
+            found[-1].gradients.update({name: _values(one) for name, one in in_graph.gradients.items()})
+            for place in in_graph.stepped:
+                counted[place] += 1
             held.step_ended()
     state = {
         f"{place}.{name.replace('_orig_mod.', '')}": _values(value)  # the prefix of compiled modules
@@ -48,7 +53,23 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     by_batch = any(part.training for top in variant.tops for part in top.modules() if isinstance(part, _BatchNorm))
     kinds = [kind for kind in _OTHER_VALUES if not (by_batch and kind == _ZEROS)]
     others = {kind: _of_others(variant, kind) for kind in kinds}
-    return Recording(found, others, state, counted, held.overwritten)
+    return Recording(found, others, state, counted, frozenset(held.held), frozenset(held.overwritten))
+
+
+class _InGraph(Struct):
+    """What is to be read after each replay of a step that is one graph: copies that are made within the graph.
+
+    Attributes:
+        outputs: of the modules that the step calls.
+        gradients: as the optimizers find them.
+        stepped: the optimizers that step, by place.
+        losses: what backward passes begin with.
+    """
+
+    outputs: list[torch.Tensor] = field(default_factory=list)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    stepped: list[int] = field(default_factory=list)
+    losses: list[torch.Tensor] = field(default_factory=list)
 
 
 class _Held:
@@ -57,11 +78,13 @@ class _Held:
     A captured graph returns the same memory each time, which a program that keeps its outputs would not notice.
 
     Attributes:
-        overwritten: how many have.
+        held: which outputs of a step are, by their place among all.
+        overwritten: which of them have changed.
     """
 
     def __init__(self) -> None:
-        self.overwritten = 0
+        self.held: set[int] = set()
+        self.overwritten: set[int] = set()
         self._before: list[tuple[weakref.ref[torch.Tensor], Values]] = []
         self._now: list[tuple[weakref.ref[torch.Tensor], Values]] = []
 
@@ -71,10 +94,12 @@ class _Held:
 
     def step_ended(self) -> None:
         """Compare the outputs of the step before with what they were."""
-        for reference, values in self._before:
+        for place, (reference, values) in enumerate(self._before):
             tensor = reference()
-            if tensor is not None and not np.array_equal(_values(tensor), values, equal_nan=True):
-                self.overwritten += 1
+            if tensor is not None:
+                self.held.add(place)
+                if not np.array_equal(_values(tensor), values, equal_nan=True):
+                    self.overwritten.add(place)
         self._before, self._now = self._now, []
 
 
@@ -90,13 +115,19 @@ def _own_tensors(value: object) -> list[torch.Tensor]:
 
 
 @contextmanager
-def _listening(variant: Variant, found: list[Computed], counted: list[int], held: _Held) -> Iterator[None]:
+def _listening(
+    variant: Variant, found: list[Computed], counted: list[int], held: _Held, in_graph: _InGraph
+) -> Iterator[None]:
     listens = [True]
 
     def heard(call: Callable[..., Any]) -> Callable[..., Any]:
         def hearing(*args: Any, **kwargs: Any) -> Any:
             output = call(*args, **kwargs)
-            if listens and not variant.interrupted:
+            if not listens or variant.interrupted:
+                return output
+            if variant.capturing:
+                in_graph.outputs += [one.detach().clone() for one in tensors_of(output)]
+            else:
                 found[-1].outputs += [_values(one) for one in tensors_of(output)]
                 held.output(output)
             return output
@@ -109,11 +140,15 @@ def _listening(variant: Variant, found: list[Computed], counted: list[int], held
     for place, optimizer in enumerate(variant.optimizers):
 
         def stepping(stepped: torch.optim.Optimizer, *_: object, place: int = place) -> None:
-            counted[place] += 1
-            for group, part in enumerate(stepped.param_groups):
-                for number, parameter in enumerate(part["params"]):
-                    if parameter.grad is not None:
-                        found[-1].gradients[f"{place}.{group}.{number}"] = _values(parameter.grad)
+            if variant.interrupted:
+                return
+            gradients = _gradients(stepped, place)
+            if variant.capturing:
+                in_graph.stepped.append(place)
+                in_graph.gradients.update({name: one.clone() for name, one in gradients.items()})
+            else:
+                counted[place] += 1
+                found[-1].gradients.update({name: _values(one) for name, one in gradients.items()})
 
         handles.append(optimizer.register_step_pre_hook(stepping))
     try:
@@ -122,6 +157,16 @@ def _listening(variant: Variant, found: list[Computed], counted: list[int], held
         listens.clear()
         for handle in handles:
             handle.remove()
+
+
+def _gradients(optimizer: torch.optim.Optimizer, place: int) -> dict[str, torch.Tensor]:
+    """Return the gradients that an optimizer finds, by the place of their parameters."""
+    return {
+        f"{place}.{group}.{number}": parameter.grad
+        for group, part in enumerate(optimizer.param_groups)
+        for number, parameter in enumerate(part["params"])
+        if parameter.grad is not None
+    }
 
 
 def _of_others(variant: Variant, kind: str) -> Computed:
@@ -182,21 +227,27 @@ def losses(variant: Variant, steps: int, number: int) -> Routine[LongRun]:
     Steps that do neither have the loss NaN.
     """
     found: list[float] = []
+    in_graph = _InGraph()
     backward = torch.autograd.backward
 
     def heard(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        found.append(_mean(tensors))
+        if variant.capturing:
+            in_graph.losses += [one.detach().clone() for one in tensors_of(tensors)]
+        else:
+            found.append(_mean(tensors))
         backward(tensors, *args, **kwargs)
 
+    torch.autograd.backward = heard
+    variant.capture_again()
+    found.clear()  # what ran before the capture
     seed(number)
     drawn = _Drawn(variant.loaders)
-    torch.autograd.backward = heard
     try:
         for place in range(steps):
             returned = yield from whole_step()
             del found[place + 1 :]  # of several backward passes of a step the first one counts
             if len(found) == place:
-                found.append(_mean(returned))
+                found.append(_mean(in_graph.losses or returned))
     finally:
         torch.autograd.backward = backward
         drawn.end()

@@ -8,33 +8,41 @@ from opscope.documents.advise import ErrorClass
 
 Names = tuple[str, ...]
 
-# Combinations that were the best of many workloads: what each part saves shows only with the others.
+# Combinations that were the best of many workloads: what each part saves shows only with the others. They come before
+# what is tried alone, as time may be up before all is tried.
 _RECIPES: Final[tuple[Names, ...]] = (
-    ("sdpa", "compile"),
-    ("sdpa", "compile_reduce_overhead"),
-    ("sdpa", "tf32", "compile_reduce_overhead"),
-    ("tf32", "compile"),
-    ("tf32", "compile_reduce_overhead", "fused_optimizer"),
-    ("autocast_bf16", "compile"),
-    ("autocast_bf16", "compile_reduce_overhead", "fused_optimizer", "sdpa"),
-    ("weights_bf16", "compile"),
-    ("weights_bf16", "compile_reduce_overhead", "sdpa"),
-    ("weights_fp16", "compile_reduce_overhead", "sdpa"),
-    ("channels_last", "compile"),
+    ("sdpa", "tf32", "compile_reduce_overhead", "fused_optimizer"),
+    ("sdpa", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
+    ("sdpa", "weights_fp16", "compile_reduce_overhead"),
+    ("fused_optimizer", "cuda_graph"),
+    ("sdpa", "tf32", "compile", "cuda_graph", "fused_optimizer"),
+    ("sdpa", "autocast_bf16", "compile", "cuda_graph", "fused_optimizer"),
+    ("sdpa", "weights_fp16", "compile", "cuda_graph"),
     ("autocast_bf16", "channels_last", "compile"),
+)
+# Those that are the best where captured graphs are not to be had, or fail.
+_LATER_RECIPES: Final[tuple[Names, ...]] = (
+    ("sdpa", "compile"),
+    ("tf32", "compile", "fused_optimizer"),
+    ("autocast_bf16", "compile", "fused_optimizer"),
+    ("weights_bf16", "compile"),
     ("compile", "fused_optimizer"),
+    ("sdpa", "weights_bf16", "compile_reduce_overhead"),
+    ("sdpa", "compile_reduce_overhead"),
+    ("channels_last", "compile"),
 )
 _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
 
 
 def first_tries(possible: Sequence[str]) -> list[Names]:
-    """Return what is tried first: each possible change alone, and recipes as far as their changes are possible."""
-    tries: list[Names] = [(name,) for name in possible]
-    for recipe in _RECIPES:
-        names = in_order([name for name in recipe if name in possible])
-        if len(names) > 1 and names not in tries:
-            tries.append(names)
-    return tries
+    """Return what is tried first: recipes as far as their changes are possible, and each possible change alone."""
+    first, later = (
+        [in_order([name for name in recipe if name in possible]) for recipe in recipes]
+        for recipes in (_RECIPES, _LATER_RECIPES)
+    )
+    alone = [(name,) for name in possible if BY_NAME[name].alone]
+    several = [names for names in first if len(names) > 1]
+    return list(dict.fromkeys([*several, *alone, *(names for names in later if len(names) > 1)]))
 
 
 def best_of(gains: Mapping[Names, float], least: float) -> dict[ErrorClass, Names]:
@@ -72,8 +80,8 @@ def neighbours(best: Names, possible: Sequence[str], gains: Mapping[Names, float
         more = in_order((*best, name))
         if fit_together(more) and gains.get((name,), 0.0) > 1 / least:
             yield more
-        swapped = in_order((*(other for other in best if BY_NAME[other].slot != BY_NAME[name].slot), name))
-        if len(swapped) == len(best) and gains.get((name,), 0.0) > least:
+        swapped = in_order((*(other for other in best if fit_together((other, name))), name))
+        if len(swapped) == len(best) and (not BY_NAME[name].alone or gains.get((name,), 0.0) > least):
             yield swapped
 
 

@@ -6,18 +6,22 @@ import os
 import random
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Final, TypeVar
 
 from opscope.advise.messages import Broken, Built, Job, Time, Turn
+from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import OpscopeError
+from opscope.base.threads import cores
 
 T = TypeVar("T")
 # PyTorch then asks the driver's library for management whether there is a GPU, which does not set up the driver: a
 # process that has set it up cannot be forked.
 _ASKS_MANAGEMENT: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
+# Each process that compiles would start as many others as there are cores.
+_COMPILING_PROCESSES: Final = "TORCHINDUCTOR_COMPILE_THREADS"
 _PRELOADED: Final = ["torch", "torch._dynamo", "opscope.advise.worker"]
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
@@ -61,9 +65,13 @@ class Worker:
         found = self._answer(timeout)
         return found if isinstance(found, kind) else None
 
+    def hang_up(self) -> None:
+        """Have the process end by itself, as nobody asks any more."""
+        self._connection.close()
+
     def close(self) -> None:
         """End the process, and what the user's code has started in it."""
-        self._connection.close()
+        self.hang_up()
         self._process.join(_ENDS_S)
         if self._process.pid is not None:
             with contextlib.suppress(OSError):  # nothing is left
@@ -123,18 +131,23 @@ class Session:
     def _start(self, job: Job) -> Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=enter, args=(job, theirs), daemon=False)
-        asked = os.environ.get(_ASKS_MANAGEMENT)
-        os.environ.setdefault(_ASKS_MANAGEMENT, "1")
-        try:
+        with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: str(max(1, cores() // self._width))}):
             process.start()
-        finally:
-            if asked is None:
-                del os.environ[_ASKS_MANAGEMENT]
         theirs.close()
         worker = Worker(job, process, ours)
         self._open.append(worker)
         self.started += 1
         return worker
+
+    def ask_each(self, asked: Sequence[tuple[Worker, object]], kind: type[T]) -> list[T | None]:
+        """Ask processes, several at once; None for those that failed, which `broken` of each explains.
+
+        Args:
+            asked: the process and what it is asked, for each.
+            kind: of the answers.
+        """
+        with ThreadPoolExecutor(self._width) as pool:
+            return list(pool.map(lambda one: one[0].ask(one[1], kind, self._timeout), asked))
 
     def time(self, workers: Sequence[Worker], rounds: int, seconds: float) -> None:
         """Time variants in turns, each round in a new order; `blocks` and `waited` of each get what a turn says.
@@ -145,20 +158,40 @@ class Session:
             seconds: how long a turn is.
         """
         for _ in range(rounds):
+            pair = fastest_cores() if any(_is_launched_by_host(worker) for worker in workers) else None
             order = [worker for worker in workers if worker.broken is None]
             self._orders.shuffle(order)
             for worker in order:
                 time.sleep(_SETTLES_S)
-                found = worker.ask(Time(seconds), Turn, self._timeout)
+                found = worker.ask(Time(seconds, pair), Turn, self._timeout)
                 if found is not None:
                     worker.blocks.append(found.step_ns)
                     worker.waited.append(found.waited or 0.0)
 
     def close(self, workers: Sequence[Worker]) -> None:
         """End processes."""
+        for worker in workers:
+            worker.hang_up()  # all at once: letting a GPU go takes a second
         for worker in list(workers):
             worker.close()
             self._open.remove(worker)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, where the user has not, for a process that is started inside."""
+    mine = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(mine)
+    try:
+        yield
+    finally:
+        for name in mine:  # another thread, which starts a process too, may have done so already
+            os.environ.pop(name, None)
+
+
+def _is_launched_by_host(worker: Worker) -> bool:
+    """Tell whether a step's threads just launch work of a GPU: those that load, or compute, need all cores."""
+    return worker.built is not None and worker.built.facts.device == "cuda" and not worker.built.facts.loaders
 
 
 def enter(job: Job, connection: Connection) -> None:

@@ -60,11 +60,17 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         return rounded(found, self._bits) if self._everything and not in_place else found
 
 
+def bits_of_weights(name: str) -> int | None:
+    """Return to how many bits behind the point a change rounds weights; None for changes that do not."""
+    return {"weights_bf16": 7, "weights_fp16": 10}.get(name)
+
+
 def rounding(name: str) -> Rounding | None:
     """Return what simulates a change's arithmetic; None for changes that compute as precisely as before."""
     return {
         "tf32": Rounding(10, results=False, everything=False),
         "autocast_bf16": Rounding(7, results=True, everything=False),
+        "autocast_fp16": Rounding(10, results=True, everything=False),
         "weights_bf16": Rounding(7, results=True, everything=True),
         "weights_fp16": Rounding(10, results=True, everything=True),
     }.get(name)

@@ -36,6 +36,7 @@ _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _TURN_S: Final = 0.15  # of one variant in one round
 _MOST_NEIGHBOURS: Final = 8
+_FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as written
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
 Say = Callable[[str], None]
@@ -155,8 +156,9 @@ class _Trying:
         self._began = time.monotonic()
         self._known: dict[Names, Measured] = {}
         self._journal = Journal(None, Heading())
-        self._comparing = Comparing(session, job, plan.timeout_s, say)
+        self._comparing = Comparing(session, job, say)
         self._unfinished: list[str] = []
+        self._batch_s = self._finals_s = 0.0  # how long a batch of combinations, and measuring the best, has taken
         self._baseline: Baseline | None = None
 
     def run(self) -> AdviseDocument:
@@ -218,7 +220,7 @@ class _Trying:
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
         best = best_of(self._gains(), LEAST_GAIN)
         around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
-        if around and self._has_time("what lies around the best was not tried", _SEARCHING):
+        if around and self._has_time("what lies around the best was not tried", self._batch_s, _SEARCHING):
             self._measure(written, around, "around the best")
 
     def _input(self, facts: Facts) -> InputProof | None:
@@ -291,19 +293,30 @@ class _Trying:
     def _measure(self, written: Sequence[Worker], tries: Sequence[Names], what: str) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known]
+        takes_s, together = 0.0, max(_FEWEST_TOGETHER, self._plan.width)
         while left and (
-            not self._known or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried", _SEARCHING)
+            not self._known or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried", takes_s, _SEARCHING)
         ):
-            now, left = left[: 2 * self._plan.width], left[2 * self._plan.width :]
+            began = time.monotonic()
+            now, left = left[:together], left[together:]
             self._say(f"{what}: {len(tries) - len(left) - len(now)} of {len(tries)}")
-            workers = self._session.build([replace(self._job, changes=names) for names in now])
-            running = [worker for worker in workers if worker.broken is None]
-            self._time_written(written, running, _FIRST_ROUNDS)
-            least = least_gain(written[0], written[1])
-            for worker in workers:
-                self._known[worker.job.changes] = measured(written, worker, least)
-                self._journal.keep(worker.job.changes, self._known[worker.job.changes])
-            self._session.close(workers)
+            without_memory = self._measure_together(written, now)
+            for names in without_memory if len(now) > 1 else ():  # others that were built beside it held the rest
+                self._measure_together(written, [names])
+            takes_s = time.monotonic() - began
+            self._batch_s = max(self._batch_s, takes_s)
+
+    def _measure_together(self, written: Sequence[Worker], tries: Sequence[Names]) -> list[Names]:
+        """Build and time combinations at once; return those for which the device's memory was too small."""
+        workers = self._session.build([replace(self._job, changes=names) for names in tries])
+        running = [worker for worker in workers if worker.broken is None]
+        self._time_written(written, running, _FIRST_ROUNDS)
+        least = least_gain(written[0], written[1])
+        for worker in workers:
+            self._known[worker.job.changes] = measured(written, worker, least)
+            self._journal.keep(worker.job.changes, self._known[worker.job.changes])
+        self._session.close(workers)
+        return [worker.job.changes for worker in workers if worker.broken is not None and worker.broken.lacks_memory]
 
     def _time_written(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
         self._time([*written, *others], rounds)
@@ -321,9 +334,15 @@ class _Trying:
     def _gains(self) -> dict[Names, float]:
         return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
 
-    def _has_time(self, otherwise: str, share: float = 1.0) -> bool:
-        """Tell whether a share of the time is left, and if not, note what is not done for that."""
-        if time.monotonic() - self._began < share * self._plan.budget_s:
+    def _has_time(self, otherwise: str, takes_s: float = 0.0, share: float = 1.0) -> bool:
+        """Tell whether something can be done in time, and if not, note what is not done for that.
+
+        Args:
+            otherwise: what is not done.
+            takes_s: how long it takes, as far as is known.
+            share: of the whole time, for it and what was done before.
+        """
+        if time.monotonic() - self._began + takes_s < share * self._plan.budget_s:
             return True
         self._unfinished.append(f"{self._plan.budget_s:.0f} s were too few: {otherwise}")
         return False
@@ -334,18 +353,21 @@ class _Trying:
         """Measure the best of each class again and prove it; where it was only lucky, or is wrong, the next best."""
         proofs: dict[Names, Judged] = {}
         again: set[Names] = set()
+        takes_s = 0.0
         for attempt in range(_MOST_ATTEMPTS):
             proven = {class_of(names) for names, proof in proofs.items() if proof.right}
             gains = {names: gain for names, gain in self._gains().items() if names not in again}
             finalists = [names for kind, names in best_of(gains, LEAST_GAIN).items() if kind not in proven]
-            if attempt and not (finalists and self._has_time("the next best were not proven")):
+            if attempt and not (finalists and self._has_time("the next best were not proven", takes_s)):
                 break
+            began = time.monotonic()
             self._measure_again(finalists)
             again |= set(finalists)
             faster = [names for names in finalists if is_faster(self._known[names])]
             compare: Callable[[], dict[Names, Judged]] = partial(self._comparing.proofs, faster, facts)
             nothing: dict[Names, Judged] = {}
             proofs |= self._phase("comparison", compare, nothing)
+            takes_s = self._finals_s = time.monotonic() - began
         proven = {class_of(names) for names, proof in proofs.items() if proof.right}
         return [
             self._tried(names, known, proofs.get(names), facts, is_best_known=class_of(names) in proven)
@@ -355,7 +377,7 @@ class _Trying:
     def _with_patches(self, results: list[Tried], built: Built) -> list[Tried]:
         """Add to the best of each class what it is in the script's own source."""
         best = [results[place] for place in _best(results).values()]
-        if not best or not (self._plan.wants_patch or self._has_time("no patch was written")):
+        if not best or not (self._plan.wants_patch or self._has_time("no patch was written", self._finals_s)):
             return results
         patching = Patching(
             self._session,

@@ -34,6 +34,7 @@ class Variant(ABC):
         before_step: called before each step.
         notes: what changes remember, by name.
         interrupted: whether what runs now is no part of a step.
+        capturing: whether a step runs now to be captured as a CUDA graph: its work is not done yet.
         loaders: the data loaders of the process.
         places: where in the source all of that is.
     """
@@ -48,7 +49,7 @@ class Variant(ABC):
         self.contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         self.before_step: list[Callable[[], object]] = []
         self.notes: dict[str, int] = {}
-        self.interrupted = False
+        self.interrupted = self.capturing = False
         self.places = Places()
         self._changes: tuple[str, ...] | None = None
         self._read: list[Made] = []  # the loaders that a step takes batches from
@@ -72,6 +73,9 @@ class Variant(ABC):
             NotImplementedError: it cannot be called.
         """
         raise NotImplementedError
+
+    def capture_again(self) -> None:  # noqa: B027 (most have nothing to do)
+        """Capture a step that is one graph anew, with what listens to it by now; nothing to do for others."""
 
     def made_at(self, optimizer: torch.optim.Optimizer) -> Stack:  # noqa: ARG002 (scripts know it)
         """Return where an optimizer was made; empty where that was not observed."""
@@ -173,6 +177,7 @@ class Variant(ABC):
             modules=len(self.roots),
             parameter_types=tuple(dict.fromkeys(types)),
             convolutions=sum(isinstance(part, torch.nn.modules.conv._ConvNd) for part in parts),
+            benchmarks_convolutions=torch.backends.cudnn.benchmark,
             attention_choices=sum(hasattr(part, "set_attn_implementation") for part in self.tops),
             compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
             optimizers=tuple(type(one).__name__ for one in self.optimizers),

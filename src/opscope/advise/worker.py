@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import mean
 from typing import Any, Final
 
 import torch
@@ -25,6 +24,7 @@ from opscope.advise.loaders import Loaders
 from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time, Turn
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptVariant
+from opscope.advise.pinning import pinned
 from opscope.advise.places import is_users
 from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
@@ -39,10 +39,12 @@ from opscope.collect.environment import cpu_name
 from opscope.collect.script.running import use_sources
 from opscope.record.configuration import CaptureOptions, Schedule
 from opscope.record.step_kinds import WantedSteps
-from opscope.torch_support.device import current, resolve_device, synchronize
+from opscope.torch_support.device import Mark, current, resolve_device, synchronize
 from opscope.workloads.catalog import is_script
 
 _MOST_TIMES: Final = 10  # as long as asked for, where batches take long to come
+_MOST_STEPS: Final = 2_000  # of a turn
+_OUT_OF_MEMORY: Final = "out of memory"  # libraries of CUDA raise errors of other classes
 _LONGEST: Final = 200  # characters of a reason
 
 
@@ -82,7 +84,8 @@ def _end(connection: Connection, error: BaseException | None) -> None:
     if error is not None and not isinstance(error, EOFError | BrokenPipeError):  # those mean that nobody asks any more
         traceback.print_exception(error)
         with contextlib.suppress(OSError):
-            connection.send(Broken(described(error)))
+            lacks = isinstance(error, torch.OutOfMemoryError) or _OUT_OF_MEMORY in str(error)
+            connection.send(Broken(described(error), lacks_memory=lacks))
     for child in multiprocessing.active_children():  # exit functions would wait for them
         child.terminate()
     # What was compiled leaves processes and semaphores. But threads that the user's code left running shall not keep
@@ -164,8 +167,9 @@ def _digest() -> str:
 
 def _answer(variant: Variant, asked: object) -> Routine[object]:
     match asked:
-        case Time(seconds):
-            return (yield from _timed(variant, seconds))
+        case Time(seconds, cores):
+            with pinned(cores):
+                return (yield from _timed(variant, seconds))
         case Load(seconds, batches):
             return (yield from _loaded(variant, seconds, batches))
         case Profile(path, steps):
@@ -178,44 +182,61 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
 
 
 def _timed(variant: Variant, seconds: float) -> Routine[Turn]:
-    """Return what a step takes: the mean of whole steps, each synchronised, after one not counted.
+    """Return what a step takes: the mean of steps that follow each other as they do in the user's loop.
 
-    Not the median: batches of several workers come in bursts, one slow step and then as many fast ones.
+    The device is waited for at the ends of a stretch alone: where the host runs ahead of it, its work hides behind that
+    of the device, and loading too. Not the median: batches of several workers come in bursts, one slow step and then as
+    many fast ones.
     """
     # Workers of loaders went on while others were timed: what they hold ready was not waited for.
     for _ in range(1 + variant.prefetched):
         yield from whole_step()
-    found: list[int] = []
+    steps, took_ns = 0, 0
+    while not steps:
+        steps, took_ns = yield from _stretch(variant, 1, seconds)
+    wanted = min(_MOST_STEPS, max(variant.least_steps, round(seconds * NS_PER_S / max(1, took_ns)), 1))
+    steps, took_ns = 0, 0
     began, waited = time.perf_counter(), waited_for_cpu_ns()
-    while (passed := time.perf_counter() - began) < seconds or (
-        len(found) < variant.least_steps and (not found or passed < _MOST_TIMES * seconds)
-    ):
-        synchronize(variant.device)
-        begin = time.perf_counter_ns()
-        returned = yield
-        synchronize(variant.device)
-        if returned is not Ran.INTERRUPTED:
-            found.append(time.perf_counter_ns() - begin)
-    after = waited_for_cpu_ns()
+    while steps < wanted and (not steps or time.perf_counter() - began < _MOST_TIMES * seconds):
+        more, stretch_ns = yield from _stretch(variant, wanted - steps, _MOST_TIMES * seconds)
+        steps, took_ns = steps + more, took_ns + stretch_ns
+    passed, after = time.perf_counter() - began, waited_for_cpu_ns()
     share = None if waited is None or after is None else max(0, after - waited) / (passed * NS_PER_S)
-    return Turn(float(mean(found)), share)
+    return Turn(took_ns / steps, share)
+
+
+def _stretch(variant: Variant, most: int, seconds: float) -> Routine[tuple[int, int]]:
+    """Return how many steps followed each other, at most so many or for about so long, and what they took together.
+
+    What comes in between ends a stretch: the step that it interrupts is not counted, and its time neither.
+    """
+    synchronize(variant.device)
+    begin = last = Mark(variant.device)
+    for steps in range(most):
+        returned = yield
+        if returned is Ran.INTERRUPTED:
+            return steps, last.since(begin)
+        last = Mark(variant.device)
+        if last.host_ns - begin.host_ns > seconds * NS_PER_S:
+            break
+    synchronize(variant.device)
+    return steps + 1, time.perf_counter_ns() - begin.host_ns
 
 
 def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
-    """Time whole steps, and what loading takes in them."""
+    """Take whole steps, and tell what loading takes in them."""
     for _ in range(1 + variant.prefetched):
         yield from whole_step()
+    synchronize(variant.device)
     waits = variant.loaders.waits
-    before, steps = len(waits), list[int]()
+    before, steps = len(waits), 0
     began_ns, began = time.time_ns(), time.perf_counter()
     while (passed := time.perf_counter() - began) < seconds or (
         len(waits) - before < batches and passed < _MOST_TIMES * seconds
     ):
-        begin = time.perf_counter_ns()
         returned = yield
-        synchronize(variant.device)
-        if returned is not Ran.INTERRUPTED:
-            steps.append(time.perf_counter_ns() - begin)
+        steps += returned is not Ran.INTERRUPTED
+    synchronize(variant.device)
     found = waits[before:]
     return Loaded(
         began_ns,

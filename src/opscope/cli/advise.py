@@ -3,6 +3,7 @@
 import importlib.util
 import shlex
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -172,7 +173,8 @@ def command(
             for line in foreseen(plan, say):
                 say(line, err=False)
             return
-        document = advise(plan, say)
+        began = time.monotonic()
+        document = advise(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
     emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
     if patch is not None:
         _write_patch(patch, document)

@@ -35,6 +35,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         modules: how many modules it calls from outside of any other.
         parameter_types: floating-point types of their parameters.
         convolutions: how many convolutions they hold.
+        benchmarks_convolutions: whether cuDNN tries out which algorithm is the fastest.
         attention_choices: how many of them offer a choice of attention, as models of transformers do.
         compiled: whether a part of them is compiled already.
         optimizers: their names.
@@ -57,6 +58,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     modules: int
     parameter_types: tuple[str, ...]
     convolutions: int
+    benchmarks_convolutions: bool
     attention_choices: int
     compiled: bool
     optimizers: tuple[str, ...]

@@ -1,12 +1,14 @@
 """The device that a workload runs on, as PyTorch knows it. Needs PyTorch."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.units import NS_PER_MS
 from opscope.record.configuration import DEVICE_NAME
 
 
@@ -36,6 +38,31 @@ def synchronize(device: torch.device) -> None:
     """Wait until a device has done all its work; nothing to wait for on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+class Mark:
+    """A moment: when the host comes by, and when the device's current stream does, which may be later.
+
+    Args:
+        device: the device.
+
+    Attributes:
+        host_ns: when the host came by, by `time.perf_counter_ns`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        if self._event is not None:
+            self._event.record()
+        self.host_ns = time.perf_counter_ns()
+
+    def since(self, earlier: "Mark") -> int:
+        """Return how long after an earlier moment this was, in nanoseconds: on the device, if there is one."""
+        if self._event is None or earlier._event is None:
+            return self.host_ns - earlier.host_ns
+        self._event.synchronize()
+        passed_ms: float = earlier._event.elapsed_time(self._event)
+        return round(passed_ms * NS_PER_MS)
 
 
 @contextmanager

@@ -1,0 +1,157 @@
+"""Changes that only a GPU can take, made in steps that run there: right ones are proven, wrong ones are refused."""
+
+from pathlib import Path
+
+import pytest
+
+from opscope.advise.changes import BY_NAME
+from opscope.advise.comparing import Comparing
+from opscope.advise.messages import Job, Time, Turn
+from opscope.advise.pinning import fastest_cores
+from opscope.advise.session import Session
+from opscope.record.configuration import Configuration
+from tests.command import opscope as command
+
+pytestmark = pytest.mark.gpu
+
+STEPS = '''
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+COUNT = 0
+
+
+def parts(convolves=False, dropout=0.0):
+    torch.manual_seed(0)
+    layers = [part for _ in range(3) for part in (nn.Linear(64, 64), nn.GELU(), nn.Dropout(dropout))]
+    front = [nn.Conv2d(3, 4, 3, padding=1), nn.Flatten(), nn.Linear(256, 64)] if convolves else []
+    model = nn.Sequential(*front, *layers, nn.Linear(64, 10)).cuda()
+    x = torch.randn(16, 3, 8, 8, device="cuda") if convolves else torch.randn(16, 64, device="cuda")
+    return model, x, torch.randint(0, 10, (16,), device="cuda")
+
+
+def training(convolves: bool = False, dropout: float = 0.0):
+    model, x, labels = parts(convolves, dropout)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step():
+        loss = F.cross_entropy(model(x), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def inference():
+    model, x, _ = parts()
+    model.eval()
+
+    def step():
+        with torch.no_grad():
+            return model(x)
+
+    return step
+
+
+def keeping():
+    """Keeps each output, which a graph would overwrite."""
+    model, x, _ = parts()
+    model.eval()
+    kept = {}
+
+    def step():
+        with torch.no_grad():
+            x.mul_(1.01)
+            kept["last"] = kept.get("new")
+            kept["new"] = model(x)
+
+    return step
+
+
+def counting():
+    model, x, _ = parts()
+
+    def step():
+        global COUNT
+        COUNT += 1
+        with torch.no_grad():
+            return model(x * COUNT)
+
+    return step
+'''
+
+
+def proven(source: Path, function: str, *changes: tuple[str, ...], **settings: object) -> dict[tuple[str, ...], object]:
+    """Return for each combination of changes what comparison says of it, without timing anything."""
+    job = Job(configuration=Configuration(f"{source}:{function}", dict(settings)), device="cuda")
+    with Session(job, width=4, timeout_s=100) as session:
+        (worker,) = session.build([job])
+        assert worker.built is not None, worker.broken
+        facts = worker.built.facts
+        for names in changes:
+            assert [BY_NAME[name].refuses(facts) for name in names] == [None] * len(names)
+        said = Comparing(session, job, lambda _: None).proofs(list(changes), facts)
+    return {names: (one.right, one.reason) for names, one in said.items()}
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("steps") / "steps.py"
+    path.write_text(STEPS)
+    return path
+
+
+def test_graphs_and_lower_precision_of_training_are_right(steps: Path) -> None:
+    changes = [
+        ("cuda_graph",),
+        ("fused_optimizer", "cuda_graph"),
+        ("compile", "cuda_graph"),
+        ("compile_reduce_overhead",),
+        ("tf32",),
+        ("autocast_bf16", "cuda_graph"),
+        ("autocast_fp16",),
+    ]
+    found = proven(steps, "training", *changes)
+    assert {names: said for names, said in found.items() if not said[0]} == {}
+
+
+def test_a_graph_draws_other_numbers_in_each_replay(steps: Path) -> None:
+    assert proven(steps, "training", ("cuda_graph",), dropout=0.2)[("cuda_graph",)][0] is True
+
+
+def test_changes_of_convolutions_are_right(steps: Path) -> None:
+    found = proven(steps, "training", ("cudnn_benchmark",), ("channels_last",), convolves=True)
+    assert {names: said for names, said in found.items() if not said[0]} == {}
+
+
+def test_changes_of_inference_are_right(steps: Path) -> None:
+    changes = [("cuda_graph",), ("weights_fp16",), ("weights_bf16", "compile_reduce_overhead"), ("inference_mode",)]
+    found = proven(steps, "inference", *changes)
+    assert {names: said for names, said in found.items() if not said[0]} == {}
+
+
+def test_outputs_that_the_program_keeps_must_not_be_overwritten(steps: Path) -> None:
+    (right, reason) = proven(steps, "keeping", ("compile_reduce_overhead",))[("compile_reduce_overhead",)]
+    assert right is False
+    assert "overwritten" in reason
+
+
+def test_a_step_that_counts_is_no_graph(steps: Path) -> None:
+    done = command("advise", "--dry-run", f"{steps}:counting")
+    assert done.returncode == 0, done.stderr
+    assert "not cuda_graph: the step changes COUNT" in done.stdout
+
+
+def test_threads_are_pinned_while_a_step_is_timed_and_then_free(steps: Path) -> None:
+    job = Job(configuration=Configuration(f"{steps}:training"), device="cuda")
+    pair = fastest_cores()
+    assert pair is not None
+    assert pair[0] != pair[1]
+    with Session(job, width=1, timeout_s=100) as session:
+        (worker,) = session.build([job])
+        turns = [worker.ask(Time(0.05, cores), Turn, 100) for cores in (pair, None)]
+    assert all(one is not None and one.step_ns > 0 for one in turns)
