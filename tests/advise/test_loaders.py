@@ -11,6 +11,7 @@ BEGIN = """
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from opscope.advise.loaders import Loaders
+from opscope.advise.messages import Replay
 torch.manual_seed(0)
 """
 
@@ -44,7 +45,7 @@ assert read[0].key == read[1].key
 def test_batches_are_replayed_as_they_were_and_as_many() -> None:
     run(
         """
-loaders = Loaders(replay=True); loaders.listen()
+loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
 class Rows(Dataset):
     def __len__(self): return 20
     def __getitem__(self, index): return {"x": torch.full((2,), float(index)), "y": index}
@@ -67,7 +68,7 @@ for epoch in range(3):
 def test_loaders_of_one_function_are_not_mixed() -> None:
     run(
         """
-loaders = Loaders(replay=True); loaders.listen()
+loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
 def made(value, size):
     return DataLoader(TensorDataset(torch.full((40, 3), value)), batch_size=size)
 small, large = made(1.0, 2), made(2.0, 4)

@@ -1,5 +1,6 @@
 """Changes that only a GPU can take, made in steps that run there: right ones are proven, wrong ones are refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,27 @@ def counting():
 '''
 
 
+LOADING = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self):
+        self.rows = torch.randn(4096, 2048)
+    def __len__(self):
+        return 1_000_000
+    def __getitems__(self, indices):
+        return self.rows[: 1024]
+
+model = torch.nn.Linear(2048, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for batch in DataLoader(Rows(), batch_size=1024, collate_fn=lambda rows: rows):
+    optimizer.zero_grad()
+    model(batch.to("cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
 def proven(source: Path, function: str, *changes: tuple[str, ...], **settings: object) -> dict[tuple[str, ...], object]:
     """Return for each combination of changes what comparison says of it, without timing anything."""
     job = Job(configuration=Configuration(f"{source}:{function}", dict(settings)), device="cuda")
@@ -144,6 +166,19 @@ def test_a_step_that_counts_is_no_graph(steps: Path) -> None:
     done = command("advise", "--dry-run", f"{steps}:counting")
     assert done.returncode == 0, done.stderr
     assert "not cuda_graph: the step changes COUNT" in done.stdout
+
+
+def test_copies_of_batches_are_found_apart_from_loading(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOADING)
+    done = command("advise", "--only", "input", "--format", "json", str(script))
+    assert done.returncode == 0, done.stderr
+    proof = json.loads(done.stdout)["input"]
+    # Eight megabytes a batch, from memory that is not pinned, for a step of a tenth of a millisecond.
+    assert proof["copies"]["blamed"], proof
+    assert proof["copies"]["from_pinned_ns"] is not None
+    assert "copy" in [one["stage"] for one in proof["stages"]]
+    assert "pinned memory, not waited for" in [one["change"] for one in proof["others"]]
 
 
 def test_threads_are_pinned_while_a_step_is_timed_and_then_free(steps: Path) -> None:

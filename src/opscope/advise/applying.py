@@ -1,7 +1,7 @@
 """How each change is made in a variant."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Final
 
 import torch
@@ -201,6 +201,27 @@ def _threads(share: float, variant: Variant) -> None:
     torch.set_num_threads(max(1, round(torch.get_num_threads() * share)))
 
 
+def _pin(loaders: Loaders) -> None:
+    loaders.pins = True
+
+
+def _copy_without_waiting(_: Variant) -> None:
+    """Have copies from pinned memory not waited for: work of the GPU that needs them comes after them by itself."""
+    for name in ("to", "cuda"):
+        setattr(torch.Tensor, name, _not_waiting(getattr(torch.Tensor, name)))
+
+
+def _not_waiting(copy: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @wraps(copy)
+    def copied(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        decided = "non_blocking" in kwargs or any(isinstance(one, bool) for one in args)
+        if not decided and tensor.device.type == "cpu" and tensor.is_pinned():
+            kwargs["non_blocking"] = True
+        return copy(tensor, *args, **kwargs)
+
+    return copied
+
+
 def _loader_workers(loaders: Loaders) -> None:
     loaders.workers = workers_tried()
 
@@ -225,5 +246,6 @@ APPLYING: Final = {
     "cuda_graph": Applying(lambda variant: variant.capture()),
     "inference_mode": Applying(_inference_mode),
     "half_threads": Applying(partial(_threads, 0.5)),
+    "pinned_memory": Applying(_copy_without_waiting, prepare=_pin),
     "loader_workers": Applying(prepare=_loader_workers),
 }

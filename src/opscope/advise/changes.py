@@ -258,6 +258,17 @@ CHANGES: Final[tuple[Change, ...]] = (
         lines=("torch.set_num_threads(THREADS)",),
     ),
     Change(
+        name=ChangeName.PINNED_MEMORY,
+        slots=("copying",),
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_GPU, _LOADS),
+        lines=(
+            "loader = DataLoader(..., pin_memory=True)",
+            "batch = batch.to(DEVICE, non_blocking=True)  # for each tensor of it",
+        ),
+        caveat="pinned memory is taken from what other programs may use",
+    ),
+    Change(
         name=ChangeName.LOADER_WORKERS,
         slots=("loading",),
         error_class=ErrorClass.EXACT,

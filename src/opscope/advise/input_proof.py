@@ -1,7 +1,7 @@
 """Whether steps wait for their data: batches from memory give the ceiling, and each stage is timed where it happens."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Final
@@ -12,14 +12,15 @@ from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME, workers_tried
 from opscope.advise.measured import least_gain, not_decidable, of_itself, waited_for_others
-from opscope.advise.messages import Job, Load, Loaded
+from opscope.advise.messages import Job, Load, Loaded, Replay
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, Function, Stage
-from opscope.documents.advise import Facts, InputProof, OtherLoading, StageCost
+from opscope.documents.advise import Copies, Facts, InputProof, OtherLoading, StageCost
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
 _TIMED_S: Final = 1.0
+_OF_LOADING: Final = {"loader_workers": "{workers} workers", "pinned_memory": "pinned memory, not waited for"}
 _BATCHES: Final = 16  # a quarter of them is profiled
 
 
@@ -50,14 +51,15 @@ class Proving(Struct):
             AdviseError: one of the processes fails.
         """
         self.say("batches from memory")
-        replayed = replace(self.job, replay=True)
+        on_gpu = facts.device == "cuda"
+        kinds = [Replay.MEMORY, *((Replay.DEVICE, Replay.PINNED) if on_gpu else ())]
         with tempfile.TemporaryDirectory(prefix="opscope-loading-") as folder:
             lines = Path(folder) / "batches.jsonl"
-            jobs = [self.job, self.job, replayed, replace(self.job, stages=str(lines))]
-            if _may_have_more_workers(facts):
-                jobs.append(replace(self.job, changes=("loader_workers",)))
+            jobs = [self.job, self.job, replace(self.job, stages=str(lines))]
+            jobs += [replace(self.job, replay=kind) for kind in kinds]
+            jobs += [replace(self.job, changes=names) for names in _other_loading(facts)]
             workers = self.session.build(jobs)
-            base, twin, memory, staged, *more = workers
+            base, twin, staged, memory, *more = workers
             self._check([base, twin, memory, staged])
             more = [worker for worker in more if worker.broken is None]
             written = [base, twin]
@@ -92,14 +94,20 @@ def _read(lines: Path, since_ns: int) -> list[Fetched]:
     return [one for one in found if one.ended_ns >= since_ns]
 
 
-def _may_have_more_workers(facts: Facts) -> bool:
-    return BY_NAME["loader_workers"].refuses(facts) is None
+def _other_loading(facts: Facts) -> list[tuple[str, ...]]:
+    """Return what may make loading, or copying, faster: changes, and all of them together."""
+    possible = tuple(name for name in _OF_LOADING if BY_NAME[name].refuses(facts) is None)
+    return [*((name,) for name in possible), *([possible] if len(possible) > 1 else [])]
 
 
 def _proof(
     facts: Facts, workers: Sequence[Worker], least: float, loads: Sequence[Loaded], fetched: Sequence[Fetched]
 ) -> InputProof:
-    base, memory, *more = workers
+    base, memory, *others = workers
+    replayed: dict[Replay, Worker] = {
+        worker.job.replay: worker for worker in others if worker.job.replay is not Replay.NOTHING
+    }
+    more = [worker for worker in others if worker.job.replay is Replay.NOTHING]
     loaded = loads[0]
     gain = median_interval(ratios(memory.blocks, base.blocks))
     step, ceiling = median(base.blocks), median(memory.blocks)
@@ -109,12 +117,18 @@ def _proof(
         ceiling_ns=ceiling,
         batches=batches,
         workers=facts.loader_workers,
+        on_gpu=facts.device == "cuda",
         received_ns=median(loaded.received_ns) if facts.loader_workers and loaded.received_ns else 0.0,
         start_ns=sum(loaded.starts_ns) / max(1, len(loaded.waits_ns)),
         fetched=fetched,
     )
     blamed = (gain.low if gain.low is not None else gain.median) > least
-    stages = sorted(loading.stages(), key=lambda one: -one.step_ns)
+    copies = _copies(memory, replayed, least)
+    stages = loading.stages()
+    if copies is not None:
+        stages.append(loading.copying(ceiling - copies.from_device_ns))
+    stages.sort(key=lambda one: -one.step_ns)
+    by_copies = copies is not None and copies.blamed
     return InputProof(
         blamed=blamed,
         step_ns=step,
@@ -126,7 +140,24 @@ def _proof(
         workers=facts.loader_workers,
         batches=batches,
         stages=tuple(stages),
-        others=tuple(_others(loading, stages, base, more)) if blamed else (),
+        others=tuple(_others(loading, stages, base, more)) if blamed or by_copies else (),
+        copies=copies,
+    )
+
+
+def _copies(memory: Worker, replayed: Mapping[Replay, Worker], least: float) -> Copies | None:
+    """Return what copies cost: steps with batches from memory against those with batches that are on the GPU."""
+    there, pinned = replayed.get(Replay.DEVICE), replayed.get(Replay.PINNED)
+    if there is None:
+        return None
+    gain = median_interval(ratios(there.blocks, memory.blocks[-len(there.blocks) :]))
+    return Copies(
+        blamed=(gain.low if gain.low is not None else gain.median) > least,
+        from_device_ns=median(there.blocks),
+        from_pinned_ns=None if pinned is None else median(pinned.blocks),
+        ratio=gain.median,
+        ci_low=gain.low,
+        ci_high=gain.high,
     )
 
 
@@ -135,10 +166,9 @@ def _others(
 ) -> Iterator[OtherLoading]:
     for worker in more:
         gain = median(ratios(worker.blocks, base.blocks[-len(worker.blocks) :]))
-        yield OtherLoading(
-            change=f"{workers_tried()} workers", step_ns=median(worker.blocks), ratio=gain, measured=True
-        )
-    if stages:
+        change = " and ".join(_OF_LOADING[name].format(workers=workers_tried()) for name in worker.job.changes)
+        yield OtherLoading(change=change, step_ns=median(worker.blocks), ratio=gain, measured=True)
+    if stages and stages[0].step_ns > 0:
         step = loading.without(stages[0])
         yield OtherLoading(
             change=f"{stages[0].stage} at no cost", step_ns=step, ratio=loading.step_ns / step, measured=False
@@ -153,6 +183,7 @@ class _Loading(Struct):
         ceiling_ns: the step with batches from memory.
         batches: per step.
         workers: how many load.
+        on_gpu: whether steps run on a GPU, which works while the next batch is loaded.
         received_ns: what taking a batch from a worker costs the process that trains.
         start_ns: what starting workers costs, per batch.
         fetched: single batches.
@@ -162,6 +193,7 @@ class _Loading(Struct):
     ceiling_ns: float
     batches: float
     workers: int
+    on_gpu: bool
     received_ns: float
     start_ns: float
     fetched: Sequence[Fetched]
@@ -198,6 +230,13 @@ class _Loading(Struct):
             found.append(self._stage(Stage.START, self.start_ns, None, shared=False))
         return found
 
+    def copying(self, step_ns: float) -> StageCost:
+        """Return what copies to the GPU cost, as a stage."""
+        step = max(0.0, step_ns)
+        return StageCost(
+            stage=Stage.COPY, batch_ns=step / max(1.0, self.batches), step_ns=step, function=None, file=None, line=None
+        )
+
     def _stage(self, stage: Stage, batch_ns: float, function: Function | None, *, shared: bool) -> StageCost:
         step = batch_ns * self.batches / (max(1, self.workers) if shared else 1)
         placed = function is not None and bool(function.file)
@@ -215,6 +254,11 @@ class _Loading(Struct):
 
         Training is taken to be as fast as with batches from memory: after a wait, caches are cold, which ends with it.
         """
+        if stage.stage is Stage.COPY:
+            return max(1.0, self.step_ns - stage.step_ns)
+        if self.on_gpu and not self.workers:
+            # The GPU works while the host loads: only what the host does longer is waited for.
+            return max(self.ceiling_ns, self.step_ns - stage.step_ns)
         rest = max(0.0, self.fetch_ns - stage.batch_ns) * self.batches
         if not self.workers:
             return self.ceiling_ns + rest

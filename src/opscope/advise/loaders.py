@@ -8,6 +8,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from opscope.advise.messages import Replay
 from opscope.advise.places import Stack, here
 from opscope.advise.seeds import seed
 
@@ -68,19 +70,20 @@ class Loaders:
     Args:
         seeded: whether what a dataset draws depends on the samples' indices alone, and not on which process draws it:
             then batches are the same with workers and without.
-        replay: whether batches come from memory once a few were taken: then loading costs nothing.
+        replay: where batches come from once a few were taken: then loading costs nothing.
 
     Attributes:
         made: the loaders.
         workers: how many workers a loader gets that has fewer; 0 leaves them as they are.
+        pins: whether each loader puts its batches into pinned memory.
         waits: what taking each batch took.
         entering, leaving: called before and after a batch is taken, or an epoch begun.
     """
 
-    def __init__(self, *, seeded: bool = False, replay: bool = False) -> None:
+    def __init__(self, *, seeded: bool = False, replay: Replay = Replay.NOTHING) -> None:
         self._seeded, self._replay = seeded, replay
         self.made: list[Made] = []
-        self.workers = 0
+        self.workers, self.pins = 0, False
         self.waits: list[Wait] = []
         self.entering: list[Callable[[], None]] = []
         self.leaving: list[Callable[[], None]] = []
@@ -124,6 +127,8 @@ class Loaders:
             workers, iterable = given.get("num_workers", 0), isinstance(given["dataset"], IterableDataset)
             if workers < self.workers and not iterable:
                 given["num_workers"], given["persistent_workers"] = self.workers, True
+            if self.pins:
+                given["pin_memory"] = True
             original(*bound.args, **bound.kwargs)
             stack, ready = here(), loader.num_workers * (loader.prefetch_factor or 0)
             key = (*(place.at for place in stack), loader.batch_size, _length(loader), type(loader.dataset))
@@ -155,7 +160,8 @@ class Loaders:
             made = self._of.get(iterator)
             if made is None:
                 return following(iterator)
-            kept = self._kept.setdefault(made.key, []) if self._replay else []
+            replays = self._replay is not Replay.NOTHING
+            kept = self._kept.setdefault(made.key, []) if replays else []
             if len(kept) == _KEPT:
                 batch = _next_of(kept, iterator, made)
             else:
@@ -164,8 +170,8 @@ class Loaders:
                     batch = following(iterator)
                 wall, cpu = time.perf_counter_ns() - began, time.thread_time_ns() - worked
                 self.waits.append(Wait(wall, cpu, self._started.pop(iterator, 0)))
-                if self._replay:
-                    kept.append(_Kept(batch))
+                if replays:
+                    kept.append(_Kept(batch, self._replay))
             made.reads += 1
             return batch
 
@@ -193,9 +199,9 @@ def _next_of(kept: "list[_Kept]", iterator: Any, made: Made) -> Any:
 class _Kept:
     """A batch that is given again and again, each time as it was, whatever the step does to it in place."""
 
-    def __init__(self, batch: Any) -> None:
-        self._batch = tree_map(lambda one: one, batch)  # containers of its own
-        self._tensors = [one for one in tree_leaves(batch) if isinstance(one, torch.Tensor)]
+    def __init__(self, batch: Any, where: Replay) -> None:
+        self._batch = tree_map(partial(_placed, where), batch)  # containers of its own
+        self._tensors = [one for one in tree_leaves(self._batch) if isinstance(one, torch.Tensor)]
         self._versions = [one._version for one in self._tensors]
         self._pristine = [one.clone() for one in self._tensors]
 
@@ -207,6 +213,12 @@ class _Kept:
             if one._version != version
         }
         return tree_map(lambda one: fresh.get(id(one), one), self._batch)
+
+
+def _placed(where: Replay, one: Any) -> Any:
+    if not isinstance(one, torch.Tensor) or where is Replay.MEMORY:
+        return one
+    return one.pin_memory() if where is Replay.PINNED else one.cuda()
 
 
 class _Replayed:

@@ -1,6 +1,7 @@
 """What the parent and the process of a variant say to each other. Needs no PyTorch."""
 
 import os
+from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,15 @@ Values = npt.NDArray[np.float64]
 FIRST_STEPS: Final = 3  # are run before anything is timed: what is compiled is compiled in them
 
 
+class Replay(StrEnum):
+    """Where batches come from, once a few were loaded."""
+
+    NOTHING = "loading"  # as written
+    MEMORY = "memory"
+    PINNED = "pinned memory"  # which a GPU copies from by itself
+    DEVICE = "device"  # nothing is left to be copied
+
+
 class Job(Struct, frozen=True, kw_only=True):
     """A variant to be built.
 
@@ -27,7 +37,7 @@ class Job(Struct, frozen=True, kw_only=True):
         proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.
         rounding: with a reference, names of changes whose arithmetic is simulated.
-        replay: whether batches come from memory once a few were loaded.
+        replay: where batches come from once a few were loaded.
         stages: the file that gets what loading each batch took; empty for none.
         sources: other source for files of the user's, by path: a patch that is tried.
         log: the file that gets what the user's code prints.
@@ -41,7 +51,7 @@ class Job(Struct, frozen=True, kw_only=True):
     proving: bool = False
     reference: bool = False
     rounding: tuple[str, ...] = ()
-    replay: bool = False
+    replay: Replay = Replay.NOTHING
     stages: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     log: str = os.devnull

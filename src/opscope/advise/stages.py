@@ -20,6 +20,7 @@ class Stage(StrEnum):
     COLLATE = "collate"
     SEND = "send"  # from a worker to the process that trains
     START = "start"  # of workers
+    COPY = "copy"  # to the GPU
 
 
 class Function(Struct, frozen=True):

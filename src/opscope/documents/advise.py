@@ -168,6 +168,25 @@ class OtherLoading(Struct, frozen=True, kw_only=True):
     measured: bool
 
 
+class Copies(Struct, frozen=True, kw_only=True):
+    """What copying batches to the GPU costs, found by giving steps batches that are there already.
+
+    Attributes:
+        blamed: whether copies cost time.
+        from_device_ns: the step with batches that are on the GPU, the median.
+        from_pinned_ns: the step with batches in pinned memory, the median; null if that does not run.
+        ratio: how many times as fast steps are with batches on the GPU as with batches from memory.
+        ci_low, ci_high: the 95 % interval of the ratio.
+    """
+
+    blamed: bool
+    from_device_ns: float
+    from_pinned_ns: float | None
+    ratio: float
+    ci_low: float | None
+    ci_high: float | None
+
+
 class InputProof(Struct, frozen=True, kw_only=True):
     """Whether steps wait for their data, found by giving them batches from memory.
 
@@ -183,7 +202,8 @@ class InputProof(Struct, frozen=True, kw_only=True):
         workers: how many workers load; 0 for the process itself.
         batches: how many batches a step takes.
         stages: what loading is made of, the costliest first.
-        others: what other loading gives.
+        others: what other loading, and other copying, gives.
+        copies: what copying batches to the GPU costs; null on a CPU, and where steps need batches that are not there.
     """
 
     blamed: bool
@@ -198,6 +218,7 @@ class InputProof(Struct, frozen=True, kw_only=True):
     batches: float
     stages: tuple[StageCost, ...]
     others: tuple[OtherLoading, ...]
+    copies: Copies | None = None
 
 
 class LargerBatch(Struct, frozen=True, kw_only=True):

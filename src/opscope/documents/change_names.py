@@ -26,6 +26,7 @@ class ChangeName(StrEnum):
     HALF_THREADS = "half_threads"
     ALL_THREADS = "all_threads"
     NO_ANOMALY_DETECTION = "no_anomaly_detection"
+    PINNED_MEMORY = "pinned_memory"
     LOADER_WORKERS = "loader_workers"
 
 

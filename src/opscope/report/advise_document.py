@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from opscope.base.units import format_bytes, format_ns
 from opscope.documents.advise import (
     AdviseDocument,
+    Copies,
     ErrorClass,
     InputProof,
     LargerBatch,
@@ -120,15 +121,31 @@ def _input(proof: InputProof) -> Iterator[Block]:
     if proof.undecided is not None:
         yield Paragraph.of(f"Whether steps wait for their data is {proof.undecided}: {times}")
         return
-    if not proof.blamed:
+    if proof.blamed:
+        yield Paragraph.of(
+            f"Loading costs {format_ns(proof.step_ns - proof.from_memory_ns)} of each step: {times}. A step waits "
+            f"{format_ns(proof.wait_ns)} for its data, which {_who_loads(proof.workers)}."
+        )
+    else:
         yield Paragraph.of(f"Loading is not to blame: {times}. That is no more than the step differs from itself.")
+    if proof.copies is not None:
+        yield Paragraph.of(_said_of_copies(proof.copies, proof.from_memory_ns))
+    if not proof.others:
         return
-    yield Paragraph.of(
-        f"Loading costs {format_ns(proof.step_ns - proof.from_memory_ns)} of each step: {times}. A step waits "
-        f"{format_ns(proof.wait_ns)} for its data, which {_who_loads(proof.workers)}."
-    )
     yield _stage_table(proof)
     yield Bullets(tuple((_other(one),) for one in proof.others))
+
+
+def _said_of_copies(copies: Copies, from_memory_ns: float) -> str:
+    cost = from_memory_ns - copies.from_device_ns
+    if not copies.blamed:
+        return "Copies to the GPU cost no time that can be measured: they are short, or hidden behind its work."
+    pinned = copies.from_pinned_ns
+    from_pinned = "" if pinned is None else f"; from pinned memory a step takes {format_ns(pinned)}"
+    return (
+        f"Copies to the GPU cost {format_ns(cost)} of each step: with batches that are there already it takes "
+        f"{format_ns(copies.from_device_ns)}, {copies.ratio:.2f} times as fast as from memory{from_pinned}."
+    )
 
 
 def _other(one: OtherLoading) -> str:

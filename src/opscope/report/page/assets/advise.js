@@ -76,12 +76,18 @@ function loadingOf(proof) {
     const memory = `${formatNs(proof.from_memory_ns)} with batches from memory, ${formatNs(proof.step_ns)} as written`;
     const ratio = `${times(proof.ratio)} as fast (${between(proof)})`;
     if (proof.undecided) return [el("h3", null, "Loading"), note(`${proof.undecided}; ${memory}: ${ratio}.`)];
-    if (!proof.blamed) return [el("h3", null, "Loading is not to blame"), note(`${memory}: ${ratio}.`)];
+    const cost = `Loading costs ${formatNs(proof.step_ns - proof.from_memory_ns)} of each step`;
+    const waits = proof.blamed ? ` A step waits ${formatNs(proof.wait_ns)} for its data.` : "";
+    const said = [
+        el("h3", null, proof.blamed ? cost : "Loading is not to blame"),
+        note(`${memory}: ${ratio}.${waits}`),
+        proof.copies ? note(copiesOf(proof)) : null,
+    ];
+    if (!proof.others.length) return said;
     return el(
         "div",
         null,
-        el("h3", null, `Loading costs ${formatNs(proof.step_ns - proof.from_memory_ns)} of each step`),
-        note(`${memory}: ${ratio}. A step waits ${formatNs(proof.wait_ns)} for its data.`),
+        said,
         plainTable(
             "stages of loading",
             [
@@ -105,6 +111,14 @@ function loadingOf(proof) {
             ),
         ),
     );
+}
+
+function copiesOf(proof) {
+    const { blamed, from_device_ns: there, from_pinned_ns: pinned, ratio } = proof.copies;
+    if (!blamed) return "Copies to the GPU cost no time that can be measured.";
+    const cost = `Copies to the GPU cost ${formatNs(proof.from_memory_ns - there)} of each step`;
+    const fast = `with batches that are there already it takes ${formatNs(there)}, ${times(ratio)} as fast as from memory`;
+    return `${cost}: ${fast}${pinned === null ? "" : `; from pinned memory ${formatNs(pinned)}`}.`;
 }
 
 const batchesOf = (larger) => [
