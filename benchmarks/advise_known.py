@@ -1,6 +1,6 @@
 """Steps whose best changes are known, for ``opscope advise``: each a function that returns one.
 
-They are those of the first probe of this idea, on one H200: what it found by trying is what `advise.py` is held to.
+They are those of the first probe of this idea, on one H200. What it found is what `advise.py` is held to.
 """
 
 from collections.abc import Callable, Iterator

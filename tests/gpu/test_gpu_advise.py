@@ -94,7 +94,7 @@ class Rows(Dataset):
     def __init__(self):
         self.rows = torch.randn(4096, 2048)
     def __len__(self):
-        return 1_000_000
+        return 1_000_000_000
     def __getitems__(self, indices):
         return self.rows[: 1024]
 

@@ -65,7 +65,10 @@ _IN_FP32 = (lambda facts: "float32" in facts.parameter_types, "no parameter is i
 _NOT_COMPILED = (lambda facts: not facts.compiled, "the model is compiled already")
 _UNFUSED = (lambda facts: facts.unfused_optimizers > 0, "every optimizer is fused already, or cannot be")
 _CONVOLVES = (lambda facts: facts.convolutions > 0, "the model has no convolutions")
-_OFFERS_ATTENTION = (lambda facts: facts.attention_choices > 0, "no model offers a choice of attention")
+_OFFERS_ATTENTION = (
+    lambda facts: facts.attention_choices > 0,
+    "no model offers a choice of attention, and has it written out",
+)
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are set to None already")
 _LOOPING = (lambda facts: facts.looping_optimizers > 0, "no optimizer goes through its parameters one by one")
 _DETECTS_ANOMALIES = (lambda facts: facts.detects_anomalies, "anomaly detection is off")

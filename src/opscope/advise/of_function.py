@@ -97,7 +97,7 @@ class FunctionVariant(Variant):
             if isinstance(value, torch.Tensor)
         ]
         copies = [tensor.detach().clone() for tensor in held]
-        self.interrupted = True
+        self.preparing = True
         try:
             with torch.random.fork_rng(devices=[self.device]), torch.no_grad():
                 with torch.enable_grad():
@@ -105,7 +105,7 @@ class FunctionVariant(Variant):
                 for tensor, copy in zip(held, copies, strict=True):
                     tensor.copy_(copy)
         finally:
-            self.interrupted = False
+            self.preparing = False
 
     def _run(self) -> object:
         if self._graph is None:

@@ -123,7 +123,7 @@ def _listening(
     def heard(call: Callable[..., Any]) -> Callable[..., Any]:
         def hearing(*args: Any, **kwargs: Any) -> Any:
             output = call(*args, **kwargs)
-            if not listens or variant.interrupted:
+            if not listens or variant.interrupted or variant.preparing:
                 return output
             if variant.capturing:
                 in_graph.outputs += [one.detach().clone() for one in tensors_of(output)]
@@ -140,7 +140,7 @@ def _listening(
     for place, optimizer in enumerate(variant.optimizers):
 
         def stepping(stepped: torch.optim.Optimizer, *_: object, place: int = place) -> None:
-            if variant.interrupted:
+            if variant.interrupted or variant.preparing:
                 return
             gradients = _gradients(stepped, place)
             if variant.capturing:

@@ -34,6 +34,7 @@ class Variant(ABC):
         before_step: called before each step.
         notes: what changes remember, by name.
         interrupted: whether what runs now is no part of a step.
+        preparing: whether steps run now that come before a capture, and are undone.
         capturing: whether a step runs now to be captured as a CUDA graph: its work is not done yet.
         loaders: the data loaders of the process.
         places: where in the source all of that is.
@@ -49,7 +50,7 @@ class Variant(ABC):
         self.contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         self.before_step: list[Callable[[], object]] = []
         self.notes: dict[str, int] = {}
-        self.interrupted = self.capturing = False
+        self.interrupted = self.preparing = self.capturing = False
         self.places = Places()
         self._changes: tuple[str, ...] | None = None
         self._read: list[Made] = []  # the loaders that a step takes batches from
@@ -178,7 +179,7 @@ class Variant(ABC):
             parameter_types=tuple(dict.fromkeys(types)),
             convolutions=sum(isinstance(part, torch.nn.modules.conv._ConvNd) for part in parts),
             benchmarks_convolutions=torch.backends.cudnn.benchmark,
-            attention_choices=sum(hasattr(part, "set_attn_implementation") for part in self.tops),
+            attention_choices=sum(_has_attention_written_out(top) for top in self.tops),
             compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
             optimizers=tuple(type(one).__name__ for one in self.optimizers),
             unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),
@@ -192,6 +193,12 @@ class Variant(ABC):
             iterable_loaders=sum(one.iterable for one in self._read),
             prefetched=self.prefetched,
         )
+
+
+def _has_attention_written_out(top: torch.nn.Module) -> bool:
+    """Tell whether a model of transformers computes its attention step by step, and offers others."""
+    chosen = getattr(getattr(top, "config", None), "_attn_implementation", None)
+    return hasattr(top, "set_attn_implementation") and chosen in (None, "eager")
 
 
 def _could_be_fused(optimizer: torch.optim.Optimizer) -> bool:

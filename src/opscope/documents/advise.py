@@ -36,7 +36,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         parameter_types: floating-point types of their parameters.
         convolutions: how many convolutions they hold.
         benchmarks_convolutions: whether cuDNN tries out which algorithm is the fastest.
-        attention_choices: how many of them offer a choice of attention, as models of transformers do.
+        attention_choices: how many of them offer a choice of attention, as models of transformers do, and have it
+            written out.
         compiled: whether a part of them is compiled already.
         optimizers: their names.
         unfused_optimizers: how many of them could be fused and are not.
