@@ -153,7 +153,7 @@ def counter() -> Step:
     labels = torch.randint(0, 10, (64,), device=DEVICE)
 
     def step() -> torch.Tensor:
-        global COUNT
+        global COUNT  # noqa: PLW0603
         for group in optimizer.param_groups:
             group["lr"] = 0.05 * min(1.0, (COUNT + 1) / 20)
         loss = F.cross_entropy(model(batches[COUNT % 3]), labels)

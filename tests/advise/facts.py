@@ -15,6 +15,7 @@ _OF_A_STEP = Facts(
     convolutions=0,
     benchmarks_convolutions=False,
     attention_choices=0,
+    written_attention=(),
     compiled=False,
     optimizers=(),
     unfused_optimizers=0,

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 
+from opscope.advise.attention import written_out
 from opscope.advise.changes import workers_tried
 from opscope.advise.loaders import Loaders
 from opscope.advise.variant import Casting, Variant
@@ -149,6 +150,11 @@ def _sdpa(variant: Variant) -> None:
             variant.notes["attention"] = variant.notes.get("attention", 0) + (before != "sdpa")
 
 
+def _fused_attention(variant: Variant) -> None:
+    for one in written_out(variant.tops):
+        one.fuse()
+
+
 def _took_sdpa(variant: Variant) -> str | None:
     return None if variant.notes.get("attention") else "attention was fused already"
 
@@ -228,6 +234,7 @@ def _loader_workers(loaders: Loaders) -> None:
 
 APPLYING: Final = {
     "sdpa": Applying(_sdpa, _took_sdpa),
+    "fused_attention": Applying(_fused_attention),
     "tf32": Applying(_tf32),
     "weights_bf16": Applying(partial(_weights, torch.bfloat16)),
     "weights_fp16": Applying(partial(_weights, torch.float16)),

@@ -69,6 +69,7 @@ _OFFERS_ATTENTION = (
     lambda facts: facts.attention_choices > 0,
     "no model offers a choice of attention, and has it written out",
 )
+_WRITES_ATTENTION = (lambda facts: bool(facts.written_attention), "no attention is found written out in a module")
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are set to None already")
 _LOOPING = (lambda facts: facts.looping_optimizers > 0, "no optimizer goes through its parameters one by one")
 _DETECTS_ANOMALIES = (lambda facts: facts.detects_anomalies, "anomaly detection is off")
@@ -104,6 +105,17 @@ CHANGES: Final[tuple[Change, ...]] = (
         error_class=ErrorClass.EXACT,
         refuses=_needs(_OFFERS_ATTENTION),
         lines=("model.set_attn_implementation('sdpa')",),
+    ),
+    Change(
+        name=ChangeName.FUSED_ATTENTION,
+        slots=("written attention",),
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_WRITES_ATTENTION),
+        lines=(
+            "y = torch.nn.functional.scaled_dot_product_attention(",
+            "    q, k, v, attn_mask=..., dropout_p=p if self.training else 0.0, scale=...)  # in PLACES",
+        ),
+        caveat="masks are true where something is seen; of a causal one, is_causal=True says the same",
     ),
     Change(
         name=ChangeName.TF32,
@@ -292,7 +304,14 @@ def class_of(changes: Sequence[str]) -> ErrorClass:
 def settings_of(facts: Facts) -> dict[str, str]:
     """Return what stands for the words in capitals in lines of changes."""
     workers, threads = workers_tried(), max(1, facts.threads // 2)
-    return {"device": facts.device, "workers": str(workers), "threads": str(threads), "cores": str(cores())}
+    places = " and in ".join(facts.written_attention)
+    return {
+        "device": facts.device,
+        "workers": str(workers),
+        "threads": str(threads),
+        "cores": str(cores()),
+        "places": places,
+    }
 
 
 def lines_of(changes: Sequence[str], facts: Facts) -> list[str]:

@@ -11,24 +11,24 @@ Names = tuple[str, ...]
 # Combinations that were the best of many workloads: what each part saves shows only with the others. They come before
 # what is tried alone, as time may be up before all is tried.
 _RECIPES: Final[tuple[Names, ...]] = (
-    ("sdpa", "tf32", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "weights_fp16", "compile_reduce_overhead"),
+    ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
+    ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
+    ("sdpa", "fused_attention", "weights_fp16", "compile_reduce_overhead"),
     ("fused_optimizer", "cuda_graph"),
-    ("sdpa", "tf32", "compile", "cuda_graph", "fused_optimizer"),
-    ("sdpa", "autocast_bf16", "compile", "cuda_graph", "fused_optimizer"),
-    ("sdpa", "weights_fp16", "compile", "cuda_graph"),
+    ("sdpa", "fused_attention", "tf32", "compile", "cuda_graph", "fused_optimizer"),
+    ("sdpa", "fused_attention", "autocast_bf16", "compile", "cuda_graph", "fused_optimizer"),
+    ("sdpa", "fused_attention", "weights_fp16", "compile", "cuda_graph"),
     ("autocast_bf16", "channels_last", "compile"),
 )
 # Those that are the best where captured graphs are not to be had, or fail.
 _LATER_RECIPES: Final[tuple[Names, ...]] = (
-    ("sdpa", "compile"),
+    ("sdpa", "fused_attention", "compile"),
     ("tf32", "compile", "fused_optimizer"),
     ("autocast_bf16", "compile", "fused_optimizer"),
     ("weights_bf16", "compile"),
     ("compile", "fused_optimizer"),
-    ("sdpa", "weights_bf16", "compile_reduce_overhead"),
-    ("sdpa", "compile_reduce_overhead"),
+    ("sdpa", "fused_attention", "weights_bf16", "compile_reduce_overhead"),
+    ("sdpa", "fused_attention", "compile_reduce_overhead"),
     ("channels_last", "compile"),
 )
 _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken

@@ -38,6 +38,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         benchmarks_convolutions: whether cuDNN tries out which algorithm is the fastest.
         attention_choices: how many of them offer a choice of attention, as models of transformers do, and have it
             written out.
+        written_attention: the modules that compute attention step by step, each class once, with file and line.
         compiled: whether a part of them is compiled already.
         optimizers: their names.
         unfused_optimizers: how many of them could be fused and are not.
@@ -61,6 +62,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     convolutions: int
     benchmarks_convolutions: bool
     attention_choices: int
+    written_attention: tuple[str, ...]
     compiled: bool
     optimizers: tuple[str, ...]
     unfused_optimizers: int

@@ -8,6 +8,7 @@ class ChangeName(StrEnum):
     """The changes that are tried; docs/guides/advise.md has a row for each."""
 
     SDPA = "sdpa"
+    FUSED_ATTENTION = "fused_attention"
     TF32 = "tf32"
     WEIGHTS_BF16 = "weights_bf16"
     WEIGHTS_FP16 = "weights_fp16"

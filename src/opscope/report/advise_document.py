@@ -68,7 +68,9 @@ def _summary(document: AdviseDocument) -> Iterator[Inline]:
         f"As written: {format_ns(document.baseline_ns)} a step on {document.device}; the same code in another process "
         f"was {low:.2f} to {high:.2f} times as fast",
     )
-    yield (f"{document.processes} processes in {document.seconds:.0f} s, timed in turns of steps that follow each other",)
+    yield (
+        f"{document.processes} processes in {document.seconds:.0f} s, timed in turns of steps that follow each other",
+    )
     if document.unfinished is not None:
         yield (f"Not everything was done: {document.unfinished}",)
 

@@ -1,0 +1,328 @@
+"""Attention that is written out in a module's forward, found in its traced graph and computed by one fused operator.
+
+What is looked for is ``softmax(q @ k.T * scale + mask) @ v``, with or without scale, mask and dropout, as products of
+matrices or as ``einsum``. Nothing else of the module changes, and nothing in its class: the new forward is the
+instance's own.
+"""
+
+import inspect
+import itertools
+import math
+import operator
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (as PyTorch's own documents name it)
+from msgspec import Struct
+from torch import fx, nn
+
+_SOFTMAX: Final = (torch.softmax, F.softmax, "softmax")
+_PRODUCTS: Final = (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm")
+_SUMS: Final = (operator.add, torch.add, "add")
+_FACTORS: Final = (operator.mul, torch.mul, "mul")
+_QUOTIENTS: Final = (operator.truediv, torch.div, torch.true_divide, "div")
+_FILLS: Final = (torch.masked_fill, "masked_fill")
+_LEAST_HIDDEN: Final = -1e4  # what masks fill in for "not seen": -inf, or a number whose exponential is zero
+_LAST: Final = (-1, 3)  # dimensions that softmax sums over: the last one, of four
+
+
+class WrittenOut(Struct, frozen=True):
+    """A module whose forward computes attention step by step.
+
+    Attributes:
+        module: the module.
+        forward: a function of the module and its inputs that computes the same with the fused operator.
+        count: how many attentions that are.
+    """
+
+    module: nn.Module
+    forward: Callable[..., Any]
+    count: int
+
+    @property
+    def place(self) -> str:
+        """Where its source is, for people: class, file and line."""
+        code = type(self.module).forward.__code__
+        return f"{type(self.module).__name__}, {code.co_filename}:{code.co_firstlineno}"
+
+    def fuse(self) -> None:
+        """Have the module computed by the fused operator from now on."""
+        self.module.forward = types.MethodType(self.forward, self.module)
+
+
+def written_out(tops: Sequence[nn.Module]) -> list[WrittenOut]:
+    """Return the modules inside of some, themselves among them, that compute attention step by step."""
+    parts = dict.fromkeys(part for top in tops for part in top.modules())
+    found = (_fused(part) for part in parts if _may_compute_attention(part))
+    return [one for one in found if one is not None]
+
+
+def _may_compute_attention(module: nn.Module) -> bool:
+    """Tell, without tracing it, whether a module's own forward may: it is the user's, and says "softmax"."""
+    forward = type(module).forward
+    if type(module).__module__.startswith("torch.") or "forward" in vars(module):
+        return False
+    code = getattr(forward, "__code__", None)
+    names = () if code is None else (*code.co_names, *(name for name, _ in module.named_children()))
+    return any("softmax" in name.lower() for name in names) or any(
+        isinstance(child, nn.Softmax) for child in module.children()
+    )
+
+
+class _Tracer(fx.Tracer):  # type: ignore[misc]
+    """Traces a module's own forward alone: the modules in it are called as they are."""
+
+    proxy_buffer_attributes = True  # masks are buffers, of which as much is taken as the input is long
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002 (as PyTorch calls it)
+        return True
+
+
+def _fused(module: nn.Module) -> WrittenOut | None:
+    """Return a module with its attention fused; None where it cannot be traced, or computes none."""
+    parameters = inspect.signature(type(module).forward).parameters.values()
+    # An input that is None by default is taken to be None: where it is not, what was traced says so.
+    absent = {one.name: None for one in parameters if one.default is None}
+    try:
+        graph = _Tracer().trace(module, concrete_args=absent)
+    except Exception:  # whatever the user's code does with what stands for a tensor
+        return None
+    children = dict(module.named_modules())
+    count = sum(_fuse_at(node, graph, children) for node in list(graph.nodes) if _is_softmax(node, children))
+    if not count:
+        return None
+    code = graph.python_code("self")
+    names: dict[str, Any] = dict(code.globals)
+    exec(compile(code.src, "<attention, fused>", "exec"), names)  # what PyTorch wrote of the user's own code
+    return WrittenOut(module, names["forward"], count)
+
+
+# ---------------------------------------------------------------- what is looked for
+
+
+class _Scores(Struct):
+    """What softmax is taken of.
+
+    Attributes:
+        query, key: what is multiplied, the key not transposed.
+        scale: the product is multiplied by; a number, or a node that is one.
+        hidden: where it is true, nothing is seen; None without.
+        added: what is added to the product; None without.
+    """
+
+    query: fx.Node
+    key: fx.Node
+    scale: float | fx.Node = 1.0
+    hidden: fx.Node | None = None
+    added: fx.Node | None = None
+
+
+def _is(node: object, kinds: Sequence[object]) -> bool:
+    return isinstance(node, fx.Node) and node.op in ("call_function", "call_method") and node.target in kinds
+
+
+def _is_softmax(node: fx.Node, children: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        child = children.get(str(node.target))
+        return isinstance(child, nn.Softmax) and child.dim in _LAST
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    return _is(node, _SOFTMAX) and dim in _LAST and node.kwargs.get("dtype") is None
+
+
+def _fuse_at(softmax: fx.Node, graph: fx.Graph, children: dict[str, nn.Module]) -> bool:
+    """Replace one attention around a softmax; tell whether there is one."""
+    weights, dropout = softmax, None
+    if (after := _only_user(weights)) is not None and (dropout := _dropout(after, children)) is not None:
+        weights = after
+    product = _only_user(weights)
+    if product is None or not isinstance(softmax.args[0], fx.Node):
+        return False
+    with graph.inserting_before(product):
+        writer = _Writer(graph)
+        scores = _scores(softmax.args[0], writer)
+        values = None if scores is None else _values_of(product, weights, writer)
+        if scores is None or values is None:
+            return False
+        value, shape = values
+        attended = graph.call_function(
+            F.scaled_dot_product_attention,
+            (scores.query, scores.key, value),
+            {
+                "attn_mask": writer.mask(scores),
+                "dropout_p": 0.0 if dropout is None else dropout(writer),
+                "scale": scores.scale,
+            },
+        )
+        product.replace_all_uses_with(shape(attended))
+    _erase(graph, product)
+    return True
+
+
+def _erase(graph: fx.Graph, node: fx.Node) -> None:
+    """Take a node out that nobody uses, and whatever was computed for it alone."""
+    if node.users or node.op == "placeholder":
+        return
+    inputs = node.all_input_nodes
+    graph.erase_node(node)
+    for one in inputs:
+        _erase(graph, one)
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _dropout(node: fx.Node, children: dict[str, nn.Module]) -> "Callable[[_Writer], Any] | None":
+    """Return what gives a dropout's probability; None where a node is no dropout."""
+    if node.op == "call_module" and isinstance(children.get(str(node.target)), nn.Dropout):
+        return lambda writer: writer.graph.call_function(_probability, (writer.graph.get_attr(str(node.target)),))
+    if _is(node, (F.dropout, torch.dropout)):
+        given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+        p, training = given.get("p", 0.5), given.get("training", True)
+        if isinstance(training, bool) and isinstance(p, float | int):
+            return lambda _: float(p) if training else 0.0
+    return None
+
+
+def _probability(dropout: nn.Dropout) -> float:
+    return dropout.p if dropout.training else 0.0
+
+
+def _scores(node: fx.Node, writer: "_Writer") -> _Scores | None:
+    """Read what softmax is taken of: a mask at most, then a scale at most, then a product."""
+    hidden = added = None
+    if _is(node, _FILLS):
+        inner, hidden, value = _arguments(node, ("self", "mask", "value"))
+        if not isinstance(value, float | int) or value > _LEAST_HIDDEN:
+            return None
+        node = inner
+    elif _is(node, _SUMS):
+        given = [one for one in node.args if isinstance(one, fx.Node)]
+        product = next((one for one in given if _scaled_product(one, writer) is not None), None)
+        if len(given) != 2 or len(node.args) != 2 or node.kwargs or product is None:
+            return None
+        added = next(one for one in given if one is not product)
+        node = product
+    found = _scaled_product(node, writer)
+    if found is not None:
+        found.hidden, found.added = hidden, added
+    return found
+
+
+def _arguments(node: fx.Node, names: Sequence[str]) -> list[Any]:
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return [given.get(name) for name in names]
+
+
+def _scaled_product(node: object, writer: "_Writer") -> _Scores | None:
+    scale: Any = 1.0
+    if _is(node, (*_FACTORS, *_QUOTIENTS)) and len(node.args) == 2 and not node.kwargs:  # type: ignore[attr-defined]
+        one, other = node.args  # type: ignore[attr-defined]
+        if _is(node, _FACTORS) and _is_number(one):
+            one, other = other, one
+        if not _is_number(other):
+            return None
+        scale = other if _is(node, _FACTORS) else writer.inverse(other)
+        node = one
+    if _is(node, _PRODUCTS) and len(node.args) == 2:  # type: ignore[attr-defined]
+        query, transposed = node.args  # type: ignore[attr-defined]
+        return _Scores(query, writer.swapped(transposed), scale)
+    if (letters := _einsum(node)) is not None:
+        (of_query, of_key, out), (query, key) = letters, node.args[1:]  # type: ignore[attr-defined]
+        inner = set(of_query) & set(of_key) - set(out)
+        batch, row, column = out[:-2], out[-2], out[-1]
+        if len(inner) == 1 and row in of_query and column in of_key and set(batch) == set(of_query) & set(out) - {row}:
+            (depth,) = inner
+            return _Scores(
+                writer.ordered(query, of_query, batch + row + depth),
+                writer.ordered(key, of_key, batch + column + depth),
+                scale,
+            )
+    return None
+
+
+def _values_of(
+    product: fx.Node, weights: fx.Node, writer: "_Writer"
+) -> tuple[fx.Node, Callable[[fx.Node], fx.Node]] | None:
+    """Return the values that weights are multiplied with, and what gives the result the shape that is expected."""
+    if (
+        _is(product, _PRODUCTS)
+        and len(product.args) == 2
+        and product.args[0] is weights
+        and isinstance(product.args[1], fx.Node)
+    ):
+        return product.args[1], lambda attended: attended
+    if (letters := _einsum(product)) is not None and product.args[1] is weights:
+        of_weights, of_values, out = letters
+        batch, row, column = of_weights[:-2], of_weights[-2], of_weights[-1]
+        depth = "".join(set(out) - set(of_weights))
+        if len(depth) == 1 and set(of_values) == {*batch, column, depth} and set(out) == {*batch, row, depth}:
+            values = writer.ordered(product.args[2], of_values, batch + column + depth)
+            return values, lambda attended: writer.ordered(attended, batch + row + depth, out)
+    return None
+
+
+def _einsum(node: object) -> tuple[str, str, str] | None:
+    """Return the letters of two operands and of the result; None where a node is no product of two by letters."""
+    if not _is(node, (torch.einsum,)) or len(node.args) != 3 or not isinstance(node.args[0], str):  # type: ignore[attr-defined]
+        return None
+    operands, _, out = node.args[0].replace(" ", "").partition("->")  # type: ignore[attr-defined]
+    first, _, second = operands.partition(",")
+    letters = (first, second, out)
+    plain = all(part.isalpha() and len(set(part)) == len(part) for part in letters)
+    return letters if plain and len(out) == len(first) else None
+
+
+def _is_number(value: object) -> bool:
+    """Tell whether a value is a number, or a node that is computed of numbers and sizes alone."""
+    if not isinstance(value, fx.Node):
+        return isinstance(value, int | float)
+    if value.op == "call_method":
+        return value.target in ("size", "dim") and bool(value.args[1:] or value.kwargs)
+    if value.op != "call_function":
+        return False
+    if value.target is operator.getitem:
+        of = value.args[0]
+        return isinstance(of, fx.Node) and (of.target == "size" or (of.target is getattr and of.args[1] == "shape"))
+    is_arithmetic = getattr(value.target, "__module__", "") in ("_operator", "math", "builtins")
+    return is_arithmetic and value.target is not getattr and all(map(_is_number, itertools.chain(value.args)))
+
+
+class _Writer(Struct):
+    """Writes what the fused operator needs into a graph."""
+
+    graph: fx.Graph
+
+    def swapped(self, transposed: fx.Node) -> fx.Node:
+        """Return a key of which only the transposed one is there."""
+        if _is(transposed, ("transpose", torch.transpose)) and set(transposed.args[1:]) in ({-1, -2}, {2, 3}):
+            return transposed.args[0]
+        return self.graph.call_method("transpose", (transposed, -2, -1))
+
+    def ordered(self, node: Any, letters: str, wanted: str) -> fx.Node:
+        """Return a tensor with its dimensions in another order."""
+        if letters == wanted:
+            return node
+        return self.graph.call_method("permute", (node, *map(letters.index, wanted)))
+
+    def inverse(self, number: float | fx.Node) -> float | fx.Node:
+        """Return one over a number."""
+        if isinstance(number, fx.Node):
+            return self.graph.call_function(operator.truediv, (1.0, number))
+        return 1.0 / number if number else math.inf
+
+    def mask(self, scores: _Scores) -> fx.Node | None:
+        """Return the mask as the operator takes it: true where something is seen, or what is added to scores."""
+        if scores.hidden is not None:
+            return self.graph.call_function(_seen, (scores.hidden,))
+        return None if scores.added is None else self.graph.call_function(_added, (scores.added, scores.query))
+
+
+def _seen(hidden: torch.Tensor) -> torch.Tensor:
+    return torch.logical_not(hidden)
+
+
+def _added(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    return mask.to(query.dtype)

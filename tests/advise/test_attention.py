@@ -1,0 +1,184 @@
+"""Attention that is written out: found in the forms that people write, computed the same by the fused operator."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (as everybody writes it)
+from torch import nn
+
+from opscope.advise.attention import written_out
+
+BATCH, LENGTH, HEADS, DEPTH = 2, 7, 3, 4
+WIDTH = HEADS * DEPTH
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.scale = DEPTH**-0.5
+        self.dropout, self.normalised = nn.Dropout(0.1), nn.Softmax(dim=-1)
+        self.temperature = nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("tril", torch.tril(torch.ones(16, 16)).view(1, 1, 16, 16))
+
+    def parts(self, x: torch.Tensor) -> Any:
+        b, t, c = x.size()
+        q, k, v = self.qkv(x).split(c, dim=2)
+        return (one.view(b, t, HEADS, c // HEADS).transpose(1, 2) for one in (q, k, v))
+
+    def merged(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.size()
+        return self.out(y.transpose(1, 2).contiguous().view(b, t, c))
+
+
+class Causal(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _, t, _ = x.size()
+        q, k, v = self.parts(x)
+        weights = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        weights = weights.masked_fill(self.tril[:, :, :t, :t] == 0, float("-inf"))
+        weights = self.dropout(F.softmax(weights, dim=-1))
+        return self.merged(weights @ v, x)
+
+
+class Plain(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        weights = self.normalised(torch.matmul(q, k.transpose(2, 3)) / math.sqrt(DEPTH))
+        return self.merged(torch.matmul(weights, v), x)
+
+
+class Scaled(Base):
+    def forward(self, x: torch.Tensor, mask: Any = None) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        weights = self.scale * q.matmul(k.mT)
+        if mask is not None:
+            weights = weights + mask
+        return self.merged(F.dropout(weights.softmax(-1), 0.0, self.training) @ v, x)
+
+
+class Added(Base):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        weights = torch.softmax((q * self.scale) @ k.transpose(-1, -2) + mask, dim=-1)
+        return self.merged(weights @ v, x)
+
+
+class Einsum(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, HEADS, c // HEADS).unbind(2)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / (c // HEADS) ** 0.5
+        y = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(dim=-1), v)
+        return self.out(y.reshape(b, t, c))
+
+
+class Unscaled(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        return self.merged(torch.softmax(q @ k.transpose(-2, -1), -1) @ v, x)
+
+
+FORMS: dict[str, Callable[[], Base]] = {one.__name__: one for one in (Causal, Plain, Scaled, Added, Einsum, Unscaled)}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_fused_operator_computes_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    module = FORMS[name]()
+    module.dropout.p = 0.0
+    x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
+    inputs = (x, torch.randn(1, 1, LENGTH, LENGTH)) if name == "Added" else (x,)
+    wanted = module(*inputs)
+    (gradient,) = torch.autograd.grad(wanted.square().sum(), x)
+    (found,) = written_out([nn.Sequential(module)])
+    assert found.count == 1
+    assert f"{name}, {__file__}:" in found.place
+    with torch.profiler.profile() as profile:
+        found.fuse()
+        fused = module(*inputs)
+    assert "aten::scaled_dot_product_attention" in {event.key for event in profile.key_averages()}
+    torch.testing.assert_close(fused, wanted)
+    torch.testing.assert_close(torch.autograd.grad(fused.square().sum(), x)[0], gradient)
+    # Other sizes, another type: nothing of the traced inputs is in it.
+    if name != "Added":
+        assert module.double()(torch.randn(1, LENGTH + 2, WIDTH, dtype=torch.float64)).dtype is torch.float64
+    assert written_out([module]) == []  # it is fused
+
+
+def test_dropout_of_the_weights_stays() -> None:
+    torch.manual_seed(0)
+    module = Causal()
+    module.dropout.p = 0.5
+    (found,) = written_out([module])
+    found.fuse()
+    x = torch.randn(BATCH, LENGTH, WIDTH)
+    assert not torch.equal(module(x), module(x))
+    module.eval()
+    assert torch.equal(module(x), module(x))
+
+
+class Returned(Base):
+    """Returns the weights, which the fused operator does not know."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v = self.parts(x)
+        weights = torch.softmax(q @ k.transpose(-2, -1), dim=-1)
+        return weights @ v, weights
+
+
+class OverQueries(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        return torch.softmax(q @ k.transpose(-2, -1), dim=-2) @ v
+
+
+class Learned(Base):
+    """Scales by a parameter, which the fused operator takes no gradient of."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        return torch.softmax(q @ k.transpose(-2, -1) * self.temperature, dim=-1) @ v
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.layer(x), dim=-1)
+
+
+class Lightly(Base):
+    """Masks with a number that is seen through."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        weights = (q @ k.transpose(-2, -1)).masked_fill(self.tril[:, :, :LENGTH, :LENGTH] == 0, -1.0)
+        return torch.softmax(weights, dim=-1) @ v
+
+
+class Branching(Base):
+    """Cannot be traced."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        weights = torch.softmax(q @ k.transpose(-2, -1), dim=-1)
+        return weights @ v if x.mean() > 0 else x
+
+
+@pytest.mark.parametrize("module", [Returned, OverQueries, Learned, Classifier, Lightly, Branching])
+def test_what_is_no_such_attention_is_left_alone(module: Callable[[], nn.Module]) -> None:
+    assert written_out([module()]) == []
+
+
+def test_an_input_that_was_taken_to_be_absent_is_not_ignored() -> None:
+    module = Scaled()
+    (found,) = written_out([module])
+    found.fuse()
+    with pytest.raises(AssertionError):
+        module(torch.randn(BATCH, LENGTH, WIDTH), torch.zeros(1))
