@@ -16,6 +16,7 @@ _OF_A_STEP = Facts(
     benchmarks_convolutions=False,
     attention_choices=0,
     written_attention=(),
+    odd_products=0,
     compiled=False,
     optimizers=(),
     unfused_optimizers=0,

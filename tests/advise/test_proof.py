@@ -53,6 +53,21 @@ def keeps():
 
     return step
 
+def vocabulary():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 1001))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    x, y = torch.randn(8, 16), torch.randint(0, 1001, (8,))
+
+    def step():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
 def updated():
     torch.manual_seed(0)
     model, x = torch.nn.Linear(16, 4), torch.randn(8, 16)
@@ -249,6 +264,16 @@ def test_outputs_that_only_a_change_holds_may_be_overwritten(target: Callable[[s
     assert found.overwritten
     assert not written.held
     assert judged(found, written, reference, [], "it").right
+
+
+def test_padded_products_are_the_same(target: Callable[[str], Configuration]) -> None:
+    configuration = target("vocabulary")
+    written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
+    found = recorded(configuration, APPLYING["padded_products"].apply)
+    assert observed(configuration).facts.odd_products == 1
+    assert observed(target("infer")).facts.odd_products == 0
+    assert judged(found, written, reference, [], "it").right
+    assert found.state.keys() == written.state.keys()
 
 
 def test_what_comes_between_steps_is_not_compiled(target: Callable[[str], Configuration]) -> None:

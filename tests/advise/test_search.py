@@ -23,7 +23,10 @@ def test_every_change_can_be_made_and_says_what_to_write() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     refused = {change.name for change in CHANGES if change.refuses(FACTS) is not None}
     training = {"fused_optimizer", "foreach_optimizer", "set_to_none", "no_anomaly_detection", "autocast_fp16"}
-    assert refused == training | {"half_threads", "all_threads", "loader_workers", "pinned_memory"}
+    assert refused == training | {"half_threads", "all_threads", "loader_workers", "pinned_memory"} | {
+        "fused_attention",
+        "padded_products",
+    }
 
 
 def test_first_known_combinations_then_each_alone() -> None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from opscope.advise.attention import written_out
 from opscope.advise.changes import workers_tried
 from opscope.advise.loaders import Loaders
+from opscope.advise.padding import pad_products
 from opscope.advise.variant import Casting, Variant
 from opscope.base.threads import cores
 
@@ -241,6 +242,7 @@ APPLYING: Final = {
     "autocast_bf16": Applying(partial(_autocast, torch.bfloat16)),
     "autocast_fp16": Applying(_autocast_and_scale),
     "channels_last": Applying(_channels_last),
+    "padded_products": Applying(lambda variant: pad_products(variant.tops)),
     "cudnn_benchmark": Applying(_benchmark_convolutions),
     "fused_optimizer": Applying(_fused),
     "foreach_optimizer": Applying(_foreach),

@@ -70,6 +70,7 @@ _OFFERS_ATTENTION = (
     "no model offers a choice of attention, and has it written out",
 )
 _WRITES_ATTENTION = (lambda facts: bool(facts.written_attention), "no attention is found written out in a module")
+_ODD_PRODUCTS = (lambda facts: facts.odd_products > 0, "all large products have multiples of eight columns")
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are set to None already")
 _LOOPING = (lambda facts: facts.looping_optimizers > 0, "no optimizer goes through its parameters one by one")
 _DETECTS_ANOMALIES = (lambda facts: facts.detects_anomalies, "anomaly detection is off")
@@ -172,6 +173,17 @@ CHANGES: Final[tuple[Change, ...]] = (
             "model = model.to(memory_format=torch.channels_last)",
             "images = images.to(memory_format=torch.channels_last)",
         ),
+    ),
+    Change(
+        name=ChangeName.PADDED_PRODUCTS,
+        slots=("padding",),
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_GPU, _ODD_PRODUCTS),
+        lines=(
+            "padded = -(-columns // 64) * 64  # of a head's weight and bias, with zeros",
+            "logits = F.linear(x, F.pad(head.weight, (0, 0, 0, padded - columns)), ...)[..., :columns]",
+        ),
+        caveat="a weight that is made with as many rows from the beginning needs no padding in each step",
     ),
     Change(
         name=ChangeName.CUDNN_BENCHMARK,

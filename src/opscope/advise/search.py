@@ -27,6 +27,7 @@ _LATER_RECIPES: Final[tuple[Names, ...]] = (
     ("autocast_bf16", "compile", "fused_optimizer"),
     ("weights_bf16", "compile"),
     ("compile", "fused_optimizer"),
+    ("sdpa", "fused_attention", "autocast_bf16", "padded_products", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "weights_bf16", "compile_reduce_overhead"),
     ("sdpa", "fused_attention", "compile_reduce_overhead"),
     ("channels_last", "compile"),

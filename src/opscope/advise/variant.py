@@ -11,6 +11,7 @@ from msgspec import Struct
 from opscope.advise.attention import written_out
 from opscope.advise.found import Observed, Reached, RootCall, changed_state, observed_step
 from opscope.advise.loaders import Loaders, Made
+from opscope.advise.padding import odd_products
 from opscope.advise.places import Places, Stack
 from opscope.advise.routine import Routine, T
 from opscope.documents.advise import Facts
@@ -182,6 +183,7 @@ class Variant(ABC):
             benchmarks_convolutions=torch.backends.cudnn.benchmark,
             attention_choices=sum(_has_attention_written_out(top) for top in self.tops),
             written_attention=tuple(dict.fromkeys(one.place for one in written_out(self.tops))),
+            odd_products=len(odd_products(self.tops)),
             compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
             optimizers=tuple(type(one).__name__ for one in self.optimizers),
             unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),

@@ -39,6 +39,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         attention_choices: how many of them offer a choice of attention, as models of transformers do, and have it
             written out.
         written_attention: the modules that compute attention step by step, each class once, with file and line.
+        odd_products: how many large products, such as those with a vocabulary, have a number of columns that is no
+            multiple of eight.
         compiled: whether a part of them is compiled already.
         optimizers: their names.
         unfused_optimizers: how many of them could be fused and are not.
@@ -63,6 +65,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     benchmarks_convolutions: bool
     attention_choices: int
     written_attention: tuple[str, ...]
+    odd_products: int
     compiled: bool
     optimizers: tuple[str, ...]
     unfused_optimizers: int

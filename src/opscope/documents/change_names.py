@@ -15,6 +15,7 @@ class ChangeName(StrEnum):
     AUTOCAST_BF16 = "autocast_bf16"
     AUTOCAST_FP16 = "autocast_fp16"
     CHANNELS_LAST = "channels_last"
+    PADDED_PRODUCTS = "padded_products"
     CUDNN_BENCHMARK = "cudnn_benchmark"
     FUSED_OPTIMIZER = "fused_optimizer"
     FOREACH_OPTIMIZER = "foreach_optimizer"
