@@ -2,7 +2,7 @@
 
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, fit_together, in_order
-from opscope.advise.search import best_of, first_tries, second_tries
+from opscope.advise.search import best_of, first_tries, second_tries, without_broken
 from opscope.advise.simulated import rounding
 from opscope.documents.advise import ErrorClass
 from tests.advise.facts import facts
@@ -32,7 +32,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_first_known_combinations_then_each_alone() -> None:
     possible = [change.name for change in CHANGES if change.refuses(FACTS) is None]
     tries, alone = first_tries(possible), [name for name in possible if name != "compile_max_autotune"]
-    assert [names for names in tries if len(names) == 1] == [(name,) for name in alone]
+    assert {names for names in tries if len(names) == 1} == {(name,) for name in alone}
     assert not any("compile_max_autotune" in names for names in tries)  # it takes minutes
     # What is most often the best comes first, as time may be up before all is tried.
     assert tries.index(("sdpa", "tf32", "compile_reduce_overhead")) < tries.index(("tf32",))
@@ -40,6 +40,13 @@ def test_first_known_combinations_then_each_alone() -> None:
     assert len(set(tries)) == len(tries)
     assert all(fit_together(names) and names == in_order(names) for names in tries)
     assert first_tries(["compile"]) == [("compile",)]
+
+
+def test_what_fails_alone_is_left_out_of_the_rest() -> None:
+    tries = [("sdpa",), ("sdpa", "tf32"), ("tf32",), ("sdpa", "compile"), ("compile",)]
+    assert without_broken(tries, {"sdpa"}) == [("sdpa",), ("tf32",), ("compile",)]
+    assert without_broken(tries, set()) == tries
+    assert without_broken([("sdpa", "tf32")], {"sdpa", "tf32"}) == []
 
 
 def test_the_best_of_each_class_is_the_shortest_of_the_fastest() -> None:

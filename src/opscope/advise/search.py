@@ -1,6 +1,6 @@
 """Which changes are tried together: all alone, known combinations, then what lies around the best."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from opscope.advise.changes import BY_NAME, class_of, fit_together, in_order
@@ -20,6 +20,8 @@ _RECIPES: Final[tuple[Names, ...]] = (
     ("sdpa", "fused_attention", "weights_fp16", "compile", "cuda_graph"),
     ("autocast_bf16", "channels_last", "compile"),
 )
+# Alone they take seconds, and tell whether these recipes run.
+_IN_MANY_RECIPES: Final = ("sdpa", "fused_attention")
 # Those that are the best where captured graphs are not to be had, or fail.
 _LATER_RECIPES: Final[tuple[Names, ...]] = (
     ("sdpa", "fused_attention", "compile"),
@@ -43,7 +45,19 @@ def first_tries(possible: Sequence[str]) -> list[Names]:
     )
     alone = [(name,) for name in possible if BY_NAME[name].alone]
     several = [names for names in first if len(names) > 1]
-    return list(dict.fromkeys([*several, *alone, *(names for names in later if len(names) > 1)]))
+    in_many = [(name,) for name in _IN_MANY_RECIPES if name in possible]
+    return list(dict.fromkeys([*in_many, *several, *alone, *(names for names in later if len(names) > 1)]))
+
+
+def without_broken(tries: Sequence[Names], broken: Collection[str]) -> list[Names]:
+    """Return what is to be tried with changes left out that fail alone, or change nothing.
+
+    Args:
+        tries: combinations, those that were tried before too: what failed for one of its changes is worth another try.
+        broken: the changes.
+    """
+    kept = (tuple(name for name in names if name not in broken) if len(names) > 1 else names for names in tries)
+    return list(dict.fromkeys(names for names in kept if names))
 
 
 def best_of(gains: Mapping[Names, float], least: float) -> dict[ErrorClass, Names]:

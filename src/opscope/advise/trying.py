@@ -19,7 +19,7 @@ from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Profile
 from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
-from opscope.advise.search import Names, best_of, first_tries, second_tries
+from opscope.advise.search import Names, best_of, first_tries, second_tries, without_broken
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, InputProof, LargerBatch, Outcome, Tried
 from opscope.documents.change_names import INPUT, LARGER_BATCH
@@ -299,12 +299,21 @@ class _Trying:
         ):
             began = time.monotonic()
             now, left = left[:together], left[together:]
-            self._say(f"{what}: {len(tries) - len(left) - len(now)} of {len(tries)}")
+            self._say(f"{what}: {len(now)} now, {len(left)} left")
             without_memory = self._measure_together(written, now)
             for names in without_memory if len(now) > 1 else ():  # others that were built beside it held the rest
                 self._measure_together(written, [names])
             takes_s = time.monotonic() - began
             self._batch_s = max(self._batch_s, takes_s)
+            left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
+
+    def _broken(self) -> set[str]:
+        """Return the changes that fail alone, or change nothing."""
+        return {
+            names[0]
+            for names, one in self._known.items()
+            if len(names) == 1 and one.gain is None and not one.is_passing
+        }
 
     def _measure_together(self, written: Sequence[Worker], tries: Sequence[Names]) -> list[Names]:
         """Build and time combinations at once; return those for which the device's memory was too small."""
