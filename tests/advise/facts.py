@@ -17,6 +17,7 @@ _OF_A_STEP = Facts(
     attention_choices=0,
     written_attention=(),
     odd_products=0,
+    waits=(),
     compiled=False,
     optimizers=(),
     unfused_optimizers=0,

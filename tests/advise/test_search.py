@@ -23,17 +23,17 @@ def test_every_change_can_be_made_and_says_what_to_write() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     refused = {change.name for change in CHANGES if change.refuses(FACTS) is not None}
     training = {"fused_optimizer", "foreach_optimizer", "set_to_none", "no_anomaly_detection", "autocast_fp16"}
-    assert refused == training | {"half_threads", "all_threads", "loader_workers", "pinned_memory"} | {
-        "fused_attention",
-        "padded_products",
-    }
+    on_cpus, of_loaders = {"half_threads", "all_threads"}, {"loader_workers", "pinned_memory"}
+    not_found = {"fused_attention", "padded_products", "deferred_items"}
+    assert refused == training | on_cpus | of_loaders | not_found
 
 
 def test_first_known_combinations_then_each_alone() -> None:
     possible = [change.name for change in CHANGES if change.refuses(FACTS) is None]
-    tries, alone = first_tries(possible), [name for name in possible if name != "compile_max_autotune"]
+    tries, alone = first_tries(possible), [name for name in possible if BY_NAME[name].alone]
     assert {names for names in tries if len(names) == 1} == {(name,) for name in alone}
     assert not any("compile_max_autotune" in names for names in tries)  # it takes minutes
+    assert set(possible) - set(alone) == {"compile_max_autotune", "compile_dynamic"}
     # What is most often the best comes first, as time may be up before all is tried.
     assert tries.index(("sdpa", "tf32", "compile_reduce_overhead")) < tries.index(("tf32",))
     assert tries.index(("sdpa", "compile")) > tries.index(("tf32",))

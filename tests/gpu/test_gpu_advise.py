@@ -47,6 +47,34 @@ def training(convolves: bool = False, dropout: float = 0.0):
     return step
 
 
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.mask = nn.Linear(32, 96), torch.tril(torch.ones(16, 16, device="cuda"))
+
+    def forward(self, x):
+        q, k, v = (one.view(4, 16, 2, 16).transpose(1, 2) for one in self.qkv(x).split(32, dim=2))
+        weights = (q @ k.transpose(-2, -1) / 4.0).masked_fill(self.mask == 0, float("-inf"))
+        return x + (F.softmax(weights, dim=-1) @ v).transpose(1, 2).reshape(4, 16, 32)
+
+
+def attending():
+    """Attention written out, a vocabulary of an odd size, and a number that nobody looks at in the step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Attention(), Attention(), nn.Linear(32, 1001)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x, words = torch.randn(4, 16, 32, device="cuda"), torch.randint(0, 1001, (64,), device="cuda")
+
+    def step():
+        loss = F.cross_entropy(model(x).view(64, -1), words)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
 def inference():
     model, x, _ = parts()
     model.eval()
@@ -147,6 +175,18 @@ def test_a_graph_draws_other_numbers_in_each_replay(steps: Path) -> None:
 
 def test_changes_of_convolutions_are_right(steps: Path) -> None:
     found = proven(steps, "training", ("cudnn_benchmark",), ("channels_last",), convolves=True)
+    assert {names: said for names, said in found.items() if not said[0]} == {}
+
+
+def test_fused_attention_padding_and_numbers_that_are_not_waited_for_are_right(steps: Path) -> None:
+    changes = [
+        ("fused_attention",),
+        ("padded_products",),
+        ("deferred_items",),
+        ("deferred_items", "cuda_graph"),
+        ("fused_attention", "autocast_bf16", "padded_products", "compile", "deferred_items", "cuda_graph"),
+    ]
+    found = proven(steps, "attending", *changes)
     assert {names: said for names, said in found.items() if not said[0]} == {}
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from opscope.advise.attention import written_out
 from opscope.advise.changes import workers_tried
+from opscope.advise.deferring import defer
 from opscope.advise.loaders import Loaders
 from opscope.advise.padding import pad_products
 from opscope.advise.variant import Casting, Variant
@@ -90,12 +91,12 @@ def _weights(dtype: torch.dtype, variant: Variant) -> None:
     variant.wrap(Casting(dtype))
 
 
-def _compile(mode: str | None, variant: Variant) -> None:
+def _compile(mode: str | None, variant: Variant, *, dynamic: bool | None = None) -> None:
     def around(call: Callable[..., object]) -> Callable[..., object]:
         def own_frame(*args: object, **kwargs: object) -> object:
             return call(*args, **kwargs)
 
-        compiled: Callable[..., object] = torch.compile(own_frame, mode=mode)
+        compiled: Callable[..., object] = torch.compile(own_frame, mode=mode, dynamic=dynamic)
 
         def in_steps(*args: object, **kwargs: object) -> object:
             # What comes between steps, such as an evaluation, may have other shapes, which take long to compile.
@@ -154,6 +155,16 @@ def _sdpa(variant: Variant) -> None:
 def _fused_attention(variant: Variant) -> None:
     for one in written_out(variant.tops):
         one.fuse()
+
+
+def _defer(variant: Variant) -> None:
+    variant.deferred = defer(variant.device.type)
+
+
+def _is_put_off(variant: Variant) -> str | None:
+    counted = variant.deferred
+    assert counted is not None
+    return None if counted.fetched < counted.made else "each number is looked at in the step that fetches it"
 
 
 def _took_sdpa(variant: Variant) -> str | None:
@@ -250,8 +261,10 @@ APPLYING: Final = {
     "all_threads": Applying(_all_threads),
     "set_to_none": Applying(_let_go),
     "compile": Applying(partial(_compile, None), _compiled),
+    "compile_dynamic": Applying(partial(_compile, None, dynamic=True), _compiled),
     "compile_reduce_overhead": Applying(partial(_compile, "reduce-overhead"), _compiled),
     "compile_max_autotune": Applying(partial(_compile, "max-autotune-no-cudagraphs"), _compiled),
+    "deferred_items": Applying(_defer, _is_put_off),
     "cuda_graph": Applying(lambda variant: variant.capture()),
     "inference_mode": Applying(_inference_mode),
     "half_threads": Applying(partial(_threads, 0.5)),

@@ -70,6 +70,7 @@ _OFFERS_ATTENTION = (
     "no model offers a choice of attention, and has it written out",
 )
 _WRITES_ATTENTION = (lambda facts: bool(facts.written_attention), "no attention is found written out in a module")
+_WAITS = (lambda facts: bool(facts.waits), "no number is fetched from the GPU by item() in a step")
 _ODD_PRODUCTS = (lambda facts: facts.odd_products > 0, "all large products have multiples of eight columns")
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are set to None already")
 _LOOPING = (lambda facts: facts.looping_optimizers > 0, "no optimizer goes through its parameters one by one")
@@ -240,6 +241,15 @@ CHANGES: Final[tuple[Change, ...]] = (
         caveat="inputs of other shapes are compiled anew",
     ),
     Change(
+        name=ChangeName.COMPILE_DYNAMIC,
+        slots=("execution",),
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_A_MODULE, _NOT_COMPILED),
+        lines=("model = torch.compile(model, dynamic=True)",),
+        caveat="one compiled model serves inputs of all shapes",
+        alone=False,
+    ),
+    Change(
         name=ChangeName.COMPILE_REDUCE_OVERHEAD,
         slots=("execution", "graph"),
         error_class=ErrorClass.EXACT,
@@ -263,6 +273,17 @@ CHANGES: Final[tuple[Change, ...]] = (
         refuses=_needs(_INFERENCE),
         lines=("with torch.inference_mode():",),
         caveat="what is made inside takes no part in autograd later",
+    ),
+    Change(
+        name=ChangeName.DEFERRED_ITEMS,
+        slots=("waits",),
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_ON_GPU, _WAITS),
+        lines=(
+            "total += loss.detach()  # instead of loss.item(), in WAITS",
+            "print(total.item())  # where it is looked at",
+        ),
+        caveat="the host runs ahead of the GPU then, and errors of the GPU are reported later",
     ),
     Change(
         name=ChangeName.CUDA_GRAPH,
@@ -316,13 +337,13 @@ def class_of(changes: Sequence[str]) -> ErrorClass:
 def settings_of(facts: Facts) -> dict[str, str]:
     """Return what stands for the words in capitals in lines of changes."""
     workers, threads = workers_tried(), max(1, facts.threads // 2)
-    places = " and in ".join(facts.written_attention)
     return {
         "device": facts.device,
         "workers": str(workers),
         "threads": str(threads),
         "cores": str(cores()),
-        "places": places,
+        "places": " and in ".join(facts.written_attention),
+        "waits": " and ".join(facts.waits),
     }
 
 

@@ -320,6 +320,7 @@ _WRITE: Final[Mapping[str, Callable[[_Writer], None]]] = {
     "fused_optimizer": lambda writer: writer.optimizers("fused", without=["foreach"]),
     "set_to_none": _Writer.zero_grads,
     "compile": _compiled(""),
+    "compile_dynamic": _compiled("dynamic=True"),
     "compile_reduce_overhead": _compiled('mode="reduce-overhead"'),
     "compile_max_autotune": _compiled('mode="max-autotune-no-cudagraphs"'),
     "inference_mode": _Writer.without_gradients,

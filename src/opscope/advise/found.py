@@ -3,6 +3,7 @@
 import functools
 import itertools
 import operator
+import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from msgspec import Struct, field
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from opscope.advise.deferring import is_users_code, is_waiting
 from opscope.advise.places import Call, Stack, here
 from opscope.advise.routine import Ran, Routine
 from opscope.torch_support.tensors import tensors_of
@@ -194,6 +196,7 @@ class Observed(Struct):
         backward: how many times a backward pass was started.
         kept_gradients: how often gradients were set to zero instead of None.
         detects_anomalies: whether each operation of a backward pass was checked for NaN.
+        waits: where the user's code fetches a number from a GPU by ``item()``, as file and line.
         backward_stacks, kept_stacks: where.
     """
 
@@ -202,6 +205,7 @@ class Observed(Struct):
     backward: int = 0
     kept_gradients: int = 0
     detects_anomalies: bool = False
+    waits: list[str] = field(default_factory=list)
     backward_stacks: list[Stack] = field(default_factory=list)
     kept_stacks: list[Stack] = field(default_factory=list)
 
@@ -230,6 +234,7 @@ def observing() -> Iterator[Observed]:
             observed.optimizers.append(optimizer)
 
     backward, zero_grad = torch.autograd.backward, torch.optim.Optimizer.zero_grad
+    item = torch.Tensor.item
 
     @functools.wraps(backward)
     def counted(*args: Any, **kwargs: Any) -> None:
@@ -245,16 +250,25 @@ def observing() -> Iterator[Observed]:
             observed.kept_stacks.append(here(self))
         zero_grad(self, set_to_none)
 
+    @functools.wraps(item)
+    def fetched(self: torch.Tensor) -> Any:
+        frame = sys._getframe(1)
+        if is_waiting(self, "cuda") and is_users_code(frame.f_code.co_filename):
+            observed.waits.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        return item(self)
+
     handles = [
         register_module_forward_pre_hook(entering),
         register_module_forward_hook(leaving, always_call=True),
         register_optimizer_step_pre_hook(stepping),
     ]
     torch.autograd.backward, torch.optim.Optimizer.zero_grad = counted, watched
+    torch.Tensor.item = fetched
     try:
         yield observed
     finally:
         torch.autograd.backward, torch.optim.Optimizer.zero_grad = backward, zero_grad
+        torch.Tensor.item = item
         for handle in handles:
             handle.remove()
 

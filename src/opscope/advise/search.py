@@ -14,9 +14,9 @@ _RECIPES: Final[tuple[Names, ...]] = (
     ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "weights_fp16", "compile_reduce_overhead"),
-    ("fused_optimizer", "cuda_graph"),
-    ("sdpa", "fused_attention", "tf32", "compile", "cuda_graph", "fused_optimizer"),
-    ("sdpa", "fused_attention", "autocast_bf16", "compile", "cuda_graph", "fused_optimizer"),
+    ("fused_optimizer", "deferred_items", "cuda_graph"),
+    ("sdpa", "fused_attention", "tf32", "compile", "deferred_items", "cuda_graph", "fused_optimizer"),
+    ("sdpa", "fused_attention", "autocast_bf16", "compile", "deferred_items", "cuda_graph", "fused_optimizer"),
     ("sdpa", "fused_attention", "weights_fp16", "compile", "cuda_graph"),
     ("autocast_bf16", "channels_last", "compile"),
 )

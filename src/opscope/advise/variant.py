@@ -9,6 +9,7 @@ import torch
 from msgspec import Struct
 
 from opscope.advise.attention import written_out
+from opscope.advise.deferring import Counted
 from opscope.advise.found import Observed, Reached, RootCall, changed_state, observed_step
 from opscope.advise.loaders import Loaders, Made
 from opscope.advise.padding import odd_products
@@ -35,6 +36,7 @@ class Variant(ABC):
         contexts: each makes a context in which steps run.
         before_step: called before each step.
         notes: what changes remember, by name.
+        deferred: counts numbers that are fetched later than as written; None where none are.
         interrupted: whether what runs now is no part of a step.
         preparing: whether steps run now that come before a capture, and are undone.
         capturing: whether a step runs now to be captured as a CUDA graph: its work is not done yet.
@@ -49,9 +51,11 @@ class Variant(ABC):
         self.optimizers: list[torch.optim.Optimizer] = []
         self.training = self._draws = False
         self._kept_gradients, self._anomalies = 0, False
+        self._waits: tuple[str, ...] = ()
         self.contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         self.before_step: list[Callable[[], object]] = []
         self.notes: dict[str, int] = {}
+        self.deferred: Counted | None = None
         self.interrupted = self.preparing = self.capturing = False
         self.places = Places()
         self._changes: tuple[str, ...] | None = None
@@ -113,6 +117,7 @@ class Variant(ABC):
         )
         self.training = observed.backward > 0
         self._kept_gradients, self._anomalies = observed.kept_gradients, observed.detects_anomalies
+        self._waits = tuple(dict.fromkeys(observed.waits))
         self.device = next((parameter.device for parameter in self.parameters), self.device)
 
     @contextmanager
@@ -184,6 +189,7 @@ class Variant(ABC):
             attention_choices=sum(_has_attention_written_out(top) for top in self.tops),
             written_attention=tuple(dict.fromkeys(one.place for one in written_out(self.tops))),
             odd_products=len(odd_products(self.tops)),
+            waits=self._waits,
             compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
             optimizers=tuple(type(one).__name__ for one in self.optimizers),
             unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),

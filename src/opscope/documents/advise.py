@@ -41,6 +41,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         written_attention: the modules that compute attention step by step, each class once, with file and line.
         odd_products: how many large products, such as those with a vocabulary, have a number of columns that is no
             multiple of eight.
+        waits: where the user's code fetches a number from the device by ``item()`` in a step, each place once.
         compiled: whether a part of them is compiled already.
         optimizers: their names.
         unfused_optimizers: how many of them could be fused and are not.
@@ -66,6 +67,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     attention_choices: int
     written_attention: tuple[str, ...]
     odd_products: int
+    waits: tuple[str, ...]
     compiled: bool
     optimizers: tuple[str, ...]
     unfused_optimizers: int
