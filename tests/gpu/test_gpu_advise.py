@@ -53,7 +53,8 @@ class Attention(nn.Module):
         self.qkv, self.mask = nn.Linear(32, 96), torch.tril(torch.ones(16, 16, device="cuda"))
 
     def forward(self, x):
-        q, k, v = (one.view(4, 16, 2, 16).transpose(1, 2) for one in self.qkv(x).split(32, dim=2))
+        q, k, v = self.qkv(x).split(32, dim=2)
+        q, k, v = (one.view(4, 16, 2, 16).transpose(1, 2) for one in (q, k, v))
         weights = (q @ k.transpose(-2, -1) / 4.0).masked_fill(self.mask == 0, float("-inf"))
         return x + (F.softmax(weights, dim=-1) @ v).transpose(1, 2).reshape(4, 16, 32)
 
