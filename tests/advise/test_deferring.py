@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.advise.deferring import Counted, Later, defer
+from opscope.advise.deferring import Counted, Later, as_tensors, defer
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False).map(lambda value: float(torch.tensor(value)))
 COMPUTE = {
@@ -63,6 +63,14 @@ def test_sums_fetch_nothing_until_somebody_looks() -> None:
     assert max(mean, 1) is mean
     with pytest.raises(TypeError):
         json.dumps(mean)  # what takes nothing but numbers fails, and the change with it
+
+
+def test_a_later_number_is_compared_by_the_tensor_that_holds_it() -> None:
+    tensor = torch.tensor(1.0, dtype=torch.float64)
+    found = Later(tensor, Counted())
+    assert found.value == 1.0
+    tensor.fill_(2.0)  # as each replay of a graph does
+    assert as_tensors({"loss": found, "steps": 3}) == {"loss": tensor, "steps": 3}
 
 
 @pytest.fixture

@@ -11,9 +11,11 @@ from tests.command import opscope
 
 KINDS = Path(__file__).parents[1] / "workloads" / "scripts" / "kinds.py"
 SCRIPT = """
+import pathlib
 import sys
 import torch
 
+here = pathlib.Path(__file__)
 torch.manual_seed(int(sys.argv[1]))
 model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(100)), torch.nn.Dropout(0.1))
 optimizer = torch.optim.Adam(model.parameters(), 1e-4, foreach=False)
@@ -34,14 +36,14 @@ def main():
         try:
             print("epoch", epoch, flush=True)
         finally:
-            open("written_at_the_end", "w").close()
+            here.with_name("written_at_the_end").touch()
 
 
 if __name__ == "__main__":
     try:
         main()
     except BaseException:
-        open("caught", "w").close()
+        here.with_name("caught").touch()
 """
 
 

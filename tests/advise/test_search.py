@@ -40,6 +40,7 @@ def test_first_known_combinations_then_each_alone() -> None:
     assert len(set(tries)) == len(tries)
     assert all(fit_together(names) and names == in_order(names) for names in tries)
     assert first_tries(["compile"]) == [("compile",)]
+    assert first_tries(["compile_max_autotune"]) == [("compile_max_autotune",)]  # nothing that it could stand in for
 
 
 def test_what_fails_alone_is_left_out_of_the_rest() -> None:

@@ -219,7 +219,7 @@ def test_copies_of_batches_are_found_apart_from_loading(tmp_path: Path) -> None:
     assert proof["copies"]["blamed"], proof
     assert proof["copies"]["from_pinned_ns"] is not None
     assert "copy" in [one["stage"] for one in proof["stages"]]
-    assert "pinned memory, not waited for" in [one["change"] for one in proof["others"]]
+    assert "pinned memory and non-blocking copies" in [one["change"] for one in proof["others"]]
 
 
 def test_threads_are_pinned_while_a_step_is_timed_and_then_free(steps: Path) -> None:

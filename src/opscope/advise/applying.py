@@ -180,6 +180,7 @@ def _fused(variant: Variant) -> None:
                 group["fused"] = True
                 group["foreach"] = False
         optimizer.load_state_dict(state)
+        optimizer._step_supports_amp_scaling = True  # as its constructor sets with fused=True: a GradScaler asks for it
 
 
 def _foreach(variant: Variant) -> None:
@@ -232,7 +233,7 @@ def _copy_without_waiting(_: Variant) -> None:
 def _not_waiting(copy: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @wraps(copy)
     def copied(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        decided = "non_blocking" in kwargs or any(isinstance(one, bool) for one in args)
+        decided = kwargs.get("non_blocking") or any(isinstance(one, bool) for one in args)
         if not decided and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs["non_blocking"] = True
         return copy(tensor, *args, **kwargs)

@@ -5,8 +5,9 @@ matrices or as ``einsum``. Nothing else of the module changes, and nothing in it
 instance's own.
 """
 
+import copy
+import dis
 import inspect
-import itertools
 import math
 import operator
 import types
@@ -20,11 +21,15 @@ from torch import fx, nn
 
 _SOFTMAX: Final = (torch.softmax, F.softmax, "softmax")
 _PRODUCTS: Final = (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm")
+_OF_PRODUCTS: Final = (*_PRODUCTS, operator.mul, torch.mul, "mul", operator.truediv, torch.div, "div", torch.einsum)
 _SUMS: Final = (operator.add, torch.add, "add")
 _FACTORS: Final = (operator.mul, torch.mul, "mul")
 _QUOTIENTS: Final = (operator.truediv, torch.div, torch.true_divide, "div")
-_FILLS: Final = (torch.masked_fill, "masked_fill")
+_FILLS: Final = (torch.masked_fill, "masked_fill", "masked_fill_")
 _LEAST_HIDDEN: Final = -1e4  # what masks fill in for "not seen": -inf, or a number whose exponential is zero
+_WRITES: Final = ("STORE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_SUBSCR")
+_CHANGES: Final = ("append", "extend", "insert", "add", "update", "setdefault", "pop", "setattr", "register_buffer")
+_CONSTANT: Final = "_tensor_constant"  # how the tracer names tensors that are no parameters or buffers
 _LAST: Final = (-1, 3)  # dimensions that softmax sums over: the last one, of four
 
 
@@ -33,13 +38,18 @@ class WrittenOut(Struct, frozen=True):
 
     Attributes:
         module: the module.
-        forward: a function of the module and its inputs that computes the same with the fused operator.
+        forward: a function of the module and its inputs that computes the same with the fused operator, for calls that
+            are like the one that was traced.
         count: how many attentions that are.
+        absent: inputs that were taken to be None, by name, with their position.
+        constants: tensors that the function reads as attributes of the module.
     """
 
     module: nn.Module
     forward: Callable[..., Any]
     count: int
+    absent: dict[str, int]
+    constants: dict[str, torch.Tensor]
 
     @property
     def place(self) -> str:
@@ -48,8 +58,21 @@ class WrittenOut(Struct, frozen=True):
         return f"{type(self.module).__name__}, {code.co_filename}:{code.co_firstlineno}"
 
     def fuse(self) -> None:
-        """Have the module computed by the fused operator from now on."""
-        self.module.forward = types.MethodType(self.forward, self.module)
+        """Have the module use the fused operator from now on, in calls that are like the one that was traced."""
+        vars(self.module).update(self.constants)
+        as_written, fused = self.module.forward, types.MethodType(self.forward, self.module)
+        trains, absent = self.module.training, tuple(self.absent.items())
+
+        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            given = any(
+                kwargs.get(name) is not None or (len(args) > place and args[place] is not None)
+                for name, place in absent
+            )
+            if given or module.training is not trains:
+                return as_written(*args, **kwargs)
+            return fused(*args, **kwargs)
+
+        self.module.forward = types.MethodType(forward, self.module)
 
 
 def written_out(tops: Sequence[nn.Module]) -> list[WrittenOut]:
@@ -65,9 +88,17 @@ def _may_compute_attention(module: nn.Module) -> bool:
     if type(module).__module__.startswith("torch.") or "forward" in vars(module):
         return False
     code = getattr(forward, "__code__", None)
-    names = () if code is None else (*code.co_names, *(name for name, _ in module.named_children()))
-    return any("softmax" in name.lower() for name in names) or any(
+    if code is None or _keeps_something(code):
+        return False
+    return any("softmax" in name.lower() for name in code.co_names) or any(
         isinstance(child, nn.Softmax) for child in module.children()
+    )
+
+
+def _keeps_something(code: types.CodeType) -> bool:
+    """Tell whether code writes into objects: that would keep what stands for a tensor while it is traced."""
+    return any(one.opname in _WRITES for one in dis.get_instructions(code)) or any(
+        name in _CHANGES for name in code.co_names
     )
 
 
@@ -82,13 +113,23 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]
 
 def _fused(module: nn.Module) -> WrittenOut | None:
     """Return a module with its attention fused; None where it cannot be traced, or computes none."""
-    parameters = inspect.signature(type(module).forward).parameters.values()
-    # An input that is None by default is taken to be None: where it is not, what was traced says so.
-    absent = {one.name: None for one in parameters if one.default is None}
     try:
-        graph = _Tracer().trace(module, concrete_args=absent)
-    except Exception:  # whatever the user's code does with what stands for a tensor
+        return _traced_and_fused(module)
+    except Exception:  # whatever the user's code does with what stands for a tensor, or comes of that
         return None
+
+
+def _traced_and_fused(module: nn.Module) -> WrittenOut | None:
+    parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]  # without self
+    absent = {one.name: place for place, one in enumerate(parameters) if one.default is None}
+    stand_in = copy.copy(module)  # which gets what the forward, or the tracer, leaves in it
+    graph = _Tracer().trace(stand_in, concrete_args=dict.fromkeys(absent))
+    left = {name: value for name, value in vars(stand_in).items() if vars(module).get(name) is not value}
+    constants = {name: value for name, value in left.items() if name.startswith(_CONSTANT)}
+    if left.keys() - constants.keys():
+        return None
+    for node in graph.find_nodes(op="placeholder"):  # the tracer numbers those that are taken to be None
+        node.target = next((name for name in absent if node.target.rpartition("_")[0] == name), node.target)
     children = dict(module.named_modules())
     count = sum(_fuse_at(node, graph, children) for node in list(graph.nodes) if _is_softmax(node, children))
     if not count:
@@ -96,7 +137,7 @@ def _fused(module: nn.Module) -> WrittenOut | None:
     code = graph.python_code("self")
     names: dict[str, Any] = dict(code.globals)
     exec(compile(code.src, "<attention, fused>", "exec"), names)  # what PyTorch wrote of the user's own code
-    return WrittenOut(module, names["forward"], count)
+    return WrittenOut(module, names["forward"], count, absent, constants)
 
 
 # ---------------------------------------------------------------- what is looked for
@@ -128,7 +169,8 @@ def _is_softmax(node: fx.Node, children: dict[str, nn.Module]) -> bool:
         child = children.get(str(node.target))
         return isinstance(child, nn.Softmax) and child.dim in _LAST
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
-    return _is(node, _SOFTMAX) and dim in _LAST and node.kwargs.get("dtype") is None
+    has_type = len(node.args) > 2 or node.kwargs.get("dtype") is not None
+    return _is(node, _SOFTMAX) and bool(node.args) and dim in _LAST and not has_type
 
 
 def _fuse_at(softmax: fx.Node, graph: fx.Graph, children: dict[str, nn.Module]) -> bool:
@@ -191,8 +233,13 @@ def _probability(dropout: nn.Dropout) -> float:
 
 
 def _scores(node: fx.Node, writer: "_Writer") -> _Scores | None:
-    """Read what softmax is taken of: a mask at most, then a scale at most, then a product."""
+    """Read what softmax is taken of: a mask at most, then a scale at most, then a product.
+
+    Each of them must be used once: other uses may change it in place, or want it.
+    """
     hidden = added = None
+    if _only_user(node) is None:
+        return None
     if _is(node, _FILLS):
         inner, hidden, value = _arguments(node, ("self", "mask", "value"))
         if not isinstance(value, float | int) or value > _LEAST_HIDDEN:
@@ -200,10 +247,10 @@ def _scores(node: fx.Node, writer: "_Writer") -> _Scores | None:
         node = inner
     elif _is(node, _SUMS):
         given = [one for one in node.args if isinstance(one, fx.Node)]
-        product = next((one for one in given if _scaled_product(one, writer) is not None), None)
-        if len(given) != 2 or len(node.args) != 2 or node.kwargs or product is None:
+        product = next((one for one in given if _is(one, _OF_PRODUCTS)), None)
+        if len(given) != 2 or len(node.args) != 2 or node.kwargs or product is None or given[0] is given[1]:
             return None
-        added = next(one for one in given if one is not product)
+        added = given[1] if product is given[0] else given[0]
         node = product
     found = _scaled_product(node, writer)
     if found is not None:
@@ -218,23 +265,25 @@ def _arguments(node: fx.Node, names: Sequence[str]) -> list[Any]:
 
 def _scaled_product(node: object, writer: "_Writer") -> _Scores | None:
     scale: Any = 1.0
-    if _is(node, (*_FACTORS, *_QUOTIENTS)) and len(node.args) == 2 and not node.kwargs:  # type: ignore[attr-defined]
-        one, other = node.args  # type: ignore[attr-defined]
+    if not isinstance(node, fx.Node) or _only_user(node) is None:
+        return None
+    if _is(node, (*_FACTORS, *_QUOTIENTS)) and len(node.args) == 2 and not node.kwargs:
+        one, other = node.args
         if _is(node, _FACTORS) and _is_number(one):
             one, other = other, one
         if not _is_number(other):
             return None
         scale = other if _is(node, _FACTORS) else writer.inverse(other)
         node = one
-    if _is(node, _PRODUCTS) and len(node.args) == 2:  # type: ignore[attr-defined]
-        query, transposed = node.args  # type: ignore[attr-defined]
+        if not isinstance(node, fx.Node) or _only_user(node) is None:
+            return None
+    if _is(node, _PRODUCTS) and len(node.args) == 2:
+        query, transposed = node.args
         return _Scores(query, writer.swapped(transposed), scale)
     if (letters := _einsum(node)) is not None:
-        (of_query, of_key, out), (query, key) = letters, node.args[1:]  # type: ignore[attr-defined]
-        inner = set(of_query) & set(of_key) - set(out)
-        batch, row, column = out[:-2], out[-2], out[-1]
-        if len(inner) == 1 and row in of_query and column in of_key and set(batch) == set(of_query) & set(out) - {row}:
-            (depth,) = inner
+        (of_query, of_key, out), (query, key) = letters, node.args[1:]
+        batch, row, column, depth = out[:-2], out[-2], out[-1], "".join(set(of_query) - set(out))
+        if len(depth) == 1 and set(of_query) == {*batch, row, depth} and set(of_key) == {*batch, column, depth}:
             return _Scores(
                 writer.ordered(query, of_query, batch + row + depth),
                 writer.ordered(key, of_key, batch + column + depth),
@@ -280,14 +329,14 @@ def _is_number(value: object) -> bool:
     if not isinstance(value, fx.Node):
         return isinstance(value, int | float)
     if value.op == "call_method":
-        return value.target in ("size", "dim") and bool(value.args[1:] or value.kwargs)
+        return value.target == "size" and bool(value.args[1:] or value.kwargs)
     if value.op != "call_function":
         return False
     if value.target is operator.getitem:
         of = value.args[0]
         return isinstance(of, fx.Node) and (of.target == "size" or (of.target is getattr and of.args[1] == "shape"))
     is_arithmetic = getattr(value.target, "__module__", "") in ("_operator", "math", "builtins")
-    return is_arithmetic and value.target is not getattr and all(map(_is_number, itertools.chain(value.args)))
+    return is_arithmetic and value.target is not getattr and all(map(_is_number, value.args))
 
 
 class _Writer(Struct):

@@ -117,7 +117,8 @@ CHANGES: Final[tuple[Change, ...]] = (
             "y = torch.nn.functional.scaled_dot_product_attention(",
             "    q, k, v, attn_mask=..., dropout_p=p if self.training else 0.0, scale=...)  # in PLACES",
         ),
-        caveat="masks are true where something is seen; of a causal one, is_causal=True says the same",
+        caveat="masks are True where something is seen, and a row that sees nothing becomes NaN or zero; "
+        "for a plain causal mask, is_causal=True instead",
     ),
     Change(
         name=ChangeName.TF32,
@@ -163,7 +164,6 @@ CHANGES: Final[tuple[Change, ...]] = (
             "scaler.update()",
         ),
         caveat="a step whose gradients overflow is left out, and its scale halved",
-        alone=False,
     ),
     Change(
         name=ChangeName.CHANNELS_LAST,

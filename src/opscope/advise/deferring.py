@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 from msgspec import Struct
+from torch.utils._pytree import tree_map
 
 from opscope.advise.places import is_users
 
@@ -54,6 +55,11 @@ class Later:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.value, name)
+
+
+def as_tensors(value: Any) -> Any:
+    """Return a value with each `Later` in it replaced by the tensor that holds its number."""
+    return tree_map(lambda one: one._tensor if isinstance(one, Later) else one, value)
 
 
 def _on_device(compute: Callable[[Any, Any], Any]) -> Callable[[Later, Any], Any]:

@@ -37,7 +37,7 @@ def written(changes: Sequence[str], script: Path, places: Places, settings: Mapp
         changes: their names.
         script: the script.
         places: where it does what the changes concern.
-        settings: values that changes write: ``device``, ``workers``, ``threads``.
+        settings: values that changes write: ``device``, ``workers``, ``threads``, ``cores``.
 
     Raises:
         NotWritableError: one of them cannot be written by itself; says why.

@@ -20,7 +20,7 @@ from opscope.workbench.benchmarking.statistics import Interval, median_interval,
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
 _TIMED_S: Final = 1.0
-_OF_LOADING: Final = {"loader_workers": "{workers} workers", "pinned_memory": "pinned memory, not waited for"}
+_OF_LOADING: Final = {"loader_workers": "{workers} workers", "pinned_memory": "pinned memory and non-blocking copies"}
 _BATCHES: Final = 16  # a quarter of them is profiled
 
 
@@ -64,6 +64,7 @@ class Proving(Struct):
             more = [worker for worker in more if worker.broken is None]
             written = [base, twin]
             self.time([base, twin, memory, *more])
+            more = [worker for worker in more if worker.broken is None]
             loads = [self._loaded(worker) for worker in (base, memory, staged)]
             self._check([base, twin, memory, staged])
             self.session.close(workers)
@@ -125,7 +126,7 @@ def _proof(
     blamed = (gain.low if gain.low is not None else gain.median) > least
     copies = _copies(memory, replayed, least)
     stages = loading.stages()
-    if copies is not None:
+    if copies is not None and copies.blamed:
         stages.append(loading.copying(ceiling - copies.from_device_ns))
     stages.sort(key=lambda one: -one.step_ns)
     by_copies = copies is not None and copies.blamed

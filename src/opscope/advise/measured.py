@@ -34,6 +34,7 @@ class Measured(Struct):
         broken: why it does not run.
         no_effect: whether it runs and changes nothing.
         is_passing: whether it may run another time: it took too long, or its process was ended.
+        lacks_memory: whether the device's memory was too small.
     """
 
     gain: Interval | None = None
@@ -45,6 +46,7 @@ class Measured(Struct):
     broken: str | None = None
     no_effect: bool = False
     is_passing: bool = False
+    lacks_memory: bool = False
 
 
 def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measured:
@@ -61,6 +63,7 @@ def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measure
             broken="it was not timed" if broken is None else broken.reason,
             no_effect=broken is not None and broken.took_no_effect,
             is_passing=broken is not None and broken.is_passing,
+            lacks_memory=broken is not None and broken.lacks_memory,
         )
     rounds = zip(*(one.blocks[-len(worker.blocks) :] for one in written), strict=True)  # in which all ran
     beside = [mean(blocks) for blocks in rounds]

@@ -87,8 +87,11 @@ class FunctionVariant(Variant):
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Put back what steps that run inside change: parameters, buffers, gradients, optimizers, generators."""
-        held = [tensor for top in self.tops for tensor in (*top.parameters(), *top.buffers())]
-        held += [one.grad for one in self.parameters if one.grad is not None]
+        of_optimizers = [
+            one for optimizer in self.optimizers for group in optimizer.param_groups for one in group["params"]
+        ]
+        held = [tensor for top in self.tops for tensor in (*top.parameters(), *top.buffers())] + of_optimizers
+        held += [one.grad for one in (*self.parameters, *of_optimizers) if one.grad is not None]
         held += [
             value
             for optimizer in self.optimizers
@@ -96,6 +99,7 @@ class FunctionVariant(Variant):
             for value in state.values()
             if isinstance(value, torch.Tensor)
         ]
+        held = list({id(tensor): tensor for tensor in held}.values())
         copies = [tensor.detach().clone() for tensor in held]
         self.preparing = True
         try:

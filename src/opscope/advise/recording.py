@@ -10,6 +10,7 @@ import torch
 from msgspec import Struct, field
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from opscope.advise.deferring import as_tensors
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import Computed, LongRun, Recording, Values
 from opscope.advise.routine import Ran, Routine, whole_step
@@ -39,7 +40,7 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
                 found[-1] = Computed()
                 seed(_FIRST_SEED + number)
             synchronize(variant.device)
-            found[-1].outputs += [_values(one) for one in (*in_graph.outputs, *tensors_of(returned))]
+            found[-1].outputs += [_values(one) for one in (*in_graph.outputs, *tensors_of(as_tensors(returned)))]
             found[-1].gradients.update({name: _values(one) for name, one in in_graph.gradients.items()})
             for place in in_graph.stepped:
                 counted[place] += 1
@@ -247,7 +248,7 @@ def losses(variant: Variant, steps: int, number: int) -> Routine[LongRun]:
             returned = yield from whole_step()
             del found[place + 1 :]  # of several backward passes of a step the first one counts
             if len(found) == place:
-                found.append(_mean(in_graph.losses or returned))
+                found.append(_mean(in_graph.losses or as_tensors(returned)))
     finally:
         torch.autograd.backward = backward
         drawn.end()

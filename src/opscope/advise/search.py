@@ -1,4 +1,4 @@
-"""Which changes are tried together: all alone, known combinations, then what lies around the best."""
+"""Which changes are tried together: known combinations, each alone, then what lies around the best."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -43,10 +43,15 @@ def first_tries(possible: Sequence[str]) -> list[Names]:
         [in_order([name for name in recipe if name in possible]) for recipe in recipes]
         for recipes in (_RECIPES, _LATER_RECIPES)
     )
-    alone = [(name,) for name in possible if BY_NAME[name].alone]
+    alone = [(name,) for name in possible if BY_NAME[name].alone or not _has_place(name, possible)]
     several = [names for names in first if len(names) > 1]
     in_many = [(name,) for name in _IN_MANY_RECIPES if name in possible]
     return list(dict.fromkeys([*in_many, *several, *alone, *(names for names in later if len(names) > 1)]))
+
+
+def _has_place(name: str, possible: Sequence[str]) -> bool:
+    """Tell whether a change can be tried in the place of another one."""
+    return any(BY_NAME[other].alone and not fit_together((name, other)) for other in possible if other != name)
 
 
 def without_broken(tries: Sequence[Names], broken: Collection[str]) -> list[Names]:

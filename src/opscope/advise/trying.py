@@ -312,7 +312,7 @@ class _Trying:
         return {
             names[0]
             for names, one in self._known.items()
-            if len(names) == 1 and one.gain is None and not one.is_passing
+            if len(names) == 1 and one.gain is None and not (one.is_passing or one.lacks_memory)
         }
 
     def _measure_together(self, written: Sequence[Worker], tries: Sequence[Names]) -> list[Names]:

@@ -53,7 +53,7 @@ class Mark:
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
         if self._event is not None:
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(device))
         self.host_ns = time.perf_counter_ns()
 
     def since(self, earlier: "Mark") -> int:
