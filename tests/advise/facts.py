@@ -18,6 +18,7 @@ _OF_A_STEP = Facts(
     written_attention=(),
     odd_products=0,
     waits=(),
+    quantisable=0,
     compiled=False,
     optimizers=(),
     unfused_optimizers=0,

@@ -16,7 +16,7 @@ from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import errors_of, judged, losses_agree, runs_agree
 from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
-from opscope.advise.simulated import Rounding, rounded
+from opscope.advise.simulated import Rounding, round_weights, rounded
 from opscope.advise.variant import Variant, prepare
 from opscope.record.configuration import Configuration
 
@@ -235,11 +235,15 @@ def test_a_lower_precision_is_explained_by_simulated_arithmetic(target: Callable
     assert wrong.right is False
 
 
-@pytest.mark.parametrize(("which", "name"), [("infer", "weights_bf16"), ("train", "autocast_fp16")])
+@pytest.mark.parametrize(
+    ("which", "name"), [("infer", "weights_bf16"), ("train", "autocast_fp16"), ("infer", "int8_weights")]
+)
 def test_changes_of_precision_are_explained_by_their_own_simulation(
     target: Callable[[str], Configuration], which: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights are rounded, too; gradients are those of the loss, and not of what it is scaled to."""
+    if name == "int8_weights":
+        pytest.importorskip("torchao", reason="torchao, which holds weights in 8 bits, is not installed")
     monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)  # put back what the change puts there
     configuration = target(which)
     written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
@@ -296,6 +300,15 @@ def test_rounding_keeps_so_many_bits() -> None:
     with Rounding(7, results=False, everything=False):
         assert (a @ torch.eye(2, dtype=torch.float64)).tolist() == [[1.0, 1.0], [1.0, 1.0]]
         assert (a + 0).tolist() == a.tolist()
+
+
+def test_weights_in_eight_bits_are_multiples_of_a_127th_of_the_largest_of_their_row() -> None:
+    layer = torch.nn.Linear(3, 2).double()
+    layer.weight.data = torch.tensor([[127.0, 0.4, -63.6], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    round_weights("int8_weights", [layer])
+    assert layer.weight.tolist() == [[127.0, 0.0, -64.0], [0.0, 0.0, 0.0]]
+    round_weights("compile", [layer])
+    assert layer.weight.tolist() == [[127.0, 0.0, -64.0], [0.0, 0.0, 0.0]]
 
 
 def computed(*values: float) -> Recording:

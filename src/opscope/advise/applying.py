@@ -91,6 +91,13 @@ def _weights(dtype: torch.dtype, variant: Variant) -> None:
     variant.wrap(Casting(dtype))
 
 
+def _int8_weights(variant: Variant) -> None:
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_  # type: ignore[import-not-found]
+
+    for top in variant.tops:
+        quantize_(top, Int8WeightOnlyConfig())
+
+
 def _compile(mode: str | None, variant: Variant, *, dynamic: bool | None = None) -> None:
     def around(call: Callable[..., object]) -> Callable[..., object]:
         def own_frame(*args: object, **kwargs: object) -> object:
@@ -251,6 +258,7 @@ APPLYING: Final = {
     "tf32": Applying(_tf32),
     "weights_bf16": Applying(partial(_weights, torch.bfloat16)),
     "weights_fp16": Applying(partial(_weights, torch.float16)),
+    "int8_weights": Applying(_int8_weights),
     "autocast_bf16": Applying(partial(_autocast, torch.bfloat16)),
     "autocast_fp16": Applying(_autocast_and_scale),
     "channels_last": Applying(_channels_last),

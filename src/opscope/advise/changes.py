@@ -70,6 +70,7 @@ _OFFERS_ATTENTION = (
     "no model offers a choice of attention, and has it written out",
 )
 _WRITES_ATTENTION = (lambda facts: bool(facts.written_attention), "no attention is found written out in a module")
+_QUANTISABLE = (lambda facts: facts.quantisable > 0, "torchao is not installed, or the model has no linear layers")
 _WAITS = (lambda facts: bool(facts.waits), "no number is fetched from the GPU by item() in a step")
 _ODD_PRODUCTS = (lambda facts: facts.odd_products > 0, "all large products have multiples of eight columns")
 _KEEPS_GRADIENTS = (lambda facts: facts.kept_gradients > 0, "gradients are set to None already")
@@ -142,6 +143,17 @@ CHANGES: Final[tuple[Change, ...]] = (
         refuses=_needs(_ON_GPU, _A_MODULE, _INFERENCE, _IN_FP32),
         lines=("model = model.to(torch.float16)  # and its floating-point inputs",),
         caveat="numbers above 65,504 overflow",
+    ),
+    Change(
+        name=ChangeName.INT8_WEIGHTS,
+        slots=("weights",),
+        error_class=ErrorClass.LOWER,
+        refuses=_needs(_A_MODULE, _INFERENCE, _QUANTISABLE),
+        lines=(
+            "from torchao.quantization import Int8WeightOnlyConfig, quantize_",
+            "quantize_(model, Int8WeightOnlyConfig())  # once the model has its weights, and before it is compiled",
+        ),
+        caveat="what it costs in accuracy is to be seen on your own task",
     ),
     Change(
         name=ChangeName.AUTOCAST_BF16,

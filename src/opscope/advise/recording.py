@@ -213,7 +213,10 @@ def _other(value: torch.Tensor, kind: str, generator: torch.Generator) -> torch.
 
 
 def _values(tensor: torch.Tensor) -> Values:
-    flat = tensor.detach().reshape(-1)
+    plain = tensor.detach()
+    if type(plain) is not torch.Tensor and type(plain).__module__.startswith("torchao."):
+        plain = plain.dequantize()
+    flat = plain.reshape(-1)
     if flat.numel() > _MOST_ELEMENTS:
         generator = torch.Generator().manual_seed(flat.numel())
         flat = flat[torch.randint(flat.numel(), (_MOST_ELEMENTS,), generator=generator).to(flat.device)]

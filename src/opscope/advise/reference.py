@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from opscope.advise.simulated import bits_of_weights, rounded, rounding
+from opscope.advise.simulated import round_weights, rounding
 from opscope.advise.variant import Casting, Variant
 
 
@@ -27,10 +27,7 @@ def compute_in_float64(variant: Variant, simulated: Sequence[str] = ()) -> None:
                     state[name] = value.double()
     variant.wrap(Casting(torch.float64))
     for name in simulated:
-        bits = bits_of_weights(name)
-        if bits is not None:
-            for tensor in (tensor for top in variant.tops for tensor in (*top.parameters(), *top.buffers())):
-                tensor.data = rounded(tensor.data, bits)
+        round_weights(name, variant.tops)
         mode = rounding(name)
         if mode is not None:
             variant.within(partial(_itself, mode))

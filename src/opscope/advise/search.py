@@ -33,6 +33,7 @@ _LATER_RECIPES: Final[tuple[Names, ...]] = (
     ("sdpa", "fused_attention", "weights_bf16", "compile_reduce_overhead"),
     ("sdpa", "fused_attention", "compile_reduce_overhead"),
     ("channels_last", "compile"),
+    ("sdpa", "fused_attention", "weights_bf16", "int8_weights", "compile"),
 )
 _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
 

@@ -4,7 +4,7 @@ The error of such a run is what the precision alone explains; an error that is m
 one H200 it met the measured error of BERT and GPT-2 within 2 % for TF32, bfloat16 and float16.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -60,9 +60,22 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         return rounded(found, self._bits) if self._everything and not in_place else found
 
 
-def bits_of_weights(name: str) -> int | None:
-    """Return to how many bits behind the point a change rounds weights; None for changes that do not."""
-    return {"weights_bf16": 7, "weights_fp16": 10}.get(name)
+def round_weights(name: str, tops: Sequence[torch.nn.Module]) -> None:
+    """Round the weights of modules in float64 as a change does; changes that leave them alone do nothing here."""
+    parts = [part for top in tops for part in top.modules()]
+    if name == "int8_weights":
+        for part in parts:
+            if isinstance(part, torch.nn.Linear):
+                part.weight.data = _in_eight_bits(part.weight.data)
+    bits = {"weights_bf16": 7, "weights_fp16": 10}.get(name)
+    for tensor in (tensor for top in tops for tensor in (*top.parameters(), *top.buffers()) if bits is not None):
+        tensor.data = rounded(tensor.data, bits or 0)
+
+
+def _in_eight_bits(weight: torch.Tensor) -> torch.Tensor:
+    """Return a weight with each row rounded to multiples of a 127th of its largest element."""
+    step = weight.abs().amax(1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / 127
+    return (weight / step).round() * step
 
 
 def rounding(name: str) -> Rounding | None:

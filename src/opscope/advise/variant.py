@@ -1,5 +1,6 @@
 """One way to run a step: as written, or with changes. It lives in a process of its own, and nothing is undone."""
 
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -190,6 +191,7 @@ class Variant(ABC):
             written_attention=tuple(dict.fromkeys(one.place for one in written_out(self.tops))),
             odd_products=len(odd_products(self.tops)),
             waits=self._waits,
+            quantisable=sum(isinstance(part, torch.nn.Linear) for part in parts) if _has_torchao() else 0,
             compiled=any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in parts),
             optimizers=tuple(type(one).__name__ for one in self.optimizers),
             unfused_optimizers=sum(_could_be_fused(one) for one in self.optimizers),
@@ -209,6 +211,10 @@ def _has_attention_written_out(top: torch.nn.Module) -> bool:
     """Tell whether a model of transformers computes its attention step by step, and offers others."""
     chosen = getattr(getattr(top, "config", None), "_attn_implementation", None)
     return hasattr(top, "set_attn_implementation") and chosen in (None, "eager")
+
+
+def _has_torchao() -> bool:
+    return importlib.util.find_spec("torchao") is not None
 
 
 def _could_be_fused(optimizer: torch.optim.Optimizer) -> bool:

@@ -42,6 +42,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         odd_products: how many large products, such as those with a vocabulary, have a number of columns that is no
             multiple of eight.
         waits: where the user's code fetches a number from the device by ``item()`` in a step, each place once.
+        quantisable: how many products have weights that torchao can hold in 8 bits; 0 where it is not installed.
         compiled: whether a part of them is compiled already.
         optimizers: their names.
         unfused_optimizers: how many of them could be fused and are not.
@@ -68,6 +69,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     written_attention: tuple[str, ...]
     odd_products: int
     waits: tuple[str, ...]
+    quantisable: int
     compiled: bool
     optimizers: tuple[str, ...]
     unfused_optimizers: int

@@ -12,6 +12,7 @@ class ChangeName(StrEnum):
     TF32 = "tf32"
     WEIGHTS_BF16 = "weights_bf16"
     WEIGHTS_FP16 = "weights_fp16"
+    INT8_WEIGHTS = "int8_weights"
     AUTOCAST_BF16 = "autocast_bf16"
     AUTOCAST_FP16 = "autocast_fp16"
     CHANNELS_LAST = "channels_last"
