@@ -117,13 +117,14 @@ def time_finalists(session: Session, written: Sequence[Worker], others: Sequence
         written: the step as written, in two processes: what it differs from itself is what a gain must exceed.
         others: the variants.
     """
-    began = time.monotonic()
-    session.time([*written, *others], _LAST_ROUNDS, _TURN_S)
+    began, rounds = time.monotonic(), _FIRST_ROUNDS
+    session.time([*written, *others], rounds, _TURN_S)
     base, twin = written
-    while others and base.broken is None and twin.broken is None:
-        if least_gain(base, twin) <= _NOISY or time.monotonic() - began > _LONGEST_S:
+    while base.broken is None and twin.broken is None and time.monotonic() - began < _LONGEST_S:
+        if rounds >= _LAST_ROUNDS and (not others or least_gain(base, twin) <= _NOISY):
             break
-        session.time([*written, *others], _FIRST_ROUNDS, _TURN_S)
+        session.time([*written, *others], 1, _TURN_S)
+        rounds += 1
 
 
 def _job(plan: Plan) -> Job:
