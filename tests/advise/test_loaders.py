@@ -114,3 +114,47 @@ assert DataLoader(Endless()).num_workers == 0
 assert [one.workers for one in loaders.made] == [0, 1, 3, 0]
 """
     )
+
+
+@pytest.mark.torch
+def test_a_batch_is_opened_anew_but_for_its_long_lists() -> None:
+    run(
+        """
+loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
+class Boxes(Dataset):
+    def __len__(self): return 20
+    def __getitem__(self, index): return {"x": torch.ones(2), "boxes": [{"at": i} for i in range(500)]}
+def together(samples): return {"x": torch.stack([one["x"] for one in samples]), "boxes": [s["boxes"] for s in samples]}
+loader, seen = DataLoader(Boxes(), batch_size=2, collate_fn=together), []
+for epoch in range(3):
+    for batch in loader:
+        assert batch["x"].shape == (2, 2)
+        boxes = batch.pop("boxes")
+        assert [len(one) for one in boxes] == [500, 500]
+        seen.append(id(boxes[0]))
+        boxes.clear()
+assert set(seen[-10:]) == set(seen[-20:-10]) and len(set(seen[-10:])) == 8  # the long lists themselves
+"""
+    )
+
+
+@pytest.mark.torch
+def test_workers_make_a_few_batches_and_then_send_those() -> None:
+    run(
+        """
+import os, tempfile
+loaders = Loaders(replay=Replay.FETCHED); loaders.listen()
+made = tempfile.mkdtemp()
+class Counted(Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, index):
+        open(f"{made}/{index}", "w").close()
+        return torch.full((3,), float(index))
+count = 0
+for batch in DataLoader(Counted(), batch_size=4, num_workers=1):
+    assert batch.shape == (4, 3) and batch.is_shared()
+    count += 1
+assert count == 100
+assert len(os.listdir(made)) == 32  # eight batches of four
+"""
+    )

@@ -20,7 +20,10 @@ from opscope.workbench.benchmarking.statistics import Interval, median_interval,
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
 _TIMED_S: Final = 1.0
-_OF_LOADING: Final = {"loader_workers": "{workers} workers", "pinned_memory": "pinned memory and non-blocking copies"}
+_OF_LOADING: Final = {
+    "loader_workers": "{workers} workers that persist",
+    "pinned_memory": "pinned memory and non-blocking copies",
+}
 _BATCHES: Final = 16  # a quarter of them is profiled
 
 
@@ -53,6 +56,8 @@ class Proving(Struct):
         self.say("batches from memory")
         on_gpu = facts.device == "cuda"
         kinds = [Replay.MEMORY, *((Replay.DEVICE, Replay.PINNED) if on_gpu else ())]
+        if facts.loader_workers and not facts.iterable_loaders:
+            kinds.append(Replay.FETCHED)
         with tempfile.TemporaryDirectory(prefix="opscope-loading-") as folder:
             lines = Path(folder) / "batches.jsonl"
             jobs = [self.job, self.job, replace(self.job, stages=str(lines))]
@@ -112,10 +117,12 @@ def _proof(
     loaded = loads[0]
     gain = median_interval(ratios(memory.blocks, base.blocks))
     step, ceiling = median(base.blocks), median(memory.blocks)
+    sent = replayed.get(Replay.FETCHED)
     batches = len(loaded.waits_ns) / max(1, loaded.steps)
     loading = _Loading(
         step_ns=step,
         ceiling_ns=ceiling,
+        sent_ns=None if sent is None else median(sent.blocks),
         batches=batches,
         workers=facts.loader_workers,
         on_gpu=facts.device == "cuda",
@@ -182,6 +189,7 @@ class _Loading(Struct):
     Attributes:
         step_ns: the step as written.
         ceiling_ns: the step with batches from memory.
+        sent_ns: the step with batches that workers have made already, and send; None without workers.
         batches: per step.
         workers: how many load.
         on_gpu: whether steps run on a GPU, which works while the next batch is loaded.
@@ -192,6 +200,7 @@ class _Loading(Struct):
 
     step_ns: float
     ceiling_ns: float
+    sent_ns: float | None
     batches: float
     workers: int
     on_gpu: bool
@@ -265,4 +274,5 @@ class _Loading(Struct):
             return self.ceiling_ns + rest
         if stage.stage in (Stage.SEND, Stage.START):
             return max(self.ceiling_ns, self.step_ns - stage.step_ns)
-        return max(self.ceiling_ns + self.received_ns * self.batches, rest / self.workers)
+        sent = self.ceiling_ns + self.received_ns * self.batches if self.sent_ns is None else self.sent_ns
+        return max(sent, rest / self.workers)

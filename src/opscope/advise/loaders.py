@@ -24,6 +24,7 @@ from opscope.advise.places import Stack, here
 from opscope.advise.seeds import seed
 
 _KEPT: Final = 8  # batches that are replayed
+_LONG: Final = 64  # parts of a batch: opening more anew may cost as much as what is not to be measured, loading
 
 
 class Made(Struct):
@@ -97,6 +98,8 @@ class Loaders:
         self._listen_to_reading()
         if self._seeded:
             _seed_by_index()
+        if self._replay is Replay.FETCHED:
+            _replay_fetched()
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -160,7 +163,7 @@ class Loaders:
             made = self._of.get(iterator)
             if made is None:
                 return following(iterator)
-            replays = self._replay is not Replay.NOTHING
+            replays = self._replay not in (Replay.NOTHING, Replay.FETCHED)
             kept = self._kept.setdefault(made.key, []) if replays else []
             if len(kept) == _KEPT:
                 batch = _next_of(kept, iterator, made)
@@ -214,7 +217,16 @@ class _Kept:
             for one, version, pristine in zip(self._tensors, self._versions, self._pristine, strict=True)
             if one._version != version
         }
-        return tree_map(lambda one: fresh.get(id(one), one), self._batch)
+        return tree_map(lambda one: fresh.get(id(one), one), self._batch) if fresh else _reopened(self._batch)
+
+
+def _reopened(value: Any) -> Any:
+    """Return a batch in containers of its own, from which a step may take something; long lists as they are."""
+    if type(value) is dict and len(value) <= _LONG:
+        return {key: _reopened(one) for key, one in value.items()}
+    if type(value) in (list, tuple) and len(value) <= _LONG:
+        return type(value)(map(_reopened, value))
+    return value
 
 
 def _placed(where: Replay, one: Any) -> Any:
@@ -244,6 +256,25 @@ class _Replayed:
 
     def _reset(self, *_: object) -> None:  # as loaders whose workers persist ask their iterator to begin anew
         self._count = 0
+
+
+def _replay_fetched() -> None:
+    """Have samples, once a few batches of them were made, cost nothing where they are made, in whichever process."""
+    fetch = _MapDatasetFetcher.fetch
+    kept: dict[tuple[int, int], Any] = {}
+
+    @functools.wraps(fetch)
+    def fetched(self: Any, indices: Any) -> Any:
+        size = len(indices) if hasattr(indices, "__len__") else 1
+        place = size, sum(of_size == size for of_size, _ in kept)
+        if place[1] < _KEPT:
+            kept[place] = fetch(self, indices)
+            return kept[place]
+        batch = kept[size, hash(str(indices)) % _KEPT]
+        # Copies, as each batch is put into memory of its own to be sent.
+        return tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, batch)
+
+    _MapDatasetFetcher.fetch = fetched
 
 
 def _seed_by_index() -> None:

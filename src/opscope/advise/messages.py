@@ -20,6 +20,7 @@ class Replay(StrEnum):
     """Where batches come from, once a few were loaded."""
 
     NOTHING = "loading"  # as written
+    FETCHED = "made already"  # in workers, from where they are sent as written
     MEMORY = "memory"
     PINNED = "pinned memory"  # which a GPU copies from by itself
     DEVICE = "device"  # nothing is left to be copied

@@ -10,17 +10,18 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import torch
 
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
-from opscope.advise.loaders import Loaders
+from opscope.advise.loaders import Loaders, Wait
 from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time, Turn
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptVariant
@@ -243,8 +244,15 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
         steps,
         [one.wall_ns for one in found],
         [one.cpu_ns for one in found],
-        [one.start_ns for one in found if one.start_ns],
+        _starts(found),
     )
+
+
+def _starts(waits: Sequence[Wait]) -> list[int]:
+    """Return what each start of workers took, with as much as the first batch was waited for longer than others."""
+    others = [one.wall_ns for one in waits if not one.start_ns]
+    usual = round(median(others)) if others else 0
+    return [one.start_ns + max(0, one.wall_ns - usual) for one in waits if one.start_ns]
 
 
 def _profiled(variant: Variant, path: Path, steps: int) -> Routine[bool]:
