@@ -32,6 +32,7 @@ _LAST_ROUNDS: Final = 13
 _PROFILED: Final = 3  # steps in traces
 _LARGER: Final = (2, 4)  # times the batch size
 _SEARCHING: Final = 0.5  # of the time: measuring the best again, and proving it, takes about as long
+_SEARCHING_ON: Final = 0.85  # while nothing was found
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _TURN_S: Final = 0.15  # of one variant in one round
@@ -296,7 +297,8 @@ class _Trying:
         left = [names for names in tries if names not in self._known]
         takes_s, together = 0.0, max(_FEWEST_TOGETHER, self._plan.width)
         while left and (
-            not self._known or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried", takes_s, _SEARCHING)
+            not self._known
+            or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried", takes_s, self._share)
         ):
             began = time.monotonic()
             now, left = left[:together], left[together:]
@@ -307,6 +309,11 @@ class _Trying:
             takes_s = time.monotonic() - began
             self._batch_s = max(self._batch_s, takes_s)
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
+
+    @property
+    def _share(self) -> float:
+        """The share of the time for trying: as long as nothing is faster, there is nothing to measure again."""
+        return _SEARCHING if best_of(self._gains(), LEAST_GAIN) else _SEARCHING_ON
 
     def _broken(self) -> set[str]:
         """Return the changes that fail alone, or change nothing."""
