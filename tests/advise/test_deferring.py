@@ -1,8 +1,10 @@
 """Numbers that are fetched when they are looked at: they are what they would have been, and nobody waits before."""
 
+import copy
 import json
 import math
 import operator
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,12 @@ def test_sums_fetch_nothing_until_somebody_looks() -> None:
     assert max(mean, 1) is mean
     with pytest.raises(TypeError):
         json.dumps(mean)  # what takes nothing but numbers fails, and the change with it
+
+
+def test_copies_are_the_same_number() -> None:
+    counted = Counted()
+    made = later(2.5, counted)
+    assert copy.copy(made) == copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == 2.5
 
 
 def test_a_later_number_is_compared_by_the_tensor_that_holds_it() -> None:

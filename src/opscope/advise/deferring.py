@@ -54,6 +54,8 @@ class Later:
         return self._value
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what copies ask for before there is a value
+            raise AttributeError(name)
         return getattr(self.value, name)
 
 
