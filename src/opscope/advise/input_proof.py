@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME, workers_tried
-from opscope.advise.measured import least_gain, not_decidable, of_itself, waited_for_others
+from opscope.advise.measured import LEAST_GAIN, least_gain, not_decidable, of_itself, waited_for_others
 from opscope.advise.messages import Job, Load, Loaded, Replay
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, Function, Stage
@@ -19,6 +19,7 @@ from opscope.documents.advise import Copies, Facts, InputProof, OtherLoading, St
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
+_EXPLAINED: Final = 2.0  # times what loading takes: caches that it leaves cold cost time, too
 _TIMED_S: Final = 1.0
 _OF_LOADING: Final = {
     "loader_workers": "{workers} workers that persist",
@@ -76,7 +77,10 @@ class Proving(Struct):
             fetched = _read(lines, loads[1].began_ns)
         found = _proof(facts, [base, memory, *more], max(_LEAST_GAIN, least_gain(base, twin)), loads, fetched)
         gain = Interval(found.ratio, found.ci_low, found.ci_high, len(base.blocks))
-        reason = not_decidable(gain, least_gain(base, twin), waited_for_others(written))
+        noise = least_gain(base, twin)
+        if gain.low is not None and gain.low > noise**2:
+            noise = LEAST_GAIN  # as written at its fastest, from memory at its slowest: a gain even then
+        reason = not_decidable(gain, noise, waited_for_others(written))
         if reason is not None:
             found = replace(found, blamed=False, undecided=reason, others=())
         return found, of_itself(base, twin)
@@ -130,7 +134,8 @@ def _proof(
         start_ns=sum(loaded.starts_ns) / max(1, len(loaded.waits_ns)),
         fetched=fetched,
     )
-    blamed = (gain.low if gain.low is not None else gain.median) > least
+    wait = sum(loaded.waits_ns) / max(1, loaded.steps)
+    blamed = (gain.low if gain.low is not None else gain.median) > least and loading.explains(step - ceiling, wait)
     copies = _copies(memory, replayed, least)
     stages = loading.stages()
     if copies is not None and copies.blamed:
@@ -144,7 +149,7 @@ def _proof(
         ratio=gain.median,
         ci_low=gain.low,
         ci_high=gain.high,
-        wait_ns=sum(loaded.waits_ns) / max(1, loaded.steps),
+        wait_ns=wait,
         workers=facts.loader_workers,
         batches=batches,
         stages=tuple(stages),
@@ -216,6 +221,14 @@ class _Loading(Struct):
     def fetch_ns(self) -> float:
         """What a batch takes, where it is made."""
         return mean(one.wall_ns for one in self._plain) if self.fetched else 0.0
+
+    def explains(self, saved_ns: float, wait_ns: float) -> bool:
+        """Tell whether loading may save as much: no more, by far, than is waited for batches and workers compute.
+
+        One process may be faster than another by luck alone. Workers take cores from the process that trains.
+        """
+        computed = mean(one.cpu_ns for one in self.fetched) * self.batches if self.workers and self.fetched else 0.0
+        return saved_ns <= _EXPLAINED * (wait_ns + computed)
 
     def stages(self) -> list[StageCost]:
         """Return what each stage costs."""

@@ -129,7 +129,10 @@ def _input(proof: InputProof) -> Iterator[Block]:
             f"{format_ns(proof.wait_ns)} for its data, which {_who_loads(proof.workers)}."
         )
     else:
-        yield Paragraph.of(f"Loading is not to blame: {times}. That is no more than the step differs from itself.")
+        yield Paragraph.of(
+            f"Loading is not to blame: {times}. A step waits {format_ns(proof.wait_ns)} for its data; by the rest, one "
+            "process may differ from another."
+        )
     if proof.copies is not None:
         yield Paragraph.of(_said_of_copies(proof.copies, proof.from_memory_ns))
     if not proof.others:
