@@ -30,6 +30,7 @@ _OF_A_STEP = Facts(
     loaders=0,
     loader_workers=0,
     iterable_loaders=0,
+    restarted_loaders=0,
     prefetched=0,
 )
 

@@ -158,3 +158,18 @@ assert count == 100
 assert len(os.listdir(made)) == 32  # eight batches of four
 """
     )
+
+
+@pytest.mark.torch
+def test_workers_that_start_anew_are_told_and_made_to_persist() -> None:
+    run(
+        """
+loaders = Loaders(); loaders.listen()
+rows = TensorDataset(torch.ones(4, 2))
+for options in ({}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}):
+    DataLoader(rows, **options)
+assert [one.restarts for one in loaders.made] == [False, True, False]
+loaders.persist = True
+assert [DataLoader(rows, **options).persistent_workers for options in ({}, {"num_workers": 1})] == [False, True]
+"""
+    )

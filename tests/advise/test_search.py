@@ -23,7 +23,7 @@ def test_every_change_can_be_made_and_says_what_to_write() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     refused = {change.name for change in CHANGES if change.refuses(FACTS) is not None}
     training = {"fused_optimizer", "foreach_optimizer", "set_to_none", "no_anomaly_detection", "autocast_fp16"}
-    on_cpus, of_loaders = {"half_threads", "all_threads"}, {"loader_workers", "pinned_memory"}
+    on_cpus, of_loaders = {"half_threads", "all_threads"}, {"loader_workers", "pinned_memory", "persistent_workers"}
     not_found = {"fused_attention", "padded_products", "deferred_items", "int8_weights"}
     assert refused == training | on_cpus | of_loaders | not_found
 

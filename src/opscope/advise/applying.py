@@ -248,6 +248,10 @@ def _not_waiting(copy: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return copied
 
 
+def _persist(loaders: Loaders) -> None:
+    loaders.persist = True
+
+
 def _loader_workers(loaders: Loaders) -> None:
     loaders.workers = workers_tried()
 
@@ -278,5 +282,6 @@ APPLYING: Final = {
     "inference_mode": Applying(_inference_mode),
     "half_threads": Applying(partial(_threads, 0.5)),
     "pinned_memory": Applying(_copy_without_waiting, prepare=_pin),
+    "persistent_workers": Applying(prepare=_persist),
     "loader_workers": Applying(prepare=_loader_workers),
 }

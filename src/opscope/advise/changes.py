@@ -83,6 +83,7 @@ _INDEXED = (
     lambda facts: facts.iterable_loaders < facts.loaders,
     "the loader's dataset yields: each worker would yield all of it, unless it shares the work out itself",
 )
+_RESTARTS = (lambda facts: facts.restarted_loaders > 0, "no loader starts its workers anew for each epoch")
 _MORE_WORKERS = (lambda facts: facts.loader_workers < workers_tried(), "loaders have a worker for each core already")
 
 
@@ -327,6 +328,14 @@ CHANGES: Final[tuple[Change, ...]] = (
             "batch = batch.to(DEVICE, non_blocking=True)  # for each tensor of it",
         ),
         caveat="pinned memory is taken from what other programs may use",
+    ),
+    Change(
+        name=ChangeName.PERSISTENT_WORKERS,
+        slots=("loading",),
+        error_class=ErrorClass.EXACT,
+        refuses=_needs(_LOADS, _RESTARTS),
+        lines=("loader = DataLoader(..., persistent_workers=True)",),
+        caveat="workers do not see what the program changes in the dataset after they have started",
     ),
     Change(
         name=ChangeName.LOADER_WORKERS,

@@ -228,12 +228,13 @@ class _Writer:
                 raise NotWritableError(f"{name} is made by {ast.unparse(call.func)}, which may take no {keyword}=True")
             source.set_keywords(call, {keyword: "True"}, without)
 
-    def loaders(self) -> None:
+    def loaders(self, **keywords: str) -> None:
         for stack in _each(self.places.loaders, lambda one: one):
             source, call = self.making(stack, "a loader")
             if "DataLoader" not in ast.unparse(call.func):
-                raise NotWritableError(f"a loader is made by {ast.unparse(call.func)}, which may take no num_workers")
-            source.set_keywords(call, {"num_workers": self.settings["workers"], "persistent_workers": "True"})
+                first = next(iter(keywords))
+                raise NotWritableError(f"a loader is made by {ast.unparse(call.func)}, which may take no {first}")
+            source.set_keywords(call, keywords)
 
     def without_anomaly_detection(self) -> None:
         """Turn it off where the script turns it on."""
@@ -328,5 +329,6 @@ _WRITE: Final[Mapping[str, Callable[[_Writer], None]]] = {
     "all_threads": lambda writer: writer.for_process(f"TORCH.set_num_threads({writer.settings['cores']})"),
     "foreach_optimizer": lambda writer: writer.optimizers("foreach"),
     "no_anomaly_detection": _Writer.without_anomaly_detection,
-    "loader_workers": _Writer.loaders,
+    "loader_workers": lambda writer: writer.loaders(num_workers=writer.settings["workers"], persistent_workers="True"),
+    "persistent_workers": lambda writer: writer.loaders(persistent_workers="True"),
 }

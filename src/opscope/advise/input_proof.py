@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.changes import BY_NAME, workers_tried
+from opscope.advise.changes import BY_NAME, fit_together, workers_tried
 from opscope.advise.measured import LEAST_GAIN, least_gain, not_decidable, of_itself, waited_for_others
 from opscope.advise.messages import Job, Load, Loaded, Replay
 from opscope.advise.session import AdviseError, Session, Worker
@@ -23,6 +23,7 @@ _EXPLAINED: Final = 2.0  # times what loading takes: caches that it leaves cold 
 _TIMED_S: Final = 1.0
 _OF_LOADING: Final = {
     "loader_workers": "{workers} workers that persist",
+    "persistent_workers": "workers that persist",
     "pinned_memory": "pinned memory and non-blocking copies",
 }
 _BATCHES: Final = 16  # a quarter of them is profiled
@@ -106,8 +107,9 @@ def _read(lines: Path, since_ns: int) -> list[Fetched]:
 
 def _other_loading(facts: Facts) -> list[tuple[str, ...]]:
     """Return what may make loading, or copying, faster: changes, and all of them together."""
-    possible = tuple(name for name in _OF_LOADING if BY_NAME[name].refuses(facts) is None)
-    return [*((name,) for name in possible), *([possible] if len(possible) > 1 else [])]
+    possible = [name for name in _OF_LOADING if BY_NAME[name].refuses(facts) is None]
+    pairs = [(one, other) for one in possible for other in possible if one < other and fit_together((one, other))]
+    return [*((name,) for name in possible), *pairs]
 
 
 def _proof(
@@ -181,7 +183,11 @@ def _others(
         gain = median(ratios(worker.blocks, base.blocks[-len(worker.blocks) :]))
         change = " and ".join(_OF_LOADING[name].format(workers=workers_tried()) for name in worker.job.changes)
         yield OtherLoading(change=change, step_ns=median(worker.blocks), ratio=gain, measured=True)
-    if stages and stages[0].step_ns > 0:
+    if (
+        stages
+        and stages[0].step_ns > 0
+        and not any(worker.job.changes == ("persistent_workers",) and stages[0].stage is Stage.START for worker in more)
+    ):
         step = loading.without(stages[0])
         yield OtherLoading(
             change=f"{stages[0].stage} at no cost", step_ns=step, ratio=loading.step_ns / step, measured=False
@@ -285,7 +291,9 @@ class _Loading(Struct):
         rest = max(0.0, self.fetch_ns - stage.batch_ns) * self.batches
         if not self.workers:
             return self.ceiling_ns + rest
-        if stage.stage in (Stage.SEND, Stage.START):
+        if stage.stage is Stage.START:
             return max(self.ceiling_ns, self.step_ns - stage.step_ns)
+        if stage.stage is Stage.SEND:  # which takes time on both sides
+            return max(self.ceiling_ns, self.fetch_ns * self.batches / self.workers)
         sent = self.ceiling_ns + self.received_ns * self.batches if self.sent_ns is None else self.sent_ns
         return max(sent, rest / self.workers)

@@ -38,6 +38,7 @@ class Made(Struct):
         workers_now: how many it has.
         prefetched: how many batches these hold ready, at most; 0 without workers.
         key: what tells the loaders of one place in the source from others: scripts make them anew each epoch.
+        restarts: whether each epoch starts its workers anew.
         reads: how many batches were taken from it.
     """
 
@@ -48,6 +49,7 @@ class Made(Struct):
     workers_now: int
     prefetched: int
     key: tuple[object, ...]
+    restarts: bool
     reads: int = 0
 
 
@@ -77,6 +79,7 @@ class Loaders:
         made: the loaders.
         workers: how many workers a loader gets that has fewer; 0 leaves them as they are.
         pins: whether each loader puts its batches into pinned memory.
+        persist: whether workers stay from epoch to epoch.
         waits: what taking each batch took.
         entering, leaving: called before and after a batch is taken, or an epoch begun.
     """
@@ -84,7 +87,7 @@ class Loaders:
     def __init__(self, *, seeded: bool = False, replay: Replay = Replay.NOTHING) -> None:
         self._seeded, self._replay = seeded, replay
         self.made: list[Made] = []
-        self.workers, self.pins = 0, False
+        self.workers, self.pins, self.persist = 0, False, False
         self.waits: list[Wait] = []
         self.entering: list[Callable[[], None]] = []
         self.leaving: list[Callable[[], None]] = []
@@ -130,12 +133,15 @@ class Loaders:
             workers, iterable = given.get("num_workers", 0), isinstance(given["dataset"], IterableDataset)
             if workers < self.workers and not iterable:
                 given["num_workers"], given["persistent_workers"] = self.workers, True
+            restarts = bool(given.get("num_workers", 0)) and not given.get("persistent_workers", False)
+            if self.persist and restarts:
+                given["persistent_workers"] = True
             if self.pins:
                 given["pin_memory"] = True
             original(*bound.args, **bound.kwargs)
             stack, ready = here(), loader.num_workers * (loader.prefetch_factor or 0)
             key = (*(place.at for place in stack), loader.batch_size, _length(loader), type(loader.dataset))
-            one = Made(weakref.ref(loader), stack, workers, iterable, loader.num_workers, ready, key)
+            one = Made(weakref.ref(loader), stack, workers, iterable, loader.num_workers, ready, key, restarts)
             self.made.append(one)
 
         DataLoader.__init__ = init

@@ -203,6 +203,7 @@ class Variant(ABC):
             loaders=len(self._read),
             loader_workers=min((one.workers for one in self._read), default=0),
             iterable_loaders=sum(one.iterable for one in self._read),
+            restarted_loaders=sum(one.restarts for one in self._read),
             prefetched=self.prefetched,
         )
 

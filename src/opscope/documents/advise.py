@@ -55,6 +55,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         loaders: from how many data loaders a step takes batches.
         loader_workers: the fewest workers that one of them has.
         iterable_loaders: how many of them have a dataset that yields, instead of being asked for an index.
+        restarted_loaders: how many of them start their workers anew for each epoch.
         prefetched: how many batches their workers hold ready, at most.
     """
 
@@ -81,6 +82,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     loaders: int
     loader_workers: int
     iterable_loaders: int
+    restarted_loaders: int
     prefetched: int
 
 

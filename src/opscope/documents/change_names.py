@@ -32,6 +32,7 @@ class ChangeName(StrEnum):
     ALL_THREADS = "all_threads"
     NO_ANOMALY_DETECTION = "no_anomaly_detection"
     PINNED_MEMORY = "pinned_memory"
+    PERSISTENT_WORKERS = "persistent_workers"
     LOADER_WORKERS = "loader_workers"
 
 
