@@ -88,8 +88,25 @@ class ByKeyword(Base):
         return self.merged(F.softmax(input=q @ k.mT, dim=-1) @ v, x)
 
 
+class Chunked(Base):
+    """Goes through pieces, and makes its mask of the length that it sees, as much published code does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = (one.view(b, t, HEADS, c // HEADS).transpose(1, 2) for one in self.qkv(x).chunk(3, dim=-1))
+        hidden = torch.ones(t, t, dtype=torch.bool, device=x.device).triu(1)
+        weights = (q @ k.transpose(-1, -2) * self.scale).masked_fill(hidden, float("-inf"))
+        return self.merged(weights.softmax(dim=-1) @ v, x)
+
+
+class OfOneDimension(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        return self.merged((q @ k.mT + torch.arange(x.size(1))).softmax(-1) @ v, x)
+
+
 FORMS: dict[str, Callable[[], Base]] = {
-    one.__name__: one for one in (Causal, Plain, Scaled, Added, Einsum, Unscaled, ByKeyword)
+    one.__name__: one for one in (Causal, Plain, Scaled, Added, Einsum, Unscaled, ByKeyword, Chunked, OfOneDimension)
 }
 
 
@@ -230,6 +247,54 @@ class Keeping(Base):
         return self.weights @ v
 
 
+class KeepingElsewhere(Base):
+    """Keeps its weights by a method of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps: list[torch.Tensor] = []
+
+    def note(self, weights: torch.Tensor) -> None:
+        self.maps.append(weights)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        weights = torch.softmax(q @ k.mT, -1)
+        self.note(weights)
+        return weights @ v
+
+
+class Random(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        return torch.softmax(q @ k.mT, -1) @ v * (torch.rand(()) + 0.5)
+
+
+class WithoutGradient(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        with torch.no_grad():
+            bias = self.temperature * 2
+        return torch.softmax(q @ k.mT + bias, -1) @ v
+
+
+class AsksForTypes(Base):
+    def forward(self, x: torch.Tensor, mask: Any = 0) -> torch.Tensor:
+        q, k, v = self.parts(x)
+        weights = q @ k.mT
+        if isinstance(mask, torch.Tensor):
+            weights = weights + mask
+        return torch.softmax(weights, -1) @ v
+
+
+class OverTheThird(Base):
+    """Sums over the third dimension, of five."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (one.unsqueeze(1) for one in self.parts(x))
+        return torch.softmax(q @ k.mT, 3) @ v
+
+
 class Branching(Base):
     """Cannot be traced."""
 
@@ -241,7 +306,7 @@ class Branching(Base):
 
 WITHOUT = (
     Returned, OverQueries, Learned, Classifier, Lightly, MaskedInPlace, OfOneKey, Doubled, InDoublePrecision,
-    Keeping, Branching,
+    Keeping, KeepingElsewhere, Random, WithoutGradient, AsksForTypes, OverTheThird, Branching,
 )  # fmt: skip
 
 

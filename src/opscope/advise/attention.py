@@ -11,13 +11,16 @@ import inspect
 import math
 import operator
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (as PyTorch's own documents name it)
 from msgspec import Struct
 from torch import fx, nn
+from torch.utils._pytree import tree_leaves
 
 _SOFTMAX: Final = (torch.softmax, F.softmax, "softmax")
 _PRODUCTS: Final = (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm")
@@ -28,9 +31,14 @@ _QUOTIENTS: Final = (operator.truediv, torch.div, torch.true_divide, "div")
 _FILLS: Final = (torch.masked_fill, "masked_fill", "masked_fill_")
 _LEAST_HIDDEN: Final = -1e4  # what masks fill in for "not seen": -inf, or a number whose exponential is zero
 _WRITES: Final = ("STORE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_SUBSCR")
-_CHANGES: Final = ("append", "extend", "insert", "add", "update", "setdefault", "pop", "setattr", "register_buffer")
+_UNTRACED: Final = (
+    *("append", "extend", "insert", "update", "setdefault", "pop", "setattr", "register_buffer"),
+    *("no_grad", "enable_grad", "inference_mode", "set_grad_enabled", "autocast"),
+    *("isinstance", "type", "hasattr", "is_tensor"),
+)
+_FACTORIES: Final = ("ones", "zeros", "full", "arange", "eye", "empty", "linspace")
 _CONSTANT: Final = "_tensor_constant"  # how the tracer names tensors that are no parameters or buffers
-_LAST: Final = (-1, 3)  # dimensions that softmax sums over: the last one, of four
+_LAST: Final = -1  # the dimension that softmax sums over
 
 
 class WrittenOut(Struct, frozen=True):
@@ -88,24 +96,45 @@ def _may_compute_attention(module: nn.Module) -> bool:
     if type(module).__module__.startswith("torch.") or "forward" in vars(module):
         return False
     code = getattr(forward, "__code__", None)
-    if code is None or _keeps_something(code):
+    if code is None or not all(map(_may_be_traced, _codes(type(module), code))):
         return False
     return any("softmax" in name.lower() for name in code.co_names) or any(
         isinstance(child, nn.Softmax) for child in module.children()
     )
 
 
-def _keeps_something(code: types.CodeType) -> bool:
-    """Tell whether code writes into objects: that would keep what stands for a tensor while it is traced."""
-    return any(one.opname in _WRITES for one in dis.get_instructions(code)) or any(
-        name in _CHANGES for name in code.co_names
-    )
+def _codes(kind: type, code: types.CodeType, seen: tuple[types.CodeType, ...] = ()) -> Iterator[types.CodeType]:
+    """Yield a method's code, that of functions in it, and that of the class's own methods that it names."""
+    yield code
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    methods = [getattr(getattr(kind, name, None), "__code__", None) for name in code.co_names]
+    for one in (*inner, *methods):
+        if isinstance(one, types.CodeType) and one not in (*seen, code) and "torch" not in Path(one.co_filename).parts:
+            yield from _codes(kind, one, (*seen, code))
+
+
+def _may_be_traced(code: types.CodeType) -> bool:
+    """Tell whether a trace says all that code does.
+
+    It does not where objects are written to, which would keep what stands for a tensor; where a context such as
+    ``no_grad`` is entered; and where types are asked for, as what stands for a tensor has another one.
+    """
+    writes = any(one.opname in _WRITES for one in dis.get_instructions(code))
+    return not writes and not any(name in _UNTRACED for name in code.co_names)
 
 
 class _Tracer(fx.Tracer):  # type: ignore[misc]
     """Traces a module's own forward alone: the modules in it are called as they are."""
 
     proxy_buffer_attributes = True  # masks are buffers, of which as much is taken as the input is long
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        """Go through what a tensor was cut into, where the number of pieces is known."""
+        node = obj.node
+        pieces = node.kwargs.get("chunks", node.args[1] if len(node.args) > 1 else None)
+        if node.target in ("chunk", torch.chunk) and isinstance(pieces, int):
+            return iter([obj[place] for place in range(pieces)])
+        return super().iter(obj)  # type: ignore[no-any-return]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002 (as PyTorch calls it)
         return True
@@ -122,12 +151,10 @@ def _fused(module: nn.Module) -> WrittenOut | None:
 def _traced_and_fused(module: nn.Module) -> WrittenOut | None:
     parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]  # without self
     absent = {one.name: place for place, one in enumerate(parameters) if one.default is None}
-    stand_in = copy.copy(module)  # which gets what the forward, or the tracer, leaves in it
-    graph = _Tracer().trace(stand_in, concrete_args=dict.fromkeys(absent))
-    left = {name: value for name, value in vars(stand_in).items() if vars(module).get(name) is not value}
-    constants = {name: value for name, value in left.items() if name.startswith(_CONSTANT)}
-    if left.keys() - constants.keys():
+    traced, again = _trace(module, absent), _trace(module, absent)
+    if traced is None or again is None or not _are_same(traced, again):  # what is random would be frozen
         return None
+    graph, constants = traced
     for node in graph.find_nodes(op="placeholder"):  # the tracer numbers those that are taken to be None
         node.target = next((name for name in absent if node.target.rpartition("_")[0] == name), node.target)
     children = dict(module.named_modules())
@@ -138,6 +165,59 @@ def _traced_and_fused(module: nn.Module) -> WrittenOut | None:
     names: dict[str, Any] = dict(code.globals)
     exec(compile(code.src, "<attention, fused>", "exec"), names)  # what PyTorch wrote of the user's own code
     return WrittenOut(module, names["forward"], count, absent, constants)
+
+
+Traced = tuple[fx.Graph, dict[str, torch.Tensor]]
+
+
+def _trace(module: nn.Module, absent: Mapping[str, int]) -> Traced | None:
+    """Return the graph of a module's forward, and tensors that it holds; None where the forward keeps something."""
+    stand_in = copy.copy(module)  # which gets what the forward, or the tracer, leaves in it
+    held = {name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, list | dict | set)}
+    try:
+        with _factories_traced():
+            graph = _Tracer().trace(stand_in, concrete_args=dict.fromkeys(absent))
+    finally:
+        changed = [name for name, value in held.items() if not _is_same_container(vars(module)[name], value)]
+        for name in changed:
+            setattr(module, name, held[name])
+    left = {name: value for name, value in vars(stand_in).items() if vars(module).get(name) is not value}
+    constants = {name: value for name, value in left.items() if name.startswith(_CONSTANT)}
+    return None if changed or left.keys() - constants.keys() else (graph, constants)
+
+
+def _is_same_container(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def _are_same(one: Traced, other: Traced) -> bool:
+    """Tell whether two traces are of the same computation, with the same numbers in it."""
+    codes = [graph.python_code("self").src for graph, _ in (one, other)]
+    equal = (torch.equal(value, other[1][name]) for name, value in one[1].items() if name in other[1])
+    return codes[0] == codes[1] and one[1].keys() == other[1].keys() and all(equal)
+
+
+@contextmanager
+def _factories_traced() -> Iterator[None]:
+    """Trace functions that make tensors of a size that is traced, such as masks: by themselves they are not."""
+    made = {name: getattr(torch, name) for name in _FACTORIES}
+    for name, factory in made.items():
+        setattr(torch, name, _traced_factory(factory))
+    try:
+        yield
+    finally:
+        for name, factory in made.items():
+            setattr(torch, name, factory)
+
+
+def _traced_factory(factory: Callable[..., Any]) -> Callable[..., Any]:
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        proxy = next((one for one in (*tree_leaves(args), *kwargs.values()) if isinstance(one, fx.Proxy)), None)
+        if proxy is None:
+            return factory(*args, **kwargs)
+        return proxy.tracer.create_proxy("call_function", factory, args, kwargs)
+
+    return traced
 
 
 # ---------------------------------------------------------------- what is looked for
@@ -167,10 +247,10 @@ def _is(node: object, kinds: Sequence[object]) -> bool:
 def _is_softmax(node: fx.Node, children: dict[str, nn.Module]) -> bool:
     if node.op == "call_module":
         child = children.get(str(node.target))
-        return isinstance(child, nn.Softmax) and child.dim in _LAST
+        return isinstance(child, nn.Softmax) and child.dim == _LAST
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
     has_type = len(node.args) > 2 or node.kwargs.get("dtype") is not None
-    return _is(node, _SOFTMAX) and bool(node.args) and dim in _LAST and not has_type
+    return _is(node, _SOFTMAX) and bool(node.args) and dim == _LAST and not has_type
 
 
 def _fuse_at(softmax: fx.Node, graph: fx.Graph, children: dict[str, nn.Module]) -> bool:
@@ -346,7 +426,7 @@ class _Writer(Struct):
 
     def swapped(self, transposed: fx.Node) -> fx.Node:
         """Return a key of which only the transposed one is there."""
-        if _is(transposed, ("transpose", torch.transpose)) and set(transposed.args[1:]) in ({-1, -2}, {2, 3}):
+        if _is(transposed, ("transpose", torch.transpose)) and set(transposed.args[1:]) == {-1, -2}:
             return transposed.args[0]
         return self.graph.call_method("transpose", (transposed, -2, -1))
 
@@ -370,8 +450,8 @@ class _Writer(Struct):
 
 
 def _seen(hidden: torch.Tensor) -> torch.Tensor:
-    return torch.logical_not(hidden)
+    return torch.logical_not(torch.atleast_2d(hidden))
 
 
 def _added(mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    return mask.to(query.dtype)
+    return torch.atleast_2d(mask).to(query.dtype)

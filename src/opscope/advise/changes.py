@@ -69,7 +69,10 @@ _OFFERS_ATTENTION = (
     lambda facts: facts.attention_choices > 0,
     "no model offers a choice of attention, and has it written out",
 )
-_WRITES_ATTENTION = (lambda facts: bool(facts.written_attention), "no attention is found written out in a module")
+_WRITES_ATTENTION = (
+    lambda facts: bool(facts.written_attention),
+    "no module writes attention out in a form that is known",
+)
 _QUANTISABLE = (lambda facts: facts.quantisable > 0, "torchao is not installed, or the model has no linear layers")
 _WAITS = (lambda facts: bool(facts.waits), "no number is fetched from the GPU by item() in a step")
 _ODD_PRODUCTS = (lambda facts: facts.odd_products > 0, "all large products have multiples of eight columns")
@@ -372,8 +375,12 @@ def lines_of(changes: Sequence[str], facts: Facts) -> list[str]:
     """Return what to write for some changes."""
     settings = settings_of(facts) | {"device": repr(facts.device)}
     lines = [line for name in changes for line in BY_NAME[name].lines]
-    optimizers = " or ".join(dict.fromkeys(facts.optimizers))
-    lines = [line.replace("OPTIMIZER", optimizers or "OPTIMIZER") for line in lines]
+    optimizers = list(dict.fromkeys(facts.optimizers)) or ["OPTIMIZER"]
+    lines = [
+        line.replace("OPTIMIZER", name)
+        for line in lines
+        for name in (optimizers if "OPTIMIZER" in line else optimizers[:1])
+    ]
     for word, value in settings.items():
         lines = [line.replace(word.upper(), value) for line in lines]
     return lines

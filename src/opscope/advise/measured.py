@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from opscope.advise.proof import Judged
 from opscope.advise.session import Worker
-from opscope.documents.advise import Outcome
+from opscope.documents.advise import UNDECIDED, Outcome
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
 LEAST_GAIN: Final = 1.02  # a smaller gain is not worth a line of code
@@ -136,9 +136,9 @@ def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
         waited: how long threads waited for a core, as a share of the time.
     """
     if waited > _BUSY:
-        return f"not decidable: its threads waited for a core {waited:.0%} of the time, which others use"
+        return f"{UNDECIDED}: its threads waited for a core {waited:.0%} of the time, which others use"
     if least > _TOO_NOISY:
-        return f"not decidable: the machine is busy, and the same code differs from itself by up to {least:.2f} times"
+        return f"{UNDECIDED}: the machine is busy, and the same code differs from itself by up to {least:.2f} times"
     # Where even the low end is a gain, that is decided, however wide the interval is.
     if (
         gain.low is not None
@@ -146,7 +146,7 @@ def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
         and gain.low <= least
         and gain.high > _TOO_NOISY * max(gain.low, 1)
     ):
-        return f"not decidable: {gain.low:.2f} to {gain.high:.2f} times as fast"
+        return f"{UNDECIDED}: {gain.low:.2f} to {gain.high:.2f} times as fast"
     return None
 
 

@@ -70,7 +70,7 @@ class ScriptVariant(Variant):
         error = run_script(self._script, self._arguments, lambda: None)
         steps.active = False
         if isinstance(error, SystemExit) and error.code not in (None, 0):
-            error = ScriptError(f"the script exited with {error.code!r}; {steps.missed}")
+            error = ScriptError(f"the script exited with {error.code!r}, before what was asked of it was done")
         failed = error is not None and not isinstance(error, SystemExit)
         self._end(error if failed else ScriptError(steps.missed))
         raise AssertionError("the process goes on after its end")

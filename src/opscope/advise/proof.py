@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from opscope.advise.messages import Computed, LongRun, Recording, Values
+from opscope.documents.advise import UNDECIDED
 
 # An error may be so many times that of the step as written, or that of simulated arithmetic, whichever is larger. In a
 # probe on one H200 planted mistakes were above that, and right variants below.
@@ -73,7 +74,7 @@ def judged(
             worst = what, error, own.get(what, 0.0)
     if not decided:
         return Judged(
-            None, "not decidable: the step as written is as far from float64", max(mine.values()), max(own.values())
+            None, f"{UNDECIDED}: the step as written is as far from float64", max(mine.values()), max(own.values())
         )
     return Judged(True, f"{names}: error {worst[1]:.1e} at most against float64 ({worst[0]})", worst[1], worst[2])
 

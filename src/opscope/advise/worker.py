@@ -83,7 +83,8 @@ def _leave_exits_to_libraries() -> None:
 def _end(connection: Connection, error: BaseException | None) -> None:
     """Say what went wrong, if anything did, and end the process."""
     if error is not None and not isinstance(error, EOFError | BrokenPipeError):  # those mean that nobody asks any more
-        traceback.print_exception(error)
+        if not isinstance(error, OpscopeError):
+            traceback.print_exception(error)
         with contextlib.suppress(OSError):
             lacks = isinstance(error, torch.OutOfMemoryError) or _OUT_OF_MEMORY in str(error)
             connection.send(Broken(described(error), lacks_memory=lacks))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from opscope.advise.changes import BY_NAME
-from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import ListOf, WantedStepsType, format_option
@@ -24,6 +24,7 @@ from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script
 
 _POSITIVE = click.IntRange(min=1)
+_LAST_LINES = 3  # of what a target printed before it failed
 
 
 _NOT_OF_SCRIPTS: Final = (
@@ -169,15 +170,26 @@ def command(
             wants_patch=patch is not None,
             traces=traces,
         )
-        if dry_run:
-            for line in foreseen(plan, say):
-                say(line, err=False)
-            return
-        began = time.monotonic()
-        document = advise(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
+        try:
+            if dry_run:
+                for line in foreseen(plan, say):
+                    say(line, err=False)
+                return
+            began = time.monotonic()
+            document = advise(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
+        except OpscopeError:
+            _say_last_lines(log)
+            raise
     emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
     if patch is not None:
         _write_patch(patch, document)
+
+
+def _say_last_lines(log: Path) -> None:
+    """Print the last lines that the target printed: they may say what it lacks."""
+    if log.exists():
+        for line in log.read_text(errors="replace").splitlines()[-_LAST_LINES:]:
+            say(f"  {line}")
 
 
 def _check_patch(path: Path | None) -> None:

@@ -1,9 +1,11 @@
 """Changes that were tried on the user's own step: the schema ``opscope.advise/1``."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
+
+UNDECIDED: Final = "not decidable"  # reasons begin with it where a measurement says neither yes nor no
 
 
 class ErrorClass(StrEnum):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from opscope.base.units import format_bytes, format_ns
 from opscope.documents.advise import (
+    UNDECIDED,
     AdviseDocument,
     Copies,
     ErrorClass,
@@ -42,8 +43,10 @@ def advise_section(document: AdviseDocument) -> Section:
         blocks.append(_batches(document.larger_batches))
     if not document.best and document.results:
         tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
-        among = f"Nothing found among the {tried} combinations that were tried." if tried else "Nothing could be tried."
-        blocks.append(Paragraph.of(among))
+        open_ones = sum(one.reason.startswith(UNDECIDED) for one in document.results)
+        undecided = f" Of {open_ones} of them it could not be decided." if open_ones else ""
+        among = f"Nothing found among the {tried} combinations that were tried.{undecided}"
+        blocks.append(Paragraph.of(among if tried else "Nothing could be tried."))
     tried_ones = [one for one in document.results if one.verdict is not Outcome.REFUSED]
     if tried_ones:
         blocks.append(_table(tried_ones))
