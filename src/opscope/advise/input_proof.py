@@ -137,7 +137,8 @@ def _proof(
         fetched=fetched,
     )
     wait = sum(loaded.waits_ns) / max(1, loaded.steps)
-    blamed = (gain.low if gain.low is not None else gain.median) > least and loading.explains(step - ceiling, wait)
+    took = wait + sum(loaded.starts_ns) / max(1, loaded.steps)
+    blamed = (gain.low if gain.low is not None else gain.median) > least and loading.explains(step - ceiling, took)
     copies = _copies(memory, replayed, least)
     stages = loading.stages()
     if copies is not None and copies.blamed:
@@ -228,13 +229,13 @@ class _Loading(Struct):
         """What a batch takes, where it is made."""
         return mean(one.wall_ns for one in self._plain) if self.fetched else 0.0
 
-    def explains(self, saved_ns: float, wait_ns: float) -> bool:
-        """Tell whether loading may save as much: no more, by far, than is waited for batches and workers compute.
+    def explains(self, saved_ns: float, took_ns: float) -> bool:
+        """Tell whether loading may save as much: no more, by far, than batches and starts took, and workers compute.
 
         One process may be faster than another by luck alone. Workers take cores from the process that trains.
         """
         computed = mean(one.cpu_ns for one in self.fetched) * self.batches if self.workers and self.fetched else 0.0
-        return saved_ns <= _EXPLAINED * (wait_ns + computed)
+        return saved_ns <= _EXPLAINED * (took_ns + computed)
 
     def stages(self) -> list[StageCost]:
         """Return what each stage costs."""

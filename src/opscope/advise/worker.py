@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from statistics import median
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
@@ -44,7 +46,7 @@ from opscope.torch_support.device import Mark, current, resolve_device, synchron
 from opscope.workloads.catalog import is_script
 
 _MOST_TIMES: Final = 10  # as long as asked for, where batches take long to come
-_MOST_STEPS: Final = 2_000  # of a turn
+_AHEAD: Final = 8  # steps by which the host may run ahead of the device
 _OUT_OF_MEMORY: Final = "out of memory"  # libraries of CUDA raise errors of other classes
 _LONGEST: Final = 200  # characters of a reason
 
@@ -193,36 +195,52 @@ def _timed(variant: Variant, seconds: float) -> Routine[Turn]:
     # Workers of loaders went on while others were timed: what they hold ready was not waited for.
     for _ in range(1 + variant.prefetched):
         yield from whole_step()
-    steps, took_ns = 0, 0
-    while not steps:
-        steps, took_ns = yield from _stretch(variant, 1, seconds)
-    wanted = min(_MOST_STEPS, max(variant.least_steps, round(seconds * NS_PER_S / max(1, took_ns)), 1))
-    steps, took_ns = 0, 0
+    steps, took_ns, passed = 0, 0, 0.0
     began, waited = time.perf_counter(), waited_for_cpu_ns()
-    while steps < wanted and (not steps or time.perf_counter() - began < _MOST_TIMES * seconds):
-        more, stretch_ns = yield from _stretch(variant, wanted - steps, _MOST_TIMES * seconds)
-        steps, took_ns = steps + more, took_ns + stretch_ns
-    passed, after = time.perf_counter() - began, waited_for_cpu_ns()
+    while passed < seconds or (steps < variant.least_steps and (not steps or passed < _MOST_TIMES * seconds)):
+        left = Stretch(seconds - passed, variant.least_steps - steps, _MOST_TIMES * seconds - passed)
+        more, stretch_ns = yield from _stretch(variant, left)
+        steps, took_ns, passed = steps + more, took_ns + stretch_ns, time.perf_counter() - began
+    after = waited_for_cpu_ns()
     share = None if waited is None or after is None else max(0, after - waited) / (passed * NS_PER_S)
     return Turn(took_ns / steps, share)
 
 
-def _stretch(variant: Variant, most: int, seconds: float) -> Routine[tuple[int, int]]:
-    """Return how many steps followed each other, at most so many or for about so long, and what they took together.
+class Stretch(Struct, frozen=True):
+    """How long steps follow each other.
+
+    Attributes:
+        seconds: at least so long.
+        steps: and at least so many.
+        longest_s: but no longer than this.
+    """
+
+    seconds: float
+    steps: int
+    longest_s: float
+
+
+def _stretch(variant: Variant, wanted: Stretch) -> Routine[tuple[int, int]]:
+    """Return how many steps followed each other, and what they took together, in nanoseconds.
 
     What comes in between ends a stretch: the step that it interrupts is not counted, and its time neither.
     """
     synchronize(variant.device)
     begin = last = Mark(variant.device)
-    for steps in range(most):
+    steps, ahead = 0, deque[Mark]()
+    while True:
         returned = yield
         if returned is Ran.INTERRUPTED:
             return steps, last.since(begin)
-        last = Mark(variant.device)
-        if last.host_ns - begin.host_ns > seconds * NS_PER_S:
+        steps, last = steps + 1, Mark(variant.device)
+        ahead.append(last)
+        if len(ahead) > _AHEAD:  # else the host's clock says nothing of how long the device still works
+            ahead.popleft().wait()
+        passed = (time.perf_counter_ns() - begin.host_ns) / NS_PER_S
+        if passed > wanted.longest_s or (passed >= wanted.seconds and steps >= wanted.steps):
             break
     synchronize(variant.device)
-    return steps + 1, time.perf_counter_ns() - begin.host_ns
+    return steps, time.perf_counter_ns() - begin.host_ns
 
 
 def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:

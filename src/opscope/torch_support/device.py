@@ -56,6 +56,11 @@ class Mark:
             self._event.record(torch.cuda.current_stream(device))
         self.host_ns = time.perf_counter_ns()
 
+    def wait(self) -> None:
+        """Wait until the device has come by; the host has already."""
+        if self._event is not None:
+            self._event.synchronize()
+
     def since(self, earlier: "Mark") -> int:
         """Return how long after an earlier moment this was, in nanoseconds: on the device, if there is one."""
         if self._event is None or earlier._event is None:
