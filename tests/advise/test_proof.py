@@ -359,3 +359,56 @@ def test_what_a_step_is_like(target: Callable[[str], Configuration], tmp_path: P
     assert facts.draws_random_numbers  # its dropout
     facts = observed(target("infer")).facts
     assert (facts.training, facts.optimizers, facts.parameter_types) == (False, (), ("float32",))
+
+
+def test_what_rounding_alone_decides_is_no_error() -> None:
+    def with_state(*values: float) -> Recording:
+        steps = [Computed([np.array([1.0])], {"0.0.0": np.array([1.0, 1e-9])}) for _ in range(2)]
+        state = {"0.weight": np.array(values)}
+        return Recording(steps, {}, state, [2], updated={"0.weight": "0.0.0"}, moved={"0.weight": 1e-3})
+
+    right = with_state(1.0, 1.0)
+    # A gradient of 1e-9 is less than its error, so Adam may move its element either way,
+    assert judged(with_state(1.0, 1.0015), right, right, [], "other").right
+    # but not farther than it moves any,
+    assert judged(with_state(1.0, 1.0025), right, right, [], "other").right is False
+    # and an element whose gradient is known moves as far as in the step as written.
+    assert judged(with_state(1.0015, 1.0), right, right, [], "other").right is False
+
+
+# The bias moves all results alike, which softmax takes out again: its gradient is rounding.
+SHIFTED = """
+import torch
+
+class Attends(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 16))
+        self.bias = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return ((x @ self.weight.T + self.bias).softmax(1) * torch.arange(8.0)).sum(1)
+
+def train():
+    torch.manual_seed(0)
+    model = Attends()
+    optimizer, x = torch.optim.Adam(model.parameters(), 1e-2), torch.randn(32, 16)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+"""
+
+
+def test_a_parameter_whose_true_gradient_is_zero_does_not_refuse_right_changes(tmp_path: Path) -> None:
+    source = tmp_path / "shifted.py"
+    source.write_text(SHIFTED)
+    configuration = Configuration(target=f"{source}:train")
+    written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
+    found = recorded(configuration, of_module(lambda output: output + 1e-7 * torch.randn_like(output)))
+    assert judged(found, written, reference, [], "other").right, judged(found, written, reference, [], "other")

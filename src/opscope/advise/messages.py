@@ -203,6 +203,8 @@ class Recording(Struct):
         others: by the kind of other inputs, what the modules returned for them.
         state: by name, buffers and parameters after the steps.
         updates: how often each optimizer has stepped in them.
+        updated: parameters that an optimizer updates: by name in `state`, the name in `gradients`.
+        moved: by name in `state`, how far the steps moved an element at most.
         held: which outputs of a step, by their place among all, were still there a step later.
         overwritten: which of them had changed by then.
     """
@@ -211,6 +213,8 @@ class Recording(Struct):
     others: dict[str, Computed]
     state: dict[str, Values]
     updates: list[int]
+    updated: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, float] = field(default_factory=dict)
     held: frozenset[int] = frozenset()
     overwritten: frozenset[int] = frozenset()
 

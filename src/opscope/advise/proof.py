@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from opscope.advise.messages import Computed, LongRun, Recording, Values
 from opscope.documents.advise import UNDECIDED
@@ -90,8 +91,40 @@ def errors_of(found: Recording, reference: Recording) -> dict[str, float]:
     if found.state.keys() != reference.state.keys():
         errors[_STATE] = float("inf")
     elif reference.state:
-        errors[_STATE] = _relative(list(found.state.values()), list(reference.state.values()))
+        errors[_STATE] = _of_state(found, reference)
     return errors
+
+
+def _of_state(found: Recording, reference: Recording) -> float:
+    """Return the relative error of the state, without elements that rounding alone decides where they move.
+
+    An optimizer such as Adam moves an element as far for a gradient of 1e-9 as for one of 1: where the true gradient
+    is zero (the bias of the keys of an attention, say), any two right programs move it differently. Such elements
+    must not be farther off than the steps move elements.
+    """
+    decided = {name: ~mask for name, mask in _undecided(reference).items()}
+    farthest = max((reference.moved.get(name, 0.0) for name in decided), default=0.0)
+    mine, right = [], []
+    for name, wanted in reference.state.items():
+        kept, own = decided.get(name, np.ones(wanted.shape, bool)), found.state[name]
+        if own.shape != wanted.shape or not (np.abs(own - wanted)[~kept] <= 2 * farthest).all():
+            return float("inf")
+        mine.append(own[kept])
+        right.append(wanted[kept])
+    return _relative(mine, right)
+
+
+def _undecided(reference: Recording) -> dict[str, NDArray[np.bool_]]:
+    """Return by parameter the elements whose gradient in a step is less than its error may be."""
+    found: dict[str, NDArray[np.bool_]] = {}
+    for step in reference.steps:
+        elements = np.concatenate([*step.gradients.values(), np.zeros(0)])
+        least = _TIMES * _LEAST_OF_RESULTS * float(np.sqrt(np.mean(np.square(elements)))) if elements.size else 0.0
+        for name, gradient in reference.updated.items():
+            values = step.gradients.get(gradient)
+            if values is not None and values.shape == reference.state[name].shape:
+                found[name] = found.get(name, np.zeros(values.shape, bool)) | (np.abs(values) < least)
+    return found
 
 
 def _error(found: Computed, right: Computed) -> float:

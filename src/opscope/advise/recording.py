@@ -31,6 +31,7 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     found: list[Computed] = []
     counted = [0 for _ in variant.optimizers]
     held, in_graph = _Held(), _InGraph()
+    before = _state(variant)
     with _listening(variant, found, counted, held, in_graph):
         variant.capture_again()
         for number in range(steps):
@@ -45,16 +46,46 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
             for place in in_graph.stepped:
                 counted[place] += 1
             held.step_ended()
-    state = {
-        f"{place}.{name.replace('_orig_mod.', '')}": _values(value)  # the prefix of compiled modules
-        for place, top in enumerate(variant.tops)
-        for name, value in (*top.named_parameters(), *top.named_buffers())
-    }
+    state = _state(variant)
     # Without a spread, normalising by the batch divides rounding by almost nothing.
     by_batch = any(part.training for top in variant.tops for part in top.modules() if isinstance(part, _BatchNorm))
     kinds = [kind for kind in _OTHER_VALUES if not (by_batch and kind == _ZEROS)]
     others = {kind: _of_others(variant, kind) for kind in kinds}
-    return Recording(found, others, state, counted, frozenset(held.held), frozenset(held.overwritten))
+    return Recording(
+        steps=found,
+        others=others,
+        state=state,
+        updates=counted,
+        updated=_updated(variant),
+        moved={name: _farthest(before[name], values) for name, values in state.items() if name in before},
+        held=frozenset(held.held),
+        overwritten=frozenset(held.overwritten),
+    )
+
+
+def _state(variant: Variant) -> dict[str, Values]:
+    return {name: _values(value) for name, value in _named(variant)}
+
+
+def _named(variant: Variant) -> Iterator[tuple[str, torch.Tensor]]:
+    for place, top in enumerate(variant.tops):
+        for name, value in (*top.named_parameters(), *top.named_buffers()):
+            yield f"{place}.{name.replace('_orig_mod.', '')}", value  # the prefix of compiled modules
+
+
+def _updated(variant: Variant) -> dict[str, str]:
+    """Return the parameters that optimizers update: by their name among the state, that among the gradients."""
+    names = {
+        id(parameter): name
+        for place, optimizer in enumerate(variant.optimizers)
+        for name, parameter in _parameters(optimizer, place)
+    }
+    return {name: names[id(value)] for name, value in _named(variant) if id(value) in names}
+
+
+def _farthest(before: Values, after: Values) -> float:
+    """Return how far an element moved at most; 0.0 where the shape is another one."""
+    return float(np.abs(after - before).max(initial=0.0)) if before.shape == after.shape else 0.0
 
 
 class _InGraph(Struct):
@@ -162,12 +193,13 @@ def _listening(
 
 def _gradients(optimizer: torch.optim.Optimizer, place: int) -> dict[str, torch.Tensor]:
     """Return the gradients that an optimizer finds, by the place of their parameters."""
-    return {
-        f"{place}.{group}.{number}": parameter.grad
-        for group, part in enumerate(optimizer.param_groups)
-        for number, parameter in enumerate(part["params"])
-        if parameter.grad is not None
-    }
+    return {name: one.grad for name, one in _parameters(optimizer, place) if one.grad is not None}
+
+
+def _parameters(optimizer: torch.optim.Optimizer, place: int) -> Iterator[tuple[str, torch.Tensor]]:
+    for group, part in enumerate(optimizer.param_groups):
+        for number, parameter in enumerate(part["params"]):
+            yield f"{place}.{group}.{number}", parameter
 
 
 def _of_others(variant: Variant, kind: str) -> Computed:
