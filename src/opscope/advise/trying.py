@@ -35,6 +35,7 @@ _SEARCHING: Final = 0.5  # of the time: measuring the best again, and proving it
 _SEARCHING_ON: Final = 0.85  # while nothing was found
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
+_ROUNDS_SHARE: Final = 0.07  # of the whole time, for the same: building and comparing them need several times as long
 _TURN_S: Final = 0.15  # of one variant in one round
 _MOST_NEIGHBOURS: Final = 8
 _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as written
@@ -110,18 +111,21 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
     return [*tries, *(f"not {' + '.join(one.changes)}: {one.reason}" for one in refused)]
 
 
-def time_finalists(session: Session, written: Sequence[Worker], others: Sequence[Worker]) -> None:
+def time_finalists(
+    session: Session, written: Sequence[Worker], others: Sequence[Worker], longest_s: float = _LONGEST_S
+) -> None:
     """Time variants in turns with the step as written and its twin; with more rounds on a noisy machine.
 
     Args:
         session: the session.
         written: the step as written, in two processes: what it differs from itself is what a gain must exceed.
         others: the variants.
+        longest_s: no further round begins after so many seconds.
     """
     began, rounds = time.monotonic(), _FIRST_ROUNDS
     session.time([*written, *others], rounds, _TURN_S)
     base, twin = written
-    while base.broken is None and twin.broken is None and time.monotonic() - began < _LONGEST_S:
+    while base.broken is None and twin.broken is None and time.monotonic() - began < longest_s:
         if rounds >= _LAST_ROUNDS and (not others or least_gain(base, twin) <= _NOISY):
             break
         session.time([*written, *others], 1, _TURN_S)
@@ -412,7 +416,7 @@ class _Trying:
         base, twin = self.as_written()
         workers = self._session.build([replace(self._job, changes=names) for names in finalists])
         running = [worker for worker in workers if worker.broken is None]
-        time_finalists(self._session, [base, twin], running)
+        time_finalists(self._session, [base, twin], running, min(_LONGEST_S, _ROUNDS_SHARE * self._plan.budget_s))
         self._check([base, twin])
         least, first_s = least_gain(base, twin), base.built.first_s if base.built else 0.0
         self._baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
