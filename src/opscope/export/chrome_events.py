@@ -16,6 +16,7 @@ from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.links import link
 from opscope.analysis.structure.nesting import Ints
 from opscope.knowledge.categories import Classifier
+from opscope.readers.events import COMMUNICATION_COUNTS, COMMUNICATION_LISTS, COMMUNICATION_NAMES, COMMUNICATION_PLACES
 from opscope.readers.exported import DEVICE, HOST, OVERHEAD, UNIFIED_MEMORY
 from opscope.trace.model import Trace
 
@@ -113,7 +114,7 @@ def events_of(trace: Trace, tracks: Tracks, classifier: Classifier) -> list[Even
         _slices(trace.ranges, tracks.ranges, "nvtx_range", []),
         _slices(trace.frames, tracks.frames, "python_function", []),
         _slices(trace.annotations, tracks.annotations, "user_annotation", []),
-        _operators(trace.operators, tracks.operators, classifier),
+        _operators(trace, tracks.operators, classifier),
         _slices(trace.launches, tracks.launches, "cuda_runtime", _listed(_numbers(trace.launches, _LAUNCH_NUMBERS))),
         _overheads(trace),
         _migrations(trace, tracks.migrations),
@@ -237,7 +238,10 @@ def _slices(
     return Events.of(column(table, "start_ns"), table, pieces)
 
 
-def _operators(table: pl.DataFrame, tids: Ints, classifier: Classifier) -> Events:
+def _operators(trace: Trace, tids: Ints, classifier: Classifier) -> Events:
+    calls = trace.communications.filter(pl.col("correlation").is_null())
+    table, told = _with_communication(trace.operators, calls, ["external_id", "start_ns"])
+
     def category(name: str) -> str:
         return f'"category": {json.dumps(str(classifier.classify(name).category))}'
 
@@ -246,8 +250,24 @@ def _operators(table: pl.DataFrame, tids: Ints, classifier: Classifier) -> Event
         *_after(_numbers(table, _OPERATOR_NUMBERS)),
         *(_optional(table[name], key, str) for key, name in _OPERATOR_LISTS.items()),
         _optional(table["kernel_file"], "kernel_file", _encoded),
+        *told,
     ]
     return _slices(table, tids, "cpu_op", arguments)
+
+
+def _with_communication(
+    table: pl.DataFrame, of: pl.DataFrame, keys: Sequence[str]
+) -> tuple[pl.DataFrame, Sequence[_Text]]:
+    """Add to calls or kernels what is known of the communication that they are, and return how it is written."""
+    if not of.height:
+        return table, ()
+    names = {**COMMUNICATION_NAMES, **COMMUNICATION_LISTS}
+    counts = {**COMMUNICATION_PLACES, **COMMUNICATION_COUNTS}
+    columns = [pl.col(name).alias(f"of_{name}") for name in (*names, *counts)]
+    of = of.unique(keys, keep="first").select(*keys, *columns)
+    table = table.join(of, on=keys, how="left", maintain_order="left")
+    texts = [_optional(table[f"of_{name}"], key, _encoded) for name, key in names.items()]
+    return table, [*texts, *_after(_numbers(table, {key: f"of_{name}" for name, key in counts.items()}))]
 
 
 def _overheads(trace: Trace) -> Events:
@@ -279,7 +299,9 @@ def _allocations(trace: Trace, tids: Ints) -> Events:
 
 
 def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Classifier) -> Events:
-    table = trace.activities.with_columns(
+    kernels = trace.communications.filter(pl.col("correlation").is_not_null())
+    table, told = _with_communication(trace.activities, kernels, ["correlation", "start_ns"])
+    table = table.with_columns(
         pl.Series("process", tracks.device + DEVICE),
         trace.operators["name"].gather(owner).alias("operator"),
         owner.is_not_null().alias("linked"),
@@ -301,7 +323,7 @@ def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Clas
         _Text(pl.when("linked").then(operators.of), operators.longest),
         _geometry(table["grid"]),
         _geometry(table["block"]),
-        _optional(table["collective"], "Collective name", _encoded),
+        *(told or [_optional(table["collective"], "Collective name", _encoded)]),
     ]
     kind = _texts(table["kind"], lambda texts: texts.replace(renamed), "None")
     return _slices(table, tracks.activities, kind, arguments, [_number("process")])

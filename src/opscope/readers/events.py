@@ -46,6 +46,32 @@ _LEFT_OUT: Final = frozenset(
 _STEP: Final = "ProfilerStep#"  # recorded as an operator by old versions
 _MEMORY_EVENT: Final = "[memory]"
 
+# PyTorch's keys of what it says of communication, by the column that keeps them.
+COMMUNICATION_NAMES: Final[Mapping[str, str]] = {
+    "collective": "Collective name",
+    "group": "Process Group Name",
+    "group_description": "Process Group Description",
+    "element_type": "dtype",
+}
+COMMUNICATION_LISTS: Final[Mapping[str, str]] = {
+    "group_ranks": "Process Group Ranks",
+    "splits_in": "In split size",
+    "splits_out": "Out split size",
+}
+COMMUNICATION_PLACES: Final[Mapping[str, str]] = {
+    "group_size": "Group size",
+    "first_rank": "Global rank start",
+    "rank_stride": "Global rank stride",
+    "group_rank": "Rank",
+    "source": "Src Rank",
+    "destination": "Dst Rank",
+}
+COMMUNICATION_COUNTS: Final[Mapping[str, str]] = {
+    "sequence": "Seq",
+    "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems",
+}
+
 _NS_PER_US: Final = 1000
 LATEST_NS: Final = 1 << 62  # 146 years; start and end of everything stay within 64 bits
 _INT32: Final = 31
@@ -107,6 +133,7 @@ def _add_slice(
             kernel_file=text_of(file) if isinstance(file, str) else None,
             message_bytes=_moved(args),
         )
+        _add_communication(rows, times, args)
     elif (kind := _ACTIVITY_KIND.get(category)) is not None:
         _add_activity(rows, kind, event, times, args)
     elif category in _LAUNCH:
@@ -200,6 +227,27 @@ def _add_activity(
         theoretical_occupancy_percent=_float(args.get("est. achieved occupancy %")),
         collective=text_of(collective) if isinstance(collective, str) else None,
     )
+    if kind == "kernel":
+        _add_communication(rows, times, args)
+
+
+def _add_communication(rows: Rows, times: Mapping[str, object], args: Mapping[str, Any]) -> None:
+    if not isinstance(args.get("Collective name"), str):
+        return
+    rows.add(
+        "communications",
+        start_ns=times["start_ns"],
+        duration_ns=times["duration_ns"],
+        **_ids(args),
+        **{name: _name(args.get(key)) for name, key in COMMUNICATION_NAMES.items()},
+        **{name: text_or_list(args.get(key)) for name, key in COMMUNICATION_LISTS.items()},
+        **{name: _integer(args.get(key), _INT32) for name, key in COMMUNICATION_PLACES.items()},
+        **{name: _integer(args.get(key)) for name, key in COMMUNICATION_COUNTS.items()},
+    )
+
+
+def _name(value: Any) -> str | None:
+    return text_of(value) if isinstance(value, str) else None
 
 
 def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapping[str, Any]) -> None:
@@ -234,6 +282,11 @@ def list_text(value: Any, *, of_text: bool = False) -> str | None:
         return text_of(json.dumps(value, ensure_ascii=False, default=float, allow_nan=False))
     except (RecursionError, ValueError):  # nested too deeply; NaN or infinity
         return None
+
+
+def text_or_list(value: Any) -> str | None:
+    """Return a list that may be written as text, as PyTorch writes ranks, as text; None if it is neither."""
+    return text_of(value) if isinstance(value, str) else list_text(value)
 
 
 def dim3(value: Any) -> str | None:

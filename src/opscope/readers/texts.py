@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.readers.events import dim3, list_text, text_of
+from opscope.readers.events import dim3, list_text, text_of, text_or_list
 from opscope.readers.native.filled import Array
 from opscope.readers.odd import decode_event
 
@@ -28,6 +28,8 @@ _READINGS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     **dict.fromkeys(("input_types", "concrete_inputs"), _list_of_text),
     **dict.fromkeys(("grid", "block"), dim3),
     **dict.fromkeys(("collective", "kernel_file", "cause"), _file_or_name),
+    **dict.fromkeys(("group", "group_description", "element_type"), _file_or_name),
+    **dict.fromkeys(("group_ranks", "splits_in", "splits_out"), text_or_list),
 }
 
 

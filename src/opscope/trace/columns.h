@@ -106,6 +106,28 @@
     COLUMN(faults, INT64, "how many page faults it stands for") \
     COLUMN(cause, TEXT, "why, or by which access, where recorded")
 
+#define OPSCOPE_COMMUNICATIONS(COLUMN) /* what PyTorch says of collectives and messages: one row per call, and per kernel */ \
+    COLUMN(collective, TEXT, "the operation: allreduce, _allgather_base, send, wait") \
+    COLUMN(start_ns, INT64, "when the call or the kernel began") \
+    COLUMN(duration_ns, INT64, "how long it took: a call on the host, a kernel on the device") \
+    COLUMN(external_id, INT64, "the number that a call and its kernels share") \
+    COLUMN(correlation, INT64, "of a kernel, the number of its launch; null for a call") \
+    COLUMN(group, TEXT, "the name of the process group: 0, or a hash") \
+    COLUMN(group_description, TEXT, "what the program calls it: default_pg, dp_shard") \
+    COLUMN(group_ranks, TEXT, "its ranks, as JSON; PyTorch cuts the list after 30") \
+    COLUMN(group_size, INT32, "how many ranks it has") \
+    COLUMN(first_rank, INT32, "of a call, the first rank of the group") \
+    COLUMN(rank_stride, INT32, "of a call, how far apart the ranks of the group are") \
+    COLUMN(group_rank, INT32, "of a call, this process's place in the group; of a message, that of the other process") \
+    COLUMN(sequence, INT64, "the number of the collective within its group, where recorded") \
+    COLUMN(element_type, TEXT, "PyTorch's name of the elements' type: Float, BFloat16") \
+    COLUMN(elements_in, INT64, "elements that go in") \
+    COLUMN(elements_out, INT64, "elements that come out") \
+    COLUMN(splits_in, TEXT, "where ranks get different numbers of elements, these, as JSON") \
+    COLUMN(splits_out, TEXT, "where ranks send different numbers of elements, these, as JSON") \
+    COLUMN(source, INT32, "the rank of the group that a message comes from") \
+    COLUMN(destination, INT32, "the rank of the group that a message goes to")
+
 // In the order in which their numbers stand in the interface.
 #define OPSCOPE_TABLES(TABLE) \
     TABLE(Operators, OPSCOPE_OPERATORS) \
@@ -117,4 +139,5 @@
     TABLE(Overheads, OPSCOPE_OVERHEADS) \
     TABLE(Ranges, OPSCOPE_RANGES) \
     TABLE(Synchronizations, OPSCOPE_SYNCHRONIZATIONS) \
-    TABLE(Migrations, OPSCOPE_MIGRATIONS)
+    TABLE(Migrations, OPSCOPE_MIGRATIONS) \
+    TABLE(Communications, OPSCOPE_COMMUNICATIONS)

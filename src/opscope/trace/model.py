@@ -103,6 +103,7 @@ class Trace(Summarised, Struct, frozen=True):
         ranges: one row per named host range that need not nest (NVTX's start and end).
         synchronizations: one row per wait of the host or of a stream; empty unless these were recorded.
         migrations: one row per transfer, page fault or other event of unified memory; empty unless recorded.
+        communications: one row per call of a collective or message between processes, and one per kernel of these.
     """
 
     source: TraceSource
@@ -118,6 +119,7 @@ class Trace(Summarised, Struct, frozen=True):
     ranges: pl.DataFrame
     synchronizations: pl.DataFrame
     migrations: pl.DataFrame
+    communications: pl.DataFrame
 
     def summary(self) -> Summary:
         """Summarise the file, its devices, and the number of rows of each table."""

@@ -71,6 +71,8 @@ def _began_within(trace: Trace, spans: list[tuple[int, int]], activities: Ints) 
     def within(table: pl.DataFrame, time: str = "start_ns") -> pl.DataFrame:
         return table.filter(pl.any_horizontal([(pl.col(time) >= low) & (pl.col(time) < high) for low, high in spans]))
 
+    kept = trace.activities[activities]
+    communications = trace.communications
     return replace(
         trace,
         operators=within(trace.operators),
@@ -82,5 +84,11 @@ def _began_within(trace: Trace, spans: list[tuple[int, int]], activities: Ints) 
         migrations=within(trace.migrations),
         synchronizations=within(trace.synchronizations),
         allocations=within(trace.allocations, "time_ns"),
-        activities=trace.activities[activities],
+        activities=kept,
+        communications=pl.concat(
+            [
+                within(communications.filter(pl.col("correlation").is_null())),
+                communications.join(kept, on=["correlation", "start_ns"], how="semi"),
+            ]
+        ).sort("start_ns", maintain_order=True),
     )

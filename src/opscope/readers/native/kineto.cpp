@@ -291,7 +291,8 @@ struct Event {
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
         kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
         memory_bytes, total_allocated, address, device_id, device_type, elements_in, elements_out, element_type,
-        awaited_stream, recorded_by, awaited_event;
+        awaited_stream, recorded_by, awaited_event, group, group_description, group_ranks, group_size, group_rank,
+        first_rank, rank_stride, communication_sequence, splits_in, splits_out, source_rank, destination_rank;
     bool odd_args = false, has_args = false;
 };
 
@@ -556,18 +557,26 @@ private:
 
 Token* argument_of(Event& event, std::string_view key) {
     switch (key.size()) {
-        case 4: return is(key, "grid") ? &event.grid : is(key, "Addr") ? &event.address : nullptr;
+        case 3: return is(key, "Seq") ? &event.communication_sequence : nullptr;
+        case 4:
+            if (is(key, "grid")) return &event.grid;
+            if (is(key, "Rank")) return &event.group_rank;
+            return is(key, "Addr") ? &event.address : nullptr;
         case 5:
             if (is(key, "block")) return &event.block;
             if (is(key, "bytes")) return &event.bytes;
             if (is(key, "dtype")) return &event.element_type;
             return is(key, "Bytes") ? &event.memory_bytes : nullptr;
         case 6: return is(key, "device") ? &event.device : is(key, "stream") ? &event.stream : nullptr;
-        case 8: return is(key, "graph id") ? &event.graph : nullptr;
+        case 8:
+            if (is(key, "graph id")) return &event.graph;
+            if (is(key, "Src Rank")) return &event.source_rank;
+            return is(key, "Dst Rank") ? &event.destination_rank : nullptr;
         case 9: return is(key, "Device Id") ? &event.device_id : nullptr;
         case 10:
             if (is(key, "Input Dims")) return &event.dims;
             if (is(key, "Input dims")) return &event.old_dims;
+            if (is(key, "Group size")) return &event.group_size;
             return is(key, "Input type") ? &event.types : nullptr;
         case 11:
             if (is(key, "External id")) return &event.external_id;
@@ -580,19 +589,28 @@ Token* argument_of(Event& event, std::string_view key) {
             if (is(key, "Input Strides")) return &event.strides;
             if (is(key, "graph node id")) return &event.node;
             if (is(key, "In msg nelems")) return &event.elements_in;
+            if (is(key, "In split size")) return &event.splits_in;
             return is(key, "shared memory") ? &event.shared_memory : nullptr;
         case 14:
             if (is(key, "wait_on_stream")) return &event.awaited_stream;
+            if (is(key, "Out split size")) return &event.splits_out;
             return is(key, "Out msg nelems") ? &event.elements_out : nullptr;
         case 15:
             if (is(key, "Sequence number")) return &event.sequence;
             if (is(key, "Collective name")) return &event.collective;
             if (is(key, "Concrete Inputs")) return &event.concrete;
             return is(key, "Total Allocated") ? &event.total_allocated : nullptr;
+        case 17: return is(key, "Global rank start") ? &event.first_rank : nullptr;
+        case 18:
+            if (is(key, "Process Group Name")) return &event.group;
+            return is(key, "Global rank stride") ? &event.rank_stride : nullptr;
+        case 19: return is(key, "Process Group Ranks") ? &event.group_ranks : nullptr;
         case 21: return is(key, "wait_on_cuda_event_id") ? &event.awaited_event : nullptr;
         case 33: return is(key, "wait_on_cuda_event_record_corr_id") ? &event.recorded_by : nullptr;
         case 20: return is(key, "registers per thread") ? &event.registers : nullptr;
-        case 25: return is(key, "est. achieved occupancy %") ? &event.occupancy : nullptr;
+        case 25:
+            if (is(key, "Process Group Description")) return &event.group_description;
+            return is(key, "est. achieved occupancy %") ? &event.occupancy : nullptr;
         default: return nullptr;
     }
 }
@@ -1037,7 +1055,8 @@ private:
             return false;
         int32_t dims, types, strides, concrete;
         if (!list(event.dims ? event.dims : event.old_dims, dims) || !list(event.types, types) ||
-            !list(event.strides, strides) || !list(event.concrete, concrete))
+            !list(event.strides, strides) || !list(event.concrete, concrete) ||
+            !add_communication(event, start, duration))
             return false;
         tables_.Operators.add({.thread = thread(event),
                                .name = name,
@@ -1124,6 +1143,7 @@ private:
         if (stream == kNull && !integer(event.tid, stream)) return false;
         int32_t grid, block;
         if (!list(event.grid, grid) || !list(event.block, block)) return false;
+        if (category == kKernel && !add_communication(event, start, duration)) return false;
         const auto kind = static_cast<int32_t>(category - kKernel);
         tables_.Activities.add({.kind = kind,
                                 .name = name,
@@ -1142,6 +1162,43 @@ private:
                                 .shared_memory_bytes = shared,
                                 .theoretical_occupancy_percent = occupancy,
                                 .collective = string(event.collective)});
+        return true;
+    }
+
+    // Nothing may fail behind it: Python would look at the event again, and add the row once more.
+    bool add_communication(const Event& event, int64_t start, int64_t duration) {
+        if (!event.collective || *event.collective.begin != '"') return true;
+        int64_t correlation, external, size, first, stride, rank, sequence, in, out, source, destination;
+        if (!ids(event, correlation, external) || !integer(event.group_size, size, kInt32) ||
+            !integer(event.first_rank, first, kInt32) || !integer(event.rank_stride, stride, kInt32) ||
+            !integer(event.group_rank, rank, kInt32) || !integer(event.communication_sequence, sequence) ||
+            !integer(event.elements_in, in) || !integer(event.elements_out, out) ||
+            !integer(event.source_rank, source, kInt32) || !integer(event.destination_rank, destination, kInt32))
+            return false;
+        int32_t ranks, splits_in, splits_out;
+        if (!string_or_list(event.group_ranks, ranks) || !string_or_list(event.splits_in, splits_in) ||
+            !string_or_list(event.splits_out, splits_out))
+            return false;
+        tables_.Communications.add({.collective = string(event.collective),
+                                    .start_ns = start,
+                                    .duration_ns = duration,
+                                    .external_id = external,
+                                    .correlation = correlation,
+                                    .group = string(event.group),
+                                    .group_description = string(event.group_description),
+                                    .group_ranks = ranks,
+                                    .group_size = size,
+                                    .first_rank = first,
+                                    .rank_stride = stride,
+                                    .group_rank = rank,
+                                    .sequence = sequence,
+                                    .element_type = string(event.element_type),
+                                    .elements_in = in,
+                                    .elements_out = out,
+                                    .splits_in = splits_in,
+                                    .splits_out = splits_out,
+                                    .source = source,
+                                    .destination = destination});
         return true;
     }
 
@@ -1164,6 +1221,11 @@ private:
     }
 
     int32_t string(const Token& token) { return token && *token.begin == '"' ? texts_.code(token.text()) : kNoText; }
+
+    bool string_or_list(const Token& token, int32_t& code) {
+        code = string(token);
+        return code != kNoText || list(token, code);
+    }
 
     bool list(const Token& token, int32_t& code) {
         code = kNoText;
