@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "limits": ("opscope.cli.limits", "Show how far work is from what the device allows."),
     "whatif": ("opscope.cli.whatif", "Replay a step with changes: how long would it take?"),
     "advise": ("opscope.cli.advise", "Try known changes on a step, time them, prove them, print the lines to write."),
+    "ranks": ("opscope.cli.ranks", "Read a job's traces together: which ranks are late, and why."),
     "bench": ("opscope.cli.bench", "Benchmark functions: are they right, how long do they take, which is faster?"),
     "runs": ("opscope.cli.runs", "List past runs: target, date, what bounds the step, its time."),
     "compare": ("opscope.cli.compare", "Compare two saved benchmarks: does anything take longer now?"),

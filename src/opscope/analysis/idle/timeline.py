@@ -175,6 +175,63 @@ class _Work(Struct, frozen=True):
         return _Work(self.start[rows], self.end[rows], self.moves[rows], self.communicates[rows], self.launch[rows])
 
 
+class BusyParts(Struct, frozen=True):
+    """When a device works, cut so that each part is what it does beyond the part before.
+
+    Attributes:
+        start, end: of its activities.
+        communicates: per activity whether it moves data between devices.
+        compute: when it computes or fills memory.
+        without_memcpy: when it does that or communicates.
+        busy: when it does anything.
+    """
+
+    start: Ints
+    end: Ints
+    communicates: Bools
+    compute: Intervals
+    without_memcpy: Intervals
+    busy: Intervals
+
+    @classmethod
+    def of(cls, start: Ints, end: Ints, *, moves: Bools, communicates: Bools) -> "BusyParts":
+        """Cut a device's work.
+
+        Args:
+            start: when its activities begin.
+            end: when they end.
+            moves: which of them copy memory.
+            communicates: which of them move data between devices.
+        """
+        computes = ~moves & ~communicates
+        return cls(
+            start,
+            end,
+            communicates,
+            compute=Intervals.union_of(start[computes], end[computes]),
+            without_memcpy=Intervals.union_of(start[~moves], end[~moves]),
+            busy=Intervals.union_of(start, end),
+        )
+
+
+def busy_parts(trace: Trace, device: int | None) -> BusyParts:
+    """Return when a device works.
+
+    Args:
+        trace: the trace.
+        device: the device's number, or `NO_DEVICE`; None for all devices as one.
+    """
+    activities = trace.activities
+    if device is not None:
+        activities = activities.filter(pl.col("device").fill_null(NO_DEVICE) == device)
+    return BusyParts.of(
+        column(activities, "start_ns"),
+        end_of(activities),
+        moves=(activities["kind"] == "memcpy").to_numpy(),
+        communicates=communication_mask(activities),
+    )
+
+
 def device_name(devices: Sequence[DeviceProperties], index: int) -> str:
     """Return a device's name; if the trace does not give it, with how it is known."""
     own = next((item for item in devices if item.index == index and item.name.strip()), None)
@@ -202,12 +259,12 @@ def _timeline(
     causes: Causes,
     others: Intervals,
 ) -> DeviceTimeline:
-    start, end, moves = work.start, work.end, work.moves
-    computes = ~moves & ~work.communicates
-    busy = Intervals.union_of(start, end)
+    start, end = work.start, work.end
+    parts = BusyParts.of(start, end, moves=work.moves, communicates=work.communicates)
+    busy = parts.busy
     in_window = busy.within(window.spans).length
-    not_memcpy = Intervals.union_of(start[~moves], end[~moves]).within(window.spans).length
-    compute = Intervals.union_of(start[computes], end[computes]).within(window.spans).length
+    not_memcpy = parts.without_memcpy.within(window.spans).length
+    compute = parts.compute.within(window.spans).length
     gaps = busy.gaps(window.start_ns, window.end_ns)
     return DeviceTimeline(
         device=device,

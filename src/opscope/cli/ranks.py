@@ -1,0 +1,135 @@
+"""``opscope ranks PATH...``: a job's traces together: who is late and why, on one clock. Needs no PyTorch."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from opscope.base.errors import BadInputError, UsageError
+from opscope.base.threads import cores
+from opscope.cli.emit import Output, emit
+from opscope.cli.options import format_option
+from opscope.cli.say import say
+
+if TYPE_CHECKING:
+    from opscope.ranks.engines import Engine
+
+_BY: Final = ("late", "rank", "step", "group", "collective")
+_SHARD: Final = re.compile(r"(\d+)/(\d+)")
+
+
+class _Shard(click.ParamType):
+    name = "shard"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        found = _SHARD.fullmatch(str(value))
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            self.fail(f"{value!r} is not I/N with 1 <= I <= N", param, ctx)
+        return int(found[1]), int(found[2])
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--by",
+    type=click.Choice(_BY),
+    help="Print one table instead of the summary: late ranks, all ranks with their clocks, steps, process groups, or "
+    "collectives.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="N", help="How many processes read traces.  [default: one per core]"
+)
+@click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Read the traces on the workers of a Dask cluster, which must see them under the same paths. Needs "
+    "opscope[ranks].",
+)
+@click.option(
+    "--shard",
+    type=_Shard(),
+    metavar="I/N",
+    help="Only read the I-th of N parts of the traces and keep their summaries beside them, as one task of a batch "
+    "system; the same command without --shard then finds all of them.",
+)
+@format_option
+def command(
+    paths: tuple[str, ...],
+    by: str | None,
+    jobs: int | None,
+    dask: str | None,
+    shard: tuple[int, int] | None,
+    output_format: str,
+) -> None:
+    """Read the traces of a job's ranks together: which ranks are late, why, and what collectives cost.
+
+    PATH is a trace of one rank, a folder of traces, or a pattern in quotes. A rank's number is in its trace's header,
+    or in the file's name (rank12.json.gz).
+
+    A summary of each trace is kept in a folder .opscope beside it and found again by the trace's content. --format json
+    prints a document of the schema opscope.ranks/1.
+    """
+    from opscope.ranks.inputs import files_of
+    from opscope.ranks.job import document_of, read_job
+
+    if dask is not None and jobs is not None:
+        raise UsageError("--jobs is about processes of this machine: with --dask the cluster decides")
+    files = files_of(paths)
+    engine = _engine(len(files), jobs, dask)
+    if shard is not None:
+        _read_shard(files[shard[0] - 1 :: shard[1]], engine)
+        return
+    job = read_job(files, engine)
+    if not job.ranks:
+        reasons = "; ".join(f"{path}: {why}" for path, why in list(job.unread.items())[:3])
+        raise BadInputError(f"there is no rank among {len(files)} files: {reasons}")
+    document = document_of(job)
+    from opscope.report.ranks_document import TABLES, ranks_section, ranks_values
+
+    if by is None:
+        emit(
+            Output.of_section(document, lambda: ranks_values(document, "late"), lambda: ranks_section(document)),
+            output_format,
+        )
+        return
+    from opscope.cli.terminal import echo_table
+    from opscope.render.blocks import Section
+
+    table = TABLES[by](document)
+    emit(
+        Output(
+            document=lambda: document,
+            values=lambda: ranks_values(document, by),
+            sections=lambda: (Section((by,), (table,)),),
+            text=lambda: echo_table(table),
+        ),
+        output_format,
+    )
+
+
+def _engine(files: int, jobs: int | None, dask: str | None) -> "Engine":
+    from opscope.ranks.engines import Here, Processes
+
+    if dask is not None:
+        from opscope.ranks.dask_engine import DaskCluster
+
+        return DaskCluster(dask)
+    wanted = min(jobs or cores(), files)
+    return Processes(wanted) if wanted > 1 else Here()
+
+
+def _read_shard(files: Sequence[Path], engine: "Engine") -> None:
+    """Summarise some traces, and fail if a summary could not be kept."""
+    from opscope.ranks.engines import Lost
+    from opscope.ranks.kept import keep
+
+    failed = 0
+    for path, found in engine.run(keep, files):
+        if isinstance(found, Lost):
+            failed += 1
+            say(f"{path}: {found.reason}")
+    say(f"{len(files) - failed} of {len(files)} traces are summarised")
+    if failed:
+        raise BadInputError(f"{failed} of {len(files)} traces could not be summarised")

@@ -1,0 +1,212 @@
+"""The traces of one job's ranks together: the schema ``opscope.ranks/1``. Times are integer nanoseconds."""
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct, field
+
+
+class RankState(StrEnum):
+    """What there is of a rank."""
+
+    WHOLE = "whole"
+    DAMAGED = "damaged"  # a part of its trace could be read
+    MISSING = "missing"  # it has no trace, or none that can be read
+
+
+class LateCause(StrEnum):
+    """Why a rank is late."""
+
+    HOST = "host"  # its program does something on the host
+    INPUT = "input"  # it waits for its data loader
+    BLOCKING = "blocking"  # its host waits for the device, where others do not
+    KERNELS = "kernels"  # some of its kernels take longer than the same kernels elsewhere, or run nowhere else
+    WORK = "work"  # the same operators have more to do
+    CLOCK = "clock"  # all its kernels take longer: the device is slower
+    UNKNOWN = "unknown"
+
+
+class RankEntry(Struct, frozen=True):
+    """One rank of the job.
+
+    Attributes:
+        rank: its number.
+        state: what there is of it.
+        reason: what is wrong with its trace; null where nothing is.
+        path: the file; null where there is none.
+        host: the host that it ran on; null where the trace does not say it.
+        device: the name of its device.
+        steps: how many steps its trace marks.
+    """
+
+    rank: int
+    state: RankState
+    reason: str | None = None
+    path: str | None = None
+    host: str | None = None
+    device: str | None = None
+    steps: int = 0
+
+
+class JobStep(Struct, frozen=True):
+    """One step of the job.
+
+    Attributes:
+        step: the profiler's number; null where no steps are marked, and everything counts as one.
+        ranks: how many ranks recorded it.
+        duration_ns: the median over ranks.
+        last_rank: the rank with the most work and waiting of its own.
+        late_ns: how much more of its own that rank has than the (lower) median of the ranks.
+        exposed_ns: the mean over ranks of the time in which a device communicates and does nothing else.
+    """
+
+    step: int | None
+    ranks: int
+    duration_ns: int
+    last_rank: int
+    late_ns: int
+    exposed_ns: int
+
+
+class RankClock(Struct, frozen=True):
+    """How a rank's clock differs from the median of the ranks' clocks.
+
+    Attributes:
+        rank: the rank.
+        offset_ns: how far its clock is ahead in the middle of the recording.
+        drift_ppm: how much faster it goes, in millionths.
+        error_ns: by how much the offset may be wrong (one standard deviation).
+    """
+
+    rank: int
+    offset_ns: int
+    drift_ppm: float
+    error_ns: int
+
+
+class LateRank(Struct, frozen=True):
+    """A rank that others wait for.
+
+    Attributes:
+        rank: its number.
+        cause: why it is late.
+        late_ns: by how much, in a step in which it is late (the median of these).
+        of_step_ns: how long these steps take (the median).
+        where: the operator, kernel, loader or place in the program; null where nothing tells.
+        steps: the numbers of the steps in which it is late; null in place of each where steps have no numbers.
+        evidence: what that rests on, a sentence each.
+    """
+
+    rank: int
+    cause: LateCause
+    late_ns: int
+    of_step_ns: int
+    where: str | None
+    steps: list[int | None]
+    evidence: list[str]
+
+
+class RankGroup(Struct, frozen=True):
+    """A process group, or several that are used alike: the same description and size.
+
+    Attributes:
+        description: what the program calls it.
+        size: how many ranks it has.
+        groups: how many of them there are.
+        collectives: what it is used for, by the number of calls.
+        busy_ns: the mean over ranks and steps of the time in which its kernels run.
+        exposed_ns: the part of it in which the device does nothing else.
+    """
+
+    description: str
+    size: int | None
+    groups: int
+    collectives: dict[str, int]
+    busy_ns: int
+    exposed_ns: int
+
+
+class JobCollective(Struct, frozen=True):
+    """Collectives of one kind and size, over all ranks.
+
+    Attributes:
+        group: the description of its process group.
+        collective: the operation.
+        bytes: how much goes in or comes out, whichever is more; null where that is unknown.
+        calls: how many there are.
+        whole: of how many every rank's kernel is recorded and agrees with the others.
+        transfer_ns: the median of the shortest duration over ranks: what the transfer takes.
+        wait_ns: the median over calls of the mean of what ranks wait in it for the last one; null where it does not
+            let ranks go together.
+        worst_wait_ns: the longest that a rank waits in one.
+        algorithm_bandwidth: bytes by the transfer's time, in bytes per second; null where bytes are unknown.
+        bus_bandwidth: the same by what each rank's link carries.
+        last_rank: the rank that enters last most often; null where none does more often than others.
+        last_share: the share of calls in which it does.
+    """
+
+    group: str
+    collective: str
+    bytes: int | None
+    calls: int
+    whole: int
+    transfer_ns: int | None
+    wait_ns: int | None
+    worst_wait_ns: int | None
+    algorithm_bandwidth: float | None
+    bus_bandwidth: float | None
+    last_rank: int | None
+    last_share: float | None
+
+
+class JobFinding(Struct, frozen=True):
+    """What could make the job's steps faster.
+
+    Attributes:
+        rule: what kind of finding it is.
+        saving_ns: by how much a step would be shorter, at most.
+        sentence: what was found.
+        rank: the rank that it is about; null for all.
+    """
+
+    rule: str
+    saving_ns: int
+    sentence: str
+    rank: int | None = None
+
+
+class RanksDocument(Struct, frozen=True, kw_only=True):
+    """The traces of one job's ranks together.
+
+    Attributes:
+        world: how many ranks the job has; null where no trace says it.
+        ranks: all of them, in the order of their numbers.
+        duplicates: files that hold a rank again, which are left out.
+        unread: files that are none of a rank, or cannot be read, with why.
+        steps: the steps that ranks have in common.
+        clocks: the ranks' clocks; empty where collectives do not tell.
+        clock_note: what the clocks rest on, or why there are none.
+        late: the ranks that others wait for, the dearest first; empty for a healthy job.
+        groups: the process groups by their use.
+        collectives: the collectives, those that take longest first.
+        matched_by: how a collective's kernels of different ranks were found to belong together.
+        ambiguous: collectives that could not be matched: their number of calls differs between ranks.
+        findings: what could make steps faster, the most first.
+        notes: what the figures lack, in sentences.
+    """
+
+    world: int | None
+    ranks: list[RankEntry]
+    duplicates: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
+    steps: list[JobStep] = field(default_factory=list)
+    clocks: list[RankClock] = field(default_factory=list)
+    clock_note: str = ""
+    late: list[LateRank] = field(default_factory=list)
+    groups: list[RankGroup] = field(default_factory=list)
+    collectives: list[JobCollective] = field(default_factory=list)
+    matched_by: str = ""
+    ambiguous: int = 0
+    findings: list[JobFinding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    schema: Literal["opscope.ranks/1"] = "opscope.ranks/1"

@@ -1,0 +1,1 @@
+"""The traces of one job: a summary per rank, then clocks, collectives and late ranks over all of them."""

@@ -1,0 +1,147 @@
+"""What collectives take over all ranks: the transfer apart from the waiting, bandwidths, and who comes last."""
+
+from typing import Final
+
+import polars as pl
+
+from opscope.documents.ranks import JobCollective, RankGroup
+from opscope.knowledge.collectives import Collective, collective_of
+from opscope.ranks.clocks import TOGETHER, Clocks
+from opscope.ranks.match import Matched
+from opscope.ranks.summary import RankSummary
+
+_MORE_OFTEN: Final = 1.5  # so many times as often as if it were chance, a rank comes last
+_NS: Final = 1e9
+
+
+def collectives_of(found: Matched, every: pl.DataFrame, clocks: Clocks | None) -> list[JobCollective]:
+    """Return what collectives of one kind and size take, those first that take longest together.
+
+    Args:
+        found: the matched ones.
+        every: all rows of all ranks, matched or not, with ``rank``.
+        clocks: the ranks' clocks; None leaves who is last to the durations.
+    """
+    calls = _each_call(found.calls, clocks)
+    keys = ["description", "collective", "bytes"]
+    whole = dict(_grouped(calls, keys))
+    rows = []
+    for key, part in _grouped(every.with_columns(description=_described()), keys):
+        mine = whole.get(key)
+        ranks = max(int(part["rank"].n_unique()), 1)
+        rows.append((_of_kind(key, mine, -(-part.height // ranks)), int((part["end_ns"] - part["start_ns"]).sum())))
+    return [one for one, _ in sorted(rows, key=lambda row: -row[1])]
+
+
+def _described() -> pl.Expr:
+    return pl.coalesce("description", pl.concat_str(pl.lit("group "), "group"), pl.lit("unnamed group"))
+
+
+def _grouped(table: pl.DataFrame, keys: list[str]) -> list[tuple[tuple[object, ...], pl.DataFrame]]:
+    return list(table.group_by(keys, maintain_order=True)) if table.height else []
+
+
+def _each_call(calls: pl.DataFrame, clocks: Clocks | None) -> pl.DataFrame:
+    """Return one row per matched collective: its transfer, its waits, and the rank that entered last."""
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    entered = pl.col("start_ns")
+    if clocks is not None and calls.height:
+        known = calls["rank"].is_in(clocks.ranks.tolist())
+        calls = calls.filter(known)
+        entered = pl.lit(pl.Series(clocks.true(calls["rank"].to_numpy(), calls["start_ns"].to_numpy())))
+        last = pl.col("rank").sort_by("entered").last()
+    else:
+        last = pl.col("rank").sort_by(duration).first()
+    return (
+        calls.with_columns(entered=entered, description=_described())
+        .group_by("call")
+        .agg(
+            pl.col("description", "collective", "bytes", "group", "size", "is_uneven").first(),
+            transfer_ns=duration.min(),
+            wait_ns=(duration - duration.min()).mean(),
+            worst_wait_ns=duration.max() - duration.min(),
+            ranks=pl.len(),
+            last=last,
+        )
+        .sort("call")
+    )
+
+
+def _of_kind(key: tuple[object, ...], calls: pl.DataFrame | None, count: int) -> JobCollective:
+    group, name, size = key
+    assert isinstance(group, str)
+    assert isinstance(name, str)
+    assert size is None or isinstance(size, int)
+    told = JobCollective(group, name, size, count, 0, *(None,) * 7)
+    if calls is None or not calls.height:
+        return told
+    transfer, ranks = int(_median(calls["transfer_ns"])), int(_median(calls["ranks"]))
+    together = name in TOGETHER
+    even = size is not None and transfer > 0 and not calls["is_uneven"].any()
+    algorithm = size * _NS / transfer if even and size is not None else None
+    last, share = _last(calls["last"], ranks) if together else (None, None)
+    return JobCollective(
+        group=group,
+        collective=name,
+        bytes=size,
+        calls=max(count, calls.height),
+        whole=calls.height,
+        transfer_ns=transfer,
+        wait_ns=int(_median(calls["wait_ns"])) if together else None,
+        worst_wait_ns=int(_largest(calls["worst_wait_ns"])) if together else None,
+        algorithm_bandwidth=algorithm,
+        bus_bandwidth=None if algorithm is None else algorithm * _share_of_link(name, ranks),
+        last_rank=last,
+        last_share=share,
+    )
+
+
+def _median(values: pl.Series) -> float:
+    found = values.median()
+    assert isinstance(found, int | float)
+    return found
+
+
+def _largest(values: pl.Series) -> float:
+    found = values.max()
+    assert isinstance(found, int | float)
+    return found
+
+
+def _last(last: pl.Series, ranks: int) -> tuple[int | None, float | None]:
+    counts = last.value_counts(sort=True)
+    rank, share = int(counts[last.name][0]), int(counts["count"][0]) / len(last)
+    return (rank, share) if share * ranks >= _MORE_OFTEN else (None, None)
+
+
+def _share_of_link(name: str, ranks: int) -> float:
+    """Return what each link carries, as a share of the bytes: as NCCL's own tests count it."""
+    around = (ranks - 1) / ranks
+    match collective_of(name):
+        case Collective.ALL_REDUCE:
+            return 2 * around
+        case Collective.ALL_GATHER | Collective.REDUCE_SCATTER | Collective.ALL_TO_ALL:
+            return around
+        case _:
+            return 1.0
+
+
+def groups_of(every: pl.DataFrame, ranks: dict[int, RankSummary]) -> list[RankGroup]:
+    """Return the process groups by their use, those first whose kernels run longest."""
+    steps = sum(one.steps.height for one in ranks.values())
+    found = []
+    for (description, size), part in _grouped(every.with_columns(description=_described()), ["description", "size"]):
+        assert isinstance(description, str)
+        assert size is None or isinstance(size, int)
+        counts = part["collective"].value_counts(sort=True)
+        found.append(
+            RankGroup(
+                description=description,
+                size=size,
+                groups=part.select("group", "members").n_unique(),
+                collectives=dict(zip(counts["collective"].to_list(), counts["count"].to_list(), strict=True)),
+                busy_ns=int((part["end_ns"] - part["start_ns"]).sum()) // max(steps, 1),
+                exposed_ns=int(part["exposed_ns"].sum()) // max(steps, 1),
+            )
+        )
+    return sorted(found, key=lambda group: -group.busy_ns)

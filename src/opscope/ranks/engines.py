@@ -1,0 +1,115 @@
+"""Runs a task for many items: in processes of this machine, each item back exactly once, whatever becomes of them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LONGEST_REASON: Final = 300  # of characters
+
+
+class Lost(Struct, frozen=True):
+    """An item without a result, and why."""
+
+    reason: str
+
+
+class Engine(Protocol):
+    """Yields every item exactly once, in any order, with its result or what it was lost to.
+
+    A task may run twice for an item, and must be picklable, as items and results are; the latter should be small.
+    """
+
+    def run(self, task: Callable[[T], R], items: Iterable[T]) -> "Iterator[tuple[T, R | Lost]]":
+        """Run a task for each item."""
+        ...
+
+
+class Here:
+    """Runs everything in this process."""
+
+    def run(self, task: Callable[[T], R], items: Iterable[T]) -> "Iterator[tuple[T, R | Lost]]":
+        """Run a task for each item, one after the other."""
+        for item in items:
+            yield item, _outcome(lambda item=item: task(item))  # type: ignore[misc]
+
+
+class Processes:
+    """Runs tasks in processes of this machine. What a process that dies was at is tried again, each item alone.
+
+    Args:
+        jobs: how many processes.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+
+    def run(self, task: Callable[[T], R], items: Iterable[T]) -> "Iterator[tuple[T, R | Lost]]":
+        """Run a task for each item."""
+        left = list(items)
+        while left:
+            pool: _Pool[T, R] = _Pool(self._jobs)
+            yield from pool.run(task, left)
+            for item in pool.suspects:
+                yield item, self._alone(task, item)
+            left = pool.untried
+
+    @staticmethod
+    def _alone(task: Callable[[T], R], item: T) -> "R | Lost":
+        with _executor(1) as executor:
+            future = executor.submit(task, item)
+            return _outcome(future.result)
+
+
+class _Pool(Generic[T, R]):
+    """One pool of processes, until it is done or one of them dies.
+
+    Attributes:
+        suspects: what ran when a process died.
+        untried: what had not begun by then.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self.suspects: list[T] = []
+        self.untried: list[T] = []
+
+    def run(self, task: Callable[[T], R], items: list[T]) -> "Iterator[tuple[T, R | Lost]]":
+        self.untried = list(items)
+        running: dict[Future[R], T] = {}
+        with _executor(self._jobs) as executor:
+            while self.untried or running:
+                try:
+                    # One more than there are processes waits its turn; more would all be suspects of a death.
+                    while self.untried and len(running) <= self._jobs:
+                        running[executor.submit(task, self.untried[0])] = self.untried[0]
+                        del self.untried[0]
+                except BrokenProcessPool:
+                    self.suspects += running.values()
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    item = running.pop(future)
+                    if isinstance(future.exception(), BrokenProcessPool):
+                        self.suspects += [item, *running.values()]
+                        return
+                    yield item, _outcome(future.result)
+
+
+def _executor(jobs: int) -> ProcessPoolExecutor:
+    # Not forked: this process may have threads by then.
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def _outcome(result: Callable[[], R]) -> "R | Lost":
+    try:
+        return result()
+    except BrokenProcessPool:
+        return Lost("the process that read it died, twice")
+    except Exception as error:  # whatever a task raises, the others go on
+        return Lost(f"{type(error).__name__}: {error}"[:LONGEST_REASON])

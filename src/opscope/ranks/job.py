@@ -1,0 +1,239 @@
+"""The traces of a job's ranks -> what is said of the job."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from opscope.base.files import path_text
+from opscope.base.units import format_ns
+from opscope.documents.ranks import (
+    JobFinding,
+    JobStep,
+    LateCause,
+    LateRank,
+    RankClock,
+    RankEntry,
+    RanksDocument,
+    RankState,
+)
+from opscope.ranks.causes import why_late
+from opscope.ranks.clocks import Clocks, clocks_of
+from opscope.ranks.collectives import collectives_of, groups_of
+from opscope.ranks.engines import Engine, Lost
+from opscope.ranks.kept import kept_summary
+from opscope.ranks.lateness import Own, late_ranks, own_times
+from opscope.ranks.match import Matched, matched
+from opscope.ranks.summary import RankSummary
+
+# What to do about a late rank, by its cause.
+_ADVICE: Final[Mapping[LateCause, str]] = {
+    LateCause.HOST: "look at what its program does there that the others' does not",
+    LateCause.INPUT: "give its loader more workers, or faster storage",
+    LateCause.BLOCKING: "take the wait out, or let every rank wait less often",
+    LateCause.KERNELS: "look at why these run longer, or at all, on this rank",
+    LateCause.WORK: "divide the work evenly",
+    LateCause.CLOCK: "check this device's clock, power limit and temperature, and whether something else uses it",
+    LateCause.UNKNOWN: "record it with stacks to see more",
+}
+
+
+class Job(Struct, frozen=True):
+    """The summaries of a job's ranks, and what is wrong with the rest.
+
+    Attributes:
+        ranks: by number, in order.
+        world: how many there should be; None where no trace says it.
+        duplicates: files that hold a rank again.
+        unread: files without a rank, with why.
+    """
+
+    ranks: dict[int, RankSummary]
+    world: int | None
+    duplicates: list[str]
+    unread: dict[str, str]
+
+
+def read_job(files: Iterable[Path], engine: Engine) -> Job:
+    """Read the traces of a job.
+
+    Args:
+        files: the traces.
+        engine: runs what reads them.
+    """
+    summaries, unread = [], {}
+    for path, found in engine.run(kept_summary, files):
+        if isinstance(found, Lost):
+            unread[path_text(path)] = found.reason
+            continue
+        summary = RankSummary.from_bytes(found)
+        if summary.facts.rank is None:
+            unread[summary.facts.path] = "neither its header nor its name says which rank it is of"
+        else:
+            summaries.append(summary)
+    # Of several files of a rank a whole one counts, and of these the first by name.
+    summaries.sort(key=lambda one: (one.facts.rank or 0, one.facts.damage is not None, one.facts.path))
+    ranks: dict[int, RankSummary] = {}
+    duplicates = []
+    for one in summaries:
+        assert one.facts.rank is not None
+        if one.facts.rank in ranks:
+            duplicates.append(one.facts.path)
+        else:
+            ranks[one.facts.rank] = one
+    worlds = [one.facts.world for one in ranks.values() if one.facts.world is not None]
+    return Job(ranks, max(worlds, default=None), duplicates, unread)
+
+
+def document_of(job: Job) -> RanksDocument:
+    """Return what is said of a job."""
+    found, every = _matched(job.ranks)
+    clocks = clocks_of(found.calls)
+    own = own_times(job.ranks)
+    late = _late(job.ranks, own)
+    return RanksDocument(
+        world=job.world,
+        ranks=_entries(job),
+        duplicates=job.duplicates,
+        unread=job.unread,
+        steps=_steps(job.ranks, own),
+        clocks=[] if clocks is None else _clocks(clocks),
+        clock_note=_clock_note(clocks),
+        late=late,
+        groups=groups_of(every, job.ranks),
+        collectives=collectives_of(found, every, clocks),
+        matched_by=found.by,
+        ambiguous=found.ambiguous,
+        findings=_findings(own, late),
+        notes=list(_notes(job, own, found)),
+    )
+
+
+def _matched(ranks: Mapping[int, RankSummary]) -> tuple[Matched, pl.DataFrame]:
+    if not ranks:
+        empty = RankSummary.empty().communications.with_columns(rank=pl.lit(0, pl.Int32), call=pl.lit(0, pl.Int64))
+        return Matched(empty, 0, 0, ""), empty
+    every = [one.communications.with_columns(rank=pl.lit(rank, pl.Int32)) for rank, one in ranks.items()]
+    even = pl.when(~pl.col("is_uneven")).then("bytes")
+    return matched(ranks), pl.concat(every).filter(pl.col("collective") != "wait").with_columns(bytes=even)
+
+
+def _entries(job: Job) -> list[RankEntry]:
+    numbers = set(job.ranks) | set(range(job.world or 0))
+    entries = []
+    for number in sorted(numbers):
+        one = job.ranks.get(number)
+        if one is None:
+            entries.append(RankEntry(number, RankState.MISSING, "there is no trace of it"))
+            continue
+        facts = one.facts
+        entries.append(
+            RankEntry(
+                rank=number,
+                state=RankState.WHOLE if facts.damage is None else RankState.DAMAGED,
+                reason=facts.damage,
+                path=facts.path,
+                host=facts.host,
+                device=facts.device,
+                steps=one.steps["step"].count(),
+            )
+        )
+    return entries
+
+
+def _steps(ranks: Mapping[int, RankSummary], own: Own) -> list[JobStep]:
+    late = own.late_ns
+    found = []
+    for place, (number, _) in enumerate(own.steps):
+        last = int(np.argmax(own.own_ns[:, place]))
+        exposed = [
+            int(ranks[rank].steps["communication_ns"][int(row)])
+            for rank, row in zip(own.ranks, own.rows[:, place], strict=True)
+        ]
+        found.append(
+            JobStep(
+                step=number,
+                ranks=len(own.ranks),
+                duration_ns=int(np.median(own.duration_ns[:, place])),
+                last_rank=own.ranks[last],
+                late_ns=int(late[last, place]),
+                exposed_ns=int(np.mean(exposed)),
+            )
+        )
+    return found
+
+
+def _clocks(clocks: Clocks) -> list[RankClock]:
+    return [
+        RankClock(int(rank), round(float(offset)), round(float(drift) * 1e6, 3), round(float(error)))
+        for rank, offset, drift, error in zip(
+            clocks.ranks, clocks.offset_ns, clocks.drift, clocks.error_ns, strict=True
+        )
+    ]
+
+
+def _clock_note(clocks: Clocks | None) -> str:
+    if clocks is None:
+        return "no collective ties the ranks' clocks together"
+    bias = f"; who comes last leaves {format_ns(abs(clocks.bias_ns))} {'later' if clocks.bias_ns > 0 else 'earlier'}"
+    return f"from the ends of {clocks.collectives} collectives, each within {format_ns(clocks.scale_ns)}{bias}"
+
+
+def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
+    found = []
+    for one in late_ranks(own):
+        why = why_late(ranks, own, one)
+        found.append(
+            LateRank(
+                rank=own.ranks[one.place],
+                cause=why.cause,
+                late_ns=one.late_ns,
+                of_step_ns=one.of_step_ns,
+                where=why.where,
+                steps=[own.steps[step][0] for step in one.steps],
+                evidence=why.evidence,
+            )
+        )
+    return found
+
+
+def _findings(own: Own, late: list[LateRank]) -> list[JobFinding]:
+    """Return what could be gained: a step is as long as the rank with the most of its own, then as the next one."""
+    found = []
+    numbers = {rank: place for place, rank in enumerate(own.ranks)}
+    for one in late:
+        place = numbers[one.rank]
+        others = np.delete(own.own_ns, place, axis=0).max(axis=0)
+        saved = np.maximum(own.own_ns[place] - others, 0)
+        saving = int(saved.mean())
+        where = f" ({one.where})" if one.where else ""
+        how_often = "" if len(one.steps) == len(own.steps) else f" in {len(one.steps)} of {len(own.steps)} steps"
+        sentence = (
+            f"rank {one.rank} is late by {format_ns(one.late_ns)} of {format_ns(one.of_step_ns)}{how_often}: "
+            f"{one.cause}{where}; {_ADVICE[one.cause]}"
+        )
+        found.append(JobFinding("late_rank", saving, sentence, one.rank))
+    return sorted(found, key=lambda finding: -finding.saving_ns)
+
+
+def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
+    ranks = job.ranks
+    missing = (job.world or len(ranks)) - len(ranks)
+    if missing > 0:
+        yield f"{missing} of {job.world} ranks have no trace: what they do is unknown, and late ones among them are"
+    if len(ranks) > 1 and not own.steps:
+        yield "the ranks have no step in common, so none can be called late"
+    elif own.steps and own.steps[0][0] is None:
+        yield "no steps are marked: the whole recording counts as one step"
+    if left := set(ranks) - set(own.ranks):
+        yield f"on {len(left)} ranks nothing ran on a device: {', '.join(map(str, sorted(left)[:8]))}"
+    if found.ambiguous:
+        yield f"{found.ambiguous} kernels of collectives are in steps in which ranks issued different numbers of them"
+    if found.partial:
+        yield f"{found.partial} collectives lack the kernel of a rank, or ranks disagree about them"
+    unlabelled = sum(one.facts.unlabelled for one in ranks.values())
+    if unlabelled:
+        yield f"{unlabelled} kernels say nothing of the collective that they belong to: it began before the recording"

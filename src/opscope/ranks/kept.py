@@ -1,0 +1,69 @@
+"""Summaries beside the traces that they are of, found again by content: a job's traces are read once."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from opscope.base.errors import BadInputError, EnvironmentLacksError
+from opscope.base.files import digest_of, is_own, path_text, write_whole
+from opscope.ranks.one_rank import summarise
+from opscope.ranks.summary import VERSION, RankSummary
+
+FOLDER: Final = ".opscope"  # in the folder of the traces
+
+
+def kept_summary(path: Path) -> bytes:
+    """Return the summary of a rank's trace, packed: the one that was kept, or else a new one, which is kept.
+
+    A folder that cannot be written to keeps none.
+
+    Raises:
+        BadInputError: the file is no trace, or cannot be read.
+        EnvironmentLacksError: a package that reads this kind of trace is not installed.
+    """
+    place = _place(path)
+    # Only what this user or root wrote: the folder may be shared, and others would decide what the figures are.
+    if is_own(place):
+        with suppress(BadInputError, OSError):
+            return _of_file(RankSummary.from_bytes(place.read_bytes()), path)
+    content = _of_file(summarise(path), path)
+    with suppress(OSError):
+        _write(place, content)
+    return content
+
+
+def keep(path: Path) -> None:
+    """Make the summary of a rank's trace and keep it beside it, if none is kept.
+
+    Raises:
+        BadInputError: the file is no trace, or cannot be read.
+        EnvironmentLacksError: a package that reads this kind of trace is not installed, or the folder of the trace
+            cannot be written to.
+    """
+    content = kept_summary(path)
+    place = _place(path)
+    if not place.exists():
+        try:
+            _write(place, content)
+        except OSError as error:
+            raise EnvironmentLacksError(f"cannot write to {place}: {error.strerror or error}") from error
+
+
+def _place(path: Path) -> Path:
+    try:
+        digest = digest_of(path)
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror or error}") from error
+    return path.parent / FOLDER / f"rank-{VERSION}-{digest[:32]}"
+
+
+def _write(place: Path, content: bytes) -> None:
+    place.parent.mkdir(exist_ok=True)
+    write_whole(place, content)
+
+
+def _of_file(summary: RankSummary, path: Path) -> bytes:
+    """Pack a summary under the name that its file has now."""
+    return replace(summary, facts=replace(summary.facts, path=path_text(path))).to_bytes()

@@ -1,0 +1,135 @@
+"""Which ranks others wait for, and by how much: from what each rank does of its own, without any clock.
+
+A device that waits for other ranks sits in a communication kernel. What is left of a step without the time in which its
+device only communicates is the rank's own; so is what its host needs, less its waiting for the device, which may be
+hidden behind that same waiting. The longer of the two is how long the step would take if all others were there in time.
+A rank is late by what it has more of its own than the ranks have typically. Its victims have not: they wait.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from msgspec import Struct
+
+from opscope.documents.bound import IdleCause
+from opscope.ranks.summary import IDLE, RankSummary
+
+Ints = npt.NDArray[np.int64]
+
+# A rank is late where it costs a twentieth of the step in half of its steps, or a tenth in one and that is rare: what
+# TraceML (github.com/traceopt-ai/traceml) calls a straggler begins at 5 and 10 %.
+_SHARE: Final = 0.05
+_SHARE_OF_ONE: Final = 0.10
+_OFTEN: Final = 0.5
+_RARE: Final = 3.0  # so many times what nine in ten of all ranks' other steps deviate
+
+
+class Own(Struct, frozen=True):
+    """What ranks do of their own in the steps that all of them recorded.
+
+    Attributes:
+        ranks: the ranks, in order.
+        steps: the steps, by number and how often the number has come; null numbers where none are marked.
+        rows: per rank and step the row of the rank's table of steps.
+        own_ns: per rank and step what the rank has of its own.
+        duration_ns: per rank and step how long the step takes.
+    """
+
+    ranks: list[int]
+    steps: list[tuple[int | None, int]]
+    rows: Ints
+    own_ns: Ints
+    duration_ns: Ints
+
+    @property
+    def late_ns(self) -> Ints:
+        """Per rank and step by how much the rank is late; negative where it waits for others."""
+        late: Ints = self.own_ns - self._typical
+        return late
+
+    @property
+    def typical(self) -> Ints:
+        """Per step the place of the rank whose own time is the lower median."""
+        order = np.argsort(self.own_ns, axis=0, kind="stable")
+        found: Ints = order[(len(self.ranks) - 1) // 2]
+        return found
+
+    @property
+    def _typical(self) -> Ints:
+        found: Ints = np.sort(self.own_ns, axis=0)[(len(self.ranks) - 1) // 2]
+        return found
+
+
+class Late(Struct, frozen=True):
+    """A rank that is late.
+
+    Attributes:
+        place: its place among the ranks.
+        steps: in which steps it is, by their places.
+        late_ns: by how much (the median of these steps).
+        of_step_ns: how long these take (the median).
+    """
+
+    place: int
+    steps: list[int]
+    late_ns: int
+    of_step_ns: int
+
+
+def own_times(ranks: Mapping[int, RankSummary]) -> Own:
+    """Return what some ranks do of their own; ranks without work on a device are left out."""
+    worked = {rank: one for rank, one in sorted(ranks.items()) if one.steps["compute_ns"].sum()}
+    tables = {rank: _with_own(one.steps) for rank, one in worked.items()}
+    common: list[tuple[int | None, int]] = []
+    if tables:
+        keys = [list(zip(table["step"].to_list(), table["cycle"].to_list(), strict=True)) for table in tables.values()]
+        shared = set(keys[0]).intersection(*map(set, keys[1:]))
+        common = [key for key in keys[0] if key in shared]
+    places = [
+        [place[key] for key in common]
+        for table in tables.values()
+        if (
+            place := {
+                key: row for row, key in enumerate(zip(table["step"].to_list(), table["cycle"].to_list(), strict=True))
+            }
+        )
+    ]
+    rows = np.array(places, np.int64).reshape(len(tables), len(common))
+    own, duration = (
+        np.array([table[name].to_numpy()[of] for table, of in zip(tables.values(), rows, strict=True)], np.int64)
+        for name in ("own_ns", "device_ns")
+    )
+    shape = len(tables), len(common)
+    return Own(list(tables), common, rows, own.reshape(shape), duration.reshape(shape))
+
+
+def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
+    of_profiler = pl.col(IDLE[IdleCause.PROFILER])
+    device = pl.col("device_ns") - pl.col("communication_ns") - of_profiler
+    host = pl.col("host_ns") - pl.col("host_waits_ns") - of_profiler
+    return steps.with_columns(
+        own_ns=pl.max_horizontal(device, host), cycle=pl.int_range(pl.len()).over("step").cast(pl.Int32)
+    )
+
+
+def late_ranks(own: Own) -> list[Late]:
+    """Return the ranks that are late, the dearest first."""
+    if len(own.ranks) < 2 or not own.steps:
+        return []
+    late, step = own.late_ns, np.median(own.duration_ns, axis=0)
+    usual = float(np.quantile(np.abs(late), 0.9)) if late.size else 0.0
+    found = []
+    for place, of_rank in enumerate(late):
+        steps = np.flatnonzero(of_rank > _SHARE * step)
+        if len(steps) < _OFTEN * len(step):
+            steps = np.flatnonzero((of_rank > _SHARE_OF_ONE * step) & (of_rank > _RARE * usual))
+        if len(steps):
+            found.append(
+                Late(
+                    place, steps.tolist(), int(np.median(of_rank[steps])), int(np.median(own.duration_ns[place, steps]))
+                )
+            )
+    return sorted(found, key=lambda one: -one.late_ns * len(one.steps))

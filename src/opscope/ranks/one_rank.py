@@ -1,0 +1,316 @@
+"""One rank's trace -> its summary."""
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.idle.causes import loading_by_thread
+from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
+from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts
+from opscope.analysis.structure.api_masks import calls_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.linked import linked_activities
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.window import step_table
+from opscope.analysis.verdict.step_evidence import busiest
+from opscope.base.patterns import lazy_pattern
+from opscope.ranks.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
+from opscope.readers import read
+from opscope.trace.model import Trace
+
+_RANK_IN_NAME: Final = lazy_pattern(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
+_PAIRS: Final = ("send", "recv")
+
+
+def summarise(path: Path) -> RankSummary:
+    """Read one rank's trace and return its summary.
+
+    Raises:
+        BadInputError: the file is no trace.
+        EnvironmentLacksError: a package that reads this kind of trace is not installed.
+    """
+    return summary_of(analyze(read(path)), str(path))
+
+
+def summary_of(analysis: Analysis, path: str) -> RankSummary:
+    """Return the summary of an analysed trace.
+
+    Args:
+        analysis: of the trace.
+        path: the file, which may tell the rank.
+    """
+    trace = analysis.trace
+    device = busiest(analysis.devices) if analysis.devices else None
+    table = step_table(trace)
+    of_step = step_of_activities(trace, analysis.links, table)
+    if not table.height:
+        of_step = np.zeros(trace.activities.height, np.int64)
+    base = _base_ns(trace)
+    communications = _communications(analysis, of_step, base)
+    labelled = trace.communications.filter(pl.col("correlation").is_not_null()).height
+    parts = busy_parts(trace, None if device is None else device.device)
+    return RankSummary(
+        facts=_facts(analysis, path, device, max(0, int(parts.communicates.sum()) - labelled)),
+        steps=_steps(analysis, device, base),
+        communications=communications,
+        work=_work(analysis, device, of_step),
+        gaps=_gaps(analysis, device, table),
+        waits=_waits(analysis, table),
+    )
+
+
+def _base_ns(trace: Trace) -> int:
+    """Return what is added to a trace's times to make them those of the host's clock; 0 where the file does not say."""
+    text = trace.source.metadata.get("baseTimeNanoseconds", "0")
+    return int(text) if text.isdecimal() and len(text) < len(str(1 << 61)) else 0
+
+
+def _facts(analysis: Analysis, path: str, device: DeviceTimeline | None, unlabelled: int) -> RankFacts:
+    metadata = analysis.trace.source.metadata
+    try:
+        told = json.loads(metadata.get("distributedInfo", "{}"))
+    except ValueError:
+        told = {}
+    in_name = _RANK_IN_NAME.search(Path(path).name) or _RANK_IN_NAME.search(Path(path).parent.name)
+    rank, world = (_number(told.get(name)) for name in ("rank", "world_size"))
+    return RankFacts(
+        path=path,
+        rank=int(in_name[1]) if rank is None and in_name else rank,
+        world=world,
+        host=metadata.get("host_name"),
+        device=None if device is None else device.name,
+        damage=analysis.source.damage,
+        unlabelled=unlabelled,
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _spans(analysis: Analysis, device: DeviceTimeline | None) -> tuple[list[int | None], Intervals, Intervals]:
+    """Return the numbers of the steps, when the host worked at them, and when the device did."""
+    table = step_table(analysis.trace)
+    if table.height:
+        hosts = Intervals(column(table, "start_ns"), column(table, "end_ns"))
+        return table["step"].to_list(), hosts, hosts if device is None else device.steps
+    window = analysis.window if device is None else device.window
+    whole = Intervals(np.array([window.start_ns]), np.array([window.end_ns]))
+    return [None], whole, whole
+
+
+def _steps(analysis: Analysis, device: DeviceTimeline | None, base: int) -> pl.DataFrame:
+    numbers, hosts, spans = _spans(analysis, device)
+    waiting, waits = _waiting(analysis.host, analysis.trace)
+    columns = {
+        "row": np.arange(len(numbers)),
+        "step": pl.Series(numbers, dtype=pl.Int64),
+        "begin_ns": hosts.start + base,
+        "host_ns": hosts.end - hosts.start,
+        "host_waits_ns": _within(hosts, waiting),
+        "host_loading_ns": _within(hosts, _loading(analysis.trace, waiting)),
+        "device_ns": spans.end - spans.start,
+        "waits": np.histogram(waits, np.append(hosts.start, hosts.end[-1:]))[0] if len(hosts) else waits[:0],
+    }
+    if device is None:
+        columns |= dict.fromkeys(STEPS.keys() - columns.keys(), np.zeros(len(numbers), np.int64))
+        return pl.DataFrame(columns, schema=STEPS)
+    parts = busy_parts(analysis.trace, device.device)
+    compute, without_copies, busy = (_within(spans, one) for one in (parts.compute, parts.without_memcpy, parts.busy))
+    communication = Intervals.union_of(parts.start[parts.communicates], parts.end[parts.communicates])
+    columns |= {
+        "compute_ns": compute,
+        "communication_ns": without_copies - compute,
+        "hidden_communication_ns": _within(spans, communication) - (without_copies - compute),
+        "memcpy_ns": busy - without_copies,
+    }
+    for cause, name in IDLE.items():
+        columns[name] = _within(spans, device.idle.pieces.chosen(device.idle.is_any_of((cause,))))
+    return pl.DataFrame(columns, schema=STEPS)
+
+
+def _loading(trace: Trace, waiting: Intervals) -> Intervals:
+    """Return when any thread fetched a batch and did not wait for the device in it."""
+    threads = loading_by_thread(trace).values()
+    none = [np.empty(0, np.int64)]
+    loading = Intervals.union_of(
+        np.concatenate(none + [one.start for one in threads]), np.concatenate(none + [one.end for one in threads])
+    )
+    if not len(loading):
+        return loading
+    return loading.within(waiting.gaps(int(loading.start[0]), int(loading.end[-1])))
+
+
+def _within(spans: Intervals, others: Intervals) -> Ints:
+    """Return per span how much of it lies in some others."""
+    sums = np.zeros(len(spans), np.int64)
+    step, start, end = spans.overlaps(others)
+    np.add.at(sums, step, end - start)
+    return sums
+
+
+def _waiting(host: HostTime, trace: Trace) -> tuple[Intervals, Ints]:
+    """Return when the host waited for the device, and when the calls began that it was told to wait in.
+
+    It waits too in calls that only issue work: once the queue of launches is full, each takes until the device has
+    done one. Without waiting they take microseconds.
+    """
+    issues = calls_that(trace.launches, lambda call: call.enqueues)
+    full = issues & (host.end - host.start > PAUSE_NS) & ~host.cold
+    waits = np.flatnonzero(host.drains | full)
+    return Intervals.union_of(host.start[waits], host.end[waits]), np.sort(host.start[host.drains])
+
+
+def _communications(analysis: Analysis, of_step: Ints, base: int) -> pl.DataFrame:
+    trace, links = analysis.trace, analysis.links
+    launched = np.where(
+        links.activity_launch >= 0,
+        column(trace.launches, "start_ns")[links.activity_launch] if trace.launches.height else -1,
+        column(trace.activities, "start_ns"),
+    )
+    computing = _computing(trace)
+    kernels = trace.activities.select("correlation", "start_ns", "device", "bytes").with_columns(
+        launched=launched, row=of_step, exposed=_exposed(trace, computing)
+    )
+    text = pl.col(pl.Categorical).cast(pl.String)
+    told = trace.communications.filter(pl.col("correlation").is_not_null()).with_columns(text)
+    found = told.join(kernels, on=["correlation", "start_ns"], how="inner").filter(pl.col("row") >= 0)
+    call = pl.when(pl.col("external_id") > 0).then("external_id").otherwise(-pl.col("correlation"))
+    place = pl.when(pl.col("collective") == "send").then("destination").otherwise("source")
+    # A call that is cut into several kernels is one.
+    calls = (
+        found.sort("launched", "start_ns")
+        .with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"), call=call)
+        .group_by("call", maintain_order=True)
+        .agg(
+            pl.col("row", "collective", "group", "group_ranks", "sequence", "element_type").first(),
+            pl.col("group_description", "group_size", "elements_in", "elements_out", "bytes", "launched").first(),
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            peer=pl.when(pl.col("collective").is_in(_PAIRS)).then(place).first(),
+            is_uneven=pl.any_horizontal(_differ("splits_in"), _differ("splits_out")).first(),
+            exposed_ns=pl.col("exposed").sum(),
+        )
+        .sort("launched", maintain_order=True)
+    )
+    key = ("row", "group", "group_ranks", "peer", "collective")
+    same = [pl.col(name) for name in key[:3]] + [
+        pl.when(pl.col("peer").is_not_null()).then(pl.concat_str("collective", "peer")).otherwise(pl.lit(""))
+    ]
+    return calls.select(
+        pl.col("row").cast(pl.Int32),
+        "collective",
+        "group",
+        description="group_description",
+        members="group_ranks",
+        size="group_size",
+        sequence="sequence",
+        ordinal=pl.int_range(pl.len()).over(same).cast(pl.Int32),
+        peer=pl.col("peer").cast(pl.String),
+        type="element_type",
+        elements_in="elements_in",
+        elements_out="elements_out",
+        is_uneven=pl.col("is_uneven").fill_null(value=False),
+        bytes="bytes",
+        start_ns=pl.col("start_ns") + base,
+        end_ns=pl.col("end_ns") + base,
+        exposed_ns="exposed_ns",
+    ).cast(COMMUNICATIONS)  # type: ignore[arg-type]
+
+
+def _differ(splits: str) -> pl.Expr:
+    return pl.col(splits).str.extract_all(r"\d+").list.n_unique() > 1
+
+
+def _computing(trace: Trace) -> dict[int, Intervals]:
+    """Return per device when it computes or copies."""
+    devices = trace.activities["device"].unique().drop_nulls().to_list()
+    return {device: busy_parts(trace, device).compute for device in devices}
+
+
+def _exposed(trace: Trace, computing: dict[int, Intervals]) -> Ints:
+    """Return per activity how much of it passes while its device does not compute."""
+    start, end = column(trace.activities, "start_ns"), end_of(trace.activities)
+    device = trace.activities["device"].fill_null(-1).to_numpy()
+    exposed = end - start
+    for number, compute in computing.items():
+        rows = np.flatnonzero(device == number)
+        exposed[rows] -= _covered(start[rows], end[rows], compute)
+    return exposed
+
+
+def _covered(start: Ints, end: Ints, by: Intervals) -> Ints:
+    """Return per interval how much of it lies in a union."""
+    before = np.append(0, np.cumsum(by.end - by.start))
+
+    def until(moment: Ints) -> Ints:
+        place = np.searchsorted(by.start, moment, side="right")
+        over = np.where(place > 0, np.maximum(0, by.end[np.maximum(place - 1, 0)] - moment), 0) if len(by) else 0
+        covered: Ints = before[place] - over
+        return covered
+
+    return until(end) - until(start)
+
+
+def _work(analysis: Analysis, device: DeviceTimeline | None, of_step: Ints) -> pl.DataFrame:
+    if device is None:
+        return pl.DataFrame(schema=WORK)
+    linked = linked_activities(analysis.trace, analysis.links).with_columns(row=of_step)
+    computes = ~busy_parts(analysis.trace, None).communicates
+    mine = (linked["device"].fill_null(device.device) == device.device).to_numpy()
+    keys = ["row", "operator", "kernel", "grid", "dims"]
+    return (
+        linked.filter(pl.Series(computes & mine & (of_step >= 0)))
+        .rename({"name": "kernel", "input_dims": "dims"})
+        .group_by(keys)
+        .agg(calls=pl.len(), total_ns=pl.col("duration_ns").sum())
+        .sort("total_ns", descending=True)
+        .head(_MOST_WORK)
+        .sort(keys)
+        .select(list(WORK))
+        .cast(WORK)  # type: ignore[arg-type]
+    )
+
+
+def _gaps(analysis: Analysis, device: DeviceTimeline | None, table: pl.DataFrame) -> pl.DataFrame:
+    rows = {number: row for row, number in enumerate(table["step"].to_list())}
+    gaps = [gap for gap in analysis.gaps if device is not None and gap.device == device.device]
+    return pl.DataFrame(
+        [
+            (
+                *(0 if gap.step is None else rows.get(gap.step, 0), gap.cause, gap.duration_ns),
+                *(gap.operator, gap.annotation, gap.module, gap.python, gap.call),
+            )
+            for gap in gaps
+            if gap.step is not None or not table.height
+        ],
+        schema=GAPS,
+        orient="row",
+    )
+
+
+def _waits(analysis: Analysis, table: pl.DataFrame) -> pl.DataFrame:
+    drains = np.flatnonzero(analysis.host.drains)
+    began = analysis.host.start[drains]
+    step = np.searchsorted(column(table, "start_ns"), began, side="right") - 1 if table.height else np.zeros(len(began))
+    operator = pl.Series(analysis.links.launch_operator[drains], dtype=pl.Int64).replace(-1, None)
+    names = analysis.trace.operators["name"].cast(pl.String).gather(operator)
+    waits = pl.DataFrame({"row": pl.Series(step, dtype=pl.Int32), "operator": names})
+    return (
+        waits.filter(pl.col("row") >= 0)
+        .group_by("row", "operator")
+        .agg(calls=pl.len())
+        .sort("row", "calls", "operator")
+        .cast(WAITS)  # type: ignore[arg-type]
+    )
+
+
+_ = Bools  # masks

@@ -1,0 +1,152 @@
+"""What is kept of one rank: so little that a job's ranks can be looked at together, however long their traces are."""
+
+import io
+from typing import Final
+
+import msgspec
+import polars as pl
+from msgspec import Struct
+
+from opscope.base.errors import BadInputError
+from opscope.documents.bound import IdleCause
+
+# The version of what is kept: a summary of another one is made again.
+VERSION: Final = 1
+
+_TIMES: Final = (
+    *("begin_ns", "host_ns", "host_waits_ns", "host_loading_ns", "device_ns"),
+    *("compute_ns", "communication_ns", "hidden_communication_ns", "memcpy_ns"),
+)
+IDLE: Final = {cause: f"idle_{cause.name.lower()}_ns" for cause in IdleCause}
+# One row per step, in order; ``step`` is the profiler's number, null where no steps are marked. ``communication_ns`` is
+# time in which the device communicates and does nothing else, ``hidden_communication_ns`` in which it computes as well;
+# ``host_loading_ns`` is time in which the host fetched batches; ``waits`` counts the calls in which it waited for the
+# device.
+STEPS: Final[dict[str, type[pl.DataType]]] = {
+    "row": pl.Int32,
+    "step": pl.Int64,
+    **dict.fromkeys((*_TIMES, *IDLE.values()), pl.Int64),
+    "waits": pl.Int64,
+}
+# One row per collective or message that ran on the device, in the order in which the host issued them.
+COMMUNICATIONS: Final[dict[str, type[pl.DataType]]] = {
+    "row": pl.Int32,
+    "collective": pl.String,
+    "group": pl.String,
+    "description": pl.String,
+    "members": pl.String,
+    "size": pl.Int32,
+    "sequence": pl.Int64,
+    "ordinal": pl.Int32,
+    "peer": pl.String,
+    "type": pl.String,
+    "elements_in": pl.Int64,
+    "elements_out": pl.Int64,
+    "is_uneven": pl.Boolean,
+    "bytes": pl.Int64,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "exposed_ns": pl.Int64,
+}
+# One row per step and kind of work: what ran, how often and how long.
+WORK: Final[dict[str, type[pl.DataType]]] = {
+    "row": pl.Int32,
+    "operator": pl.String,
+    "kernel": pl.String,
+    "grid": pl.String,
+    "dims": pl.String,
+    "calls": pl.Int64,
+    "total_ns": pl.Int64,
+}
+# The longest gaps of the device within steps, and where the host was.
+GAPS: Final[dict[str, type[pl.DataType]]] = {
+    "row": pl.Int32,
+    "cause": pl.String,
+    "duration_ns": pl.Int64,
+    "operator": pl.String,
+    "annotation": pl.String,
+    "module": pl.String,
+    "python": pl.String,
+    "call": pl.String,
+}
+# Where the host waited for the device: the operator around such calls.
+WAITS: Final[dict[str, type[pl.DataType]]] = {"row": pl.Int32, "operator": pl.String, "calls": pl.Int64}
+TABLES: Final = {"steps": STEPS, "communications": COMMUNICATIONS, "work": WORK, "gaps": GAPS, "waits": WAITS}
+
+
+class RankFacts(Struct, frozen=True, kw_only=True):
+    """What a rank's trace says of itself.
+
+    Attributes:
+        path: the file.
+        rank: the rank; null where neither header nor name says it.
+        world: how many ranks there are; null where the header does not say it.
+        host: the host; null where the header does not say it.
+        device: the device's name; null where nothing ran on one.
+        damage: what is wrong with the file; null where nothing is.
+        unlabelled: kernels of collectives of which nothing is known, as those launched before the recording.
+    """
+
+    path: str
+    rank: int | None = None
+    world: int | None = None
+    host: str | None = None
+    device: str | None = None
+    damage: str | None = None
+    unlabelled: int = 0
+
+
+class RankSummary(Struct, frozen=True):
+    """What is kept of one rank: tables with the columns of this module; times are of the rank's own clock."""
+
+    facts: RankFacts
+    steps: pl.DataFrame
+    communications: pl.DataFrame
+    work: pl.DataFrame
+    gaps: pl.DataFrame
+    waits: pl.DataFrame
+
+    @classmethod
+    def empty(cls) -> "RankSummary":
+        """Return a summary without anything; its tables have all columns."""
+        return cls(RankFacts(path=""), **{name: pl.DataFrame(schema=schema) for name, schema in TABLES.items()})
+
+    def to_bytes(self) -> bytes:
+        """Return the summary as bytes, packed."""
+        tables = {name: _packed(getattr(self, name)) for name in TABLES}
+        return msgspec.msgpack.encode(_Kept(VERSION, self.facts, tables))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "RankSummary":
+        """Read a summary back.
+
+        Raises:
+            BadInputError: the bytes are none, or of another version.
+        """
+        try:
+            kept = msgspec.msgpack.decode(content, type=_Kept)
+            if kept.version != VERSION:
+                raise BadInputError(f"a summary of version {kept.version}, and not {VERSION}")
+            tables = {name: _unpacked(kept.tables[name], schema) for name, schema in TABLES.items()}
+        except (msgspec.DecodeError, KeyError, OSError, pl.exceptions.PolarsError) as error:
+            raise BadInputError(f"no summary of a rank: {error}") from error
+        return cls(kept.facts, **tables)
+
+
+class _Kept(Struct, frozen=True):
+    version: int
+    facts: RankFacts
+    tables: dict[str, bytes]
+
+
+def _packed(table: pl.DataFrame) -> bytes:
+    target = io.BytesIO()
+    table.write_ipc(target, compression="zstd")
+    return target.getvalue()
+
+
+def _unpacked(content: bytes, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    table = pl.read_ipc(io.BytesIO(content))
+    if dict(table.schema) != schema:
+        raise KeyError("other columns")
+    return table

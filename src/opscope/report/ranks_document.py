@@ -1,0 +1,207 @@
+"""Writes what the traces of a job say together: as a section, and as a table per kind of row."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from opscope.documents.ranks import (
+    JobCollective,
+    JobStep,
+    LateRank,
+    RankClock,
+    RankEntry,
+    RankGroup,
+    RanksDocument,
+    RankState,
+)
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.table_columns import Column, field_values, table_of
+
+_SHOWN: Final = 10  # collectives, and ranks that are not whole
+_LISTED: Final = 6  # numbers of steps
+
+
+def ranks_section(document: RanksDocument) -> Section:
+    """Build what people read: what was read, who is late and why, then groups and collectives."""
+    blocks: list[Block] = [Bullets(tuple(_read(document)))]
+    if document.findings:
+        blocks.append(Paragraph.of("What costs most:"))
+        blocks.append(Bullets(tuple(_finding(document))))
+    elif document.steps and len({step.ranks for step in document.steps} - {0, 1}):
+        blocks.append(Paragraph.of("No rank is late."))
+    for title, table in (
+        ("Late ranks:", late_table(document.late) if document.late else None),
+        ("Process groups:", group_table(document.groups) if document.groups else None),
+        ("Collectives:", collective_table(document.collectives[:_SHOWN]) if document.collectives else None),
+    ):
+        if table is not None:
+            blocks += [Paragraph.of(title), table]
+    if document.notes:
+        blocks += [Paragraph.of("What these figures lack:"), Bullets(tuple((note,) for note in document.notes))]
+    world = "an unknown number of" if document.world is None else str(document.world)
+    return Section((f"A job of {world} ranks",), tuple(blocks))
+
+
+def _read(document: RanksDocument) -> Iterator[Inline]:
+    states = {state: [one for one in document.ranks if one.state is state] for state in RankState}
+    told = ", ".join(f"{len(ones)} {state}" for state, ones in states.items() if ones)
+    yield (f"Ranks: {told or 'none'}",)
+    for one in states[RankState.DAMAGED][:_SHOWN]:
+        yield (f"Rank {one.rank} is damaged: {one.reason}",)
+    missing = [str(one.rank) for one in states[RankState.MISSING]]
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        yield (f"Missing: rank {', '.join(missing[:_SHOWN])}{more}",)
+    for path, why in document.unread.items():
+        yield ("Not read: ", Name(path), f": {why}")
+    if document.duplicates:
+        yield ("Holds a rank again and is left out: ", Name(", ".join(document.duplicates)))
+    if document.steps:
+        spans = sorted(step.duration_ns for step in document.steps)
+        exposed = sorted(step.exposed_ns for step in document.steps)
+        middle = len(spans) // 2
+        share = format_share(exposed[middle], spans[middle])
+        yield (
+            f"{len(spans)} steps of {format_ns(spans[middle])}; in {format_ns(exposed[middle])} of it ({share}) devices "
+            "communicate and do nothing else",
+        )
+    yield (f"One clock: {document.clock_note}",)
+    if document.matched_by:
+        yield (f"Collectives of different ranks are matched by {document.matched_by}",)
+
+
+def _finding(document: RanksDocument) -> Iterator[Inline]:
+    for one in document.findings:
+        yield (f"{one.sentence}. Without that a step would take {format_ns(one.saving_ns)} less",)
+
+
+def _steps(numbers: Sequence[int | None]) -> str:
+    listed = [str(one) for one in numbers if one is not None]
+    more = ", ..." if len(listed) > _LISTED else ""
+    return ", ".join(listed[:_LISTED]) + more if listed else "the whole recording"
+
+
+def _or_unknown(value: object) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def late_table(rows: Sequence[LateRank]) -> Table:
+    """Build the table of late ranks."""
+    return table_of(
+        [
+            Column[LateRank]("Rank", lambda one: str(one.rank), numeric=True),
+            Column[LateRank]("Cause", lambda one: str(one.cause)),
+            Column[LateRank]("Late by", lambda one: format_ns(one.late_ns), numeric=True),
+            Column[LateRank]("Of a step", lambda one: format_share(one.late_ns, one.of_step_ns), numeric=True),
+            Column[LateRank]("Steps", lambda one: _steps(one.steps)),
+            Column[LateRank]("Where", lambda one: Name(one.where or "unknown")),
+            Column[LateRank]("Because", lambda one: "; ".join(one.evidence)),
+        ],
+        rows,
+    )
+
+
+def group_table(rows: Sequence[RankGroup]) -> Table:
+    """Build the table of process groups."""
+    return table_of(
+        [
+            Column[RankGroup]("Group", lambda one: Name(one.description)),
+            Column[RankGroup]("Ranks", lambda one: _or_unknown(one.size), numeric=True),
+            Column[RankGroup]("Groups", lambda one: format_count(one.groups), numeric=True),
+            Column[RankGroup]("Calls", lambda one: ", ".join(f"{n} {name}" for name, n in one.collectives.items())),
+            Column[RankGroup]("In a step", lambda one: format_ns(one.busy_ns), numeric=True),
+            Column[RankGroup]("Of it exposed", lambda one: format_ns(one.exposed_ns), numeric=True),
+        ],
+        rows,
+    )
+
+
+def _rate(value: float | None) -> str:
+    return "unknown" if value is None else f"{value / 1e9:.4g} GB/s"
+
+
+def _last(one: JobCollective) -> str:
+    return "" if one.last_rank is None else f"{one.last_rank} ({format_share(one.last_share, 1.0)})"
+
+
+def collective_table(rows: Sequence[JobCollective]) -> Table:
+    """Build the table of collectives."""
+    return table_of(
+        [
+            Column[JobCollective]("Collective", lambda one: Name(one.collective)),
+            Column[JobCollective]("Group", lambda one: Name(one.group)),
+            Column[JobCollective]("Size", lambda one: format_bytes(one.bytes), numeric=True),
+            Column[JobCollective]("Calls", lambda one: format_count(one.calls), numeric=True),
+            Column[JobCollective]("Transfer", lambda one: format_ns(one.transfer_ns), numeric=True),
+            Column[JobCollective]("Wait", lambda one: format_ns(one.wait_ns), numeric=True),
+            Column[JobCollective]("Worst wait", lambda one: format_ns(one.worst_wait_ns), numeric=True),
+            Column[JobCollective]("Bus bandwidth", lambda one: _rate(one.bus_bandwidth), numeric=True),
+            Column[JobCollective]("Last rank", _last),
+        ],
+        rows,
+    )
+
+
+def rank_table(document: RanksDocument) -> Table:
+    """Build the table of ranks, with their clocks."""
+    clocks = {one.rank: one for one in document.clocks}
+
+    def clock(read: Callable[[RankClock], str]) -> Callable[[RankEntry], str]:
+        return lambda one: read(clocks[one.rank]) if one.rank in clocks else "unknown"
+
+    late = {one.rank: one for one in document.late}
+    return table_of(
+        [
+            Column[RankEntry]("Rank", lambda one: str(one.rank), numeric=True),
+            Column[RankEntry]("State", lambda one: str(one.state)),
+            Column[RankEntry](
+                "Late by", lambda one: format_ns(late[one.rank].late_ns) if one.rank in late else "", numeric=True
+            ),
+            Column[RankEntry]("Cause", lambda one: str(late[one.rank].cause) if one.rank in late else ""),
+            Column[RankEntry]("Host", lambda one: Name(one.host or "unknown")),
+            Column[RankEntry]("Device", lambda one: Name(one.device or "unknown")),
+            Column[RankEntry]("Steps", lambda one: format_count(one.steps), numeric=True),
+            Column[RankEntry]("Clock ahead", clock(lambda one: format_ns(one.offset_ns)), numeric=True),
+            Column[RankEntry]("Within", clock(lambda one: format_ns(one.error_ns)), numeric=True),
+            Column[RankEntry]("Drift", clock(lambda one: f"{one.drift_ppm:.2f} ppm"), numeric=True),
+        ],
+        document.ranks,
+    )
+
+
+def step_table(rows: Sequence[JobStep]) -> Table:
+    """Build the table of steps."""
+    return table_of(
+        [
+            Column[JobStep]("Step", lambda one: _or_unknown(one.step), numeric=True),
+            Column[JobStep]("Ranks", lambda one: format_count(one.ranks), numeric=True),
+            Column[JobStep]("Takes", lambda one: format_ns(one.duration_ns), numeric=True),
+            Column[JobStep]("Last rank", lambda one: str(one.last_rank), numeric=True),
+            Column[JobStep]("Later than most by", lambda one: format_ns(one.late_ns), numeric=True),
+            Column[JobStep]("Exposed communication", lambda one: format_ns(one.exposed_ns), numeric=True),
+        ],
+        rows,
+    )
+
+
+# By what --by names: the table for people, and the rows and fields of CSV.
+TABLES: Final[Mapping[str, Callable[[RanksDocument], Table]]] = {
+    "late": lambda document: late_table(document.late),
+    "rank": rank_table,
+    "step": lambda document: step_table(document.steps),
+    "group": lambda document: group_table(document.groups),
+    "collective": lambda document: collective_table(document.collectives),
+}
+_ROWS: Final[Mapping[str, tuple[Callable[[RanksDocument], Sequence[object]], tuple[str, ...]]]] = {
+    "late": (lambda document: document.late, ("rank", "cause", "late_ns", "of_step_ns", "where", "steps")),
+    "rank": (lambda document: document.ranks, RankEntry.__struct_fields__),
+    "step": (lambda document: document.steps, JobStep.__struct_fields__),
+    "group": (lambda document: document.groups, ("description", "size", "groups", "busy_ns", "exposed_ns")),
+    "collective": (lambda document: document.collectives, JobCollective.__struct_fields__),
+}
+
+
+def ranks_values(document: RanksDocument, by: str) -> Table:
+    """Build the table of CSV, with bare figures."""
+    rows, fields = _ROWS[by]
+    return Table(columns=fields, rows=tuple(field_values(one, fields) for one in rows(document)))
