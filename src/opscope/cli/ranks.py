@@ -20,7 +20,7 @@ _BY: Final = ("late", "rank", "step", "group", "collective")
 _SHARD: Final = re.compile(r"(\d+)/(\d+)")
 
 
-class _Shard(click.ParamType):
+class _Shard(click.ParamType[tuple[int, int]]):
     name = "shard"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:

@@ -64,6 +64,7 @@ class _Comparison:
         ]
         self._theirs = pl.concat([one.steps[[row]] for one, row in pairs])
         self._late = int(own.late_ns[late.place, late.steps].sum())
+        self._own = int(own.own_ns[late.place, late.steps].sum())
         self._steps = len(late.steps)
         self._work = _work_of([(self._rank, row) for row in self._mine["row"].to_list()])
         self._their_work = _work_of(pairs)
@@ -72,7 +73,8 @@ class _Comparison:
 
     def why(self) -> Why:
         work, kernels, clock = self._work_more(), *self._kernels_more()
-        device = self._more("compute_ns", "memcpy_ns")
+        # Where its host alone is late, it waits for others too, and kernels beside that waiting take longer.
+        device = min(self._more("compute_ns", "memcpy_ns"), self._device_late)
         sized = [
             Why(LateCause.WORK, work.where, [f"{work.said}, {self._each(work.more)} a step"]),
         ]
@@ -109,6 +111,12 @@ class _Comparison:
 
     def _more(self, *columns: str) -> int:
         return sum(int(self._mine[name].sum()) - int(self._theirs[name].sum()) for name in columns)
+
+    @property
+    def _device_late(self) -> int:
+        """By how much it would be late if its host took no time: so is what its device has of its own."""
+        own = self._mine["device_ns"].sum() - self._mine["communication_ns"].sum()
+        return int(own) - (self._own - self._late)
 
     @property
     def _host_more(self) -> int:

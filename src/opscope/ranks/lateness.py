@@ -24,6 +24,7 @@ Ints = npt.NDArray[np.int64]
 _SHARE: Final = 0.05
 _SHARE_OF_ONE: Final = 0.10
 _OFTEN: Final = 0.5
+_FEW: Final = 3  # steps, of which fewer show no spread
 _RARE: Final = 3.0  # so many times what nine in ten of all ranks' other steps deviate
 
 
@@ -115,16 +116,24 @@ def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _is_steady(late: npt.NDArray[np.float64]) -> bool:
+    """Tell whether lateness is more than chance from step to step: twice its standard error above zero."""
+    if len(late) < _FEW:
+        return True
+    error = float(late.std(ddof=1)) / len(late) ** 0.5
+    return float(late.mean()) > 2 * error
+
+
 def late_ranks(own: Own) -> list[Late]:
     """Return the ranks that are late, the dearest first."""
     if len(own.ranks) < 2 or not own.steps:
         return []
-    late, step = own.late_ns, np.median(own.duration_ns, axis=0)
+    late, step = own.late_ns.astype(np.float64), np.median(own.duration_ns, axis=0)
     usual = float(np.quantile(np.abs(late), 0.9)) if late.size else 0.0
     found = []
     for place, of_rank in enumerate(late):
         steps = np.flatnonzero(of_rank > _SHARE * step)
-        if len(steps) < _OFTEN * len(step):
+        if len(steps) < _OFTEN * len(step) or not _is_steady(of_rank):
             steps = np.flatnonzero((of_rank > _SHARE_OF_ONE * step) & (of_rank > _RARE * usual))
         if len(steps):
             found.append(

@@ -103,8 +103,9 @@ def _spans(analysis: Analysis, device: DeviceTimeline | None) -> tuple[list[int 
         hosts = Intervals(column(table, "start_ns"), column(table, "end_ns"))
         return table["step"].to_list(), hosts, hosts if device is None else device.steps
     window = analysis.window if device is None else device.window
-    whole = Intervals(np.array([window.start_ns]), np.array([window.end_ns]))
-    return [None], whole, whole
+    # Nothing tells how long the host worked at it, so it counts as no time.
+    host = Intervals(np.array([window.start_ns]), np.array([window.start_ns]))
+    return [None], host, Intervals(np.array([window.start_ns]), np.array([window.end_ns]))
 
 
 def _steps(analysis: Analysis, device: DeviceTimeline | None, base: int) -> pl.DataFrame:
@@ -300,7 +301,11 @@ def _gaps(analysis: Analysis, device: DeviceTimeline | None, table: pl.DataFrame
 def _waits(analysis: Analysis, table: pl.DataFrame) -> pl.DataFrame:
     drains = np.flatnonzero(analysis.host.drains)
     began = analysis.host.start[drains]
-    step = np.searchsorted(column(table, "start_ns"), began, side="right") - 1 if table.height else np.zeros(len(began))
+    step = (
+        np.searchsorted(column(table, "start_ns"), began, side="right") - 1
+        if table.height
+        else np.zeros(len(began), np.int64)
+    )
     operator = pl.Series(analysis.links.launch_operator[drains], dtype=pl.Int64).replace(-1, None)
     names = analysis.trace.operators["name"].cast(pl.String).gather(operator)
     waits = pl.DataFrame({"row": pl.Series(step, dtype=pl.Int32), "operator": names})

@@ -27,7 +27,7 @@ def ranks_section(document: RanksDocument) -> Section:
     if document.findings:
         blocks.append(Paragraph.of("What costs most:"))
         blocks.append(Bullets(tuple(_finding(document))))
-    elif document.steps and len({step.ranks for step in document.steps} - {0, 1}):
+    elif any(step.ranks > 1 for step in document.steps):
         blocks.append(Paragraph.of("No rank is late."))
     for title, table in (
         ("Late ranks:", late_table(document.late) if document.late else None),
@@ -62,8 +62,8 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
         middle = len(spans) // 2
         share = format_share(exposed[middle], spans[middle])
         yield (
-            f"{len(spans)} steps of {format_ns(spans[middle])}; in {format_ns(exposed[middle])} of it ({share}) devices "
-            "communicate and do nothing else",
+            f"{len(spans)} steps of {format_ns(spans[middle])}; for {format_ns(exposed[middle])} of it ({share}) "
+            "devices only communicate",
         )
     yield (f"One clock: {document.clock_note}",)
     if document.matched_by:

@@ -1,0 +1,145 @@
+"""Whether the late rank is named, why and by how much: in made jobs, where it is known, and in recorded ones."""
+
+from pathlib import Path
+
+import pytest
+
+from opscope.documents.ranks import LateCause
+from opscope.ranks.one_rank import summarise
+from opscope.ranks.summary import RankSummary
+from tests.jobs import Job, Lateness, Shape, write_job
+from tests.kineto import KinetoTrace
+from tests.ranks.recorded import made, recorded, said_of
+
+MS = 1_000_000
+DATA_PARALLEL, TENSOR_PARALLEL = Shape(4), Shape(8, tensor=2)
+PIPELINE, EXPERTS, SHARDED = Shape(4, stages=2), Shape(4, experts=True), Shape(4, sharded=True)
+
+
+@pytest.mark.parametrize("cause", ["host", "input", "blocking", "kernels", "work"])
+@pytest.mark.parametrize(
+    "shape", [DATA_PARALLEL, TENSOR_PARALLEL, EXPERTS, SHARDED], ids=["data", "tensor", "experts", "sharded"]
+)
+def test_the_late_rank_its_cause_and_by_how_much_are_right(tmp_path: Path, shape: Shape, cause: str) -> None:
+    document = said_of(made(Job(shape, {2: Lateness(cause, 3 * MS)}, seed=5), tmp_path))
+    (late,) = document.late
+    assert (late.rank, late.cause, late.steps) == (2, cause, [1, 2, 3, 4])
+    # Waits make a rank late by what follows each of them; their own cost on the host is not what was built in.
+    assert late.late_ns == pytest.approx(3 * MS, abs=5_000 if cause != "blocking" else 600_000)
+    (finding,) = document.findings
+    assert finding.rank == 2
+    assert finding.saving_ns == pytest.approx(late.late_ns, rel=0.05)
+
+
+@pytest.mark.parametrize("cause", ["kernels", "work"])
+def test_a_late_stage_of_a_pipeline_is_named_and_not_the_stages_that_wait_for_it(tmp_path: Path, cause: str) -> None:
+    (late,) = said_of(made(Job(PIPELINE, {3: Lateness(cause, 4 * MS)}), tmp_path)).late
+    assert (late.rank, late.cause) == (3, cause)
+    assert late.late_ns == pytest.approx(4 * MS, abs=20_000)
+
+
+def test_a_slower_clock_is_one_where_all_kernels_take_longer(tmp_path: Path) -> None:
+    document = said_of(made(Job(DATA_PARALLEL, {1: Lateness("clock", 2_000)}), tmp_path))  # 20 %
+    (late,) = document.late
+    assert (late.rank, late.cause, late.where) == (1, LateCause.CLOCK, "NVIDIA H200")
+    assert "1.20 times" in late.evidence[0]
+
+
+def test_a_rank_that_is_late_once_is_named_with_its_step(tmp_path: Path) -> None:
+    (late,) = said_of(made(Job(DATA_PARALLEL, {2: Lateness("kernels", 3 * MS, (1,))}, steps=6), tmp_path)).late
+    assert (late.rank, late.steps) == (2, [2])
+    assert late.late_ns == pytest.approx(3 * MS, abs=5_000)
+
+
+def test_two_late_ranks_are_both_named_the_dearest_first(tmp_path: Path) -> None:
+    late = {1: Lateness("kernels", 2 * MS), 3: Lateness("host", 4 * MS)}
+    document = said_of(made(Job(Shape(8), late), tmp_path))
+    assert [(one.rank, one.cause) for one in document.late] == [(3, LateCause.HOST), (1, LateCause.KERNELS)]
+    # Without the dearest, a step still takes as long as the other is late.
+    assert document.findings[0].rank == 3
+    assert document.findings[0].saving_ns == pytest.approx(2 * MS, rel=0.05)
+    assert document.findings[1].saving_ns == 0
+
+
+@pytest.mark.parametrize("shape", [DATA_PARALLEL, TENSOR_PARALLEL, PIPELINE, EXPERTS, SHARDED])
+def test_nobody_is_late_in_a_healthy_job(tmp_path: Path, shape: Shape) -> None:
+    document = said_of(made(Job(shape, jitter_ns=20_000), tmp_path))
+    assert document.late == []
+    assert document.findings == []
+
+
+RECORDED = [
+    # folder, cause, at least and at most so many milliseconds late, what `where` holds
+    ("late_backward_host", LateCause.HOST, 198, 208, "BackwardHook"),
+    ("late_backward_kernels", LateCause.KERNELS, 18, 23, "BackwardHook"),
+    ("late_loader", LateCause.INPUT, 60, 72, "DataLoader"),
+    ("smaller_batch", LateCause.WORK, 5, 9, "aten::"),
+    ("reads", LateCause.BLOCKING, 3, 6, "aten::_local_scalar_dense"),
+    ("busy_device", LateCause.KERNELS, 6, 10, "aten::"),
+    ("experts_uneven", LateCause.WORK, 36, 42, "aten::mm"),
+    ("fsdp_late_host", LateCause.HOST, 100, 110, "BackwardHook"),
+    ("pipeline_late_kernels", LateCause.KERNELS, 74, 84, "spin_kernel"),
+]
+
+
+@pytest.mark.parametrize(("name", "cause", "least", "most", "where"), RECORDED, ids=[row[0] for row in RECORDED])
+def test_recorded_late_ranks_are_named_with_their_causes(
+    name: str, cause: LateCause, least: float, most: float, where: str
+) -> None:
+    document = said_of(recorded(name))
+    (late,) = document.late
+    assert (late.rank, late.cause) == (1, cause)
+    assert least * MS <= late.late_ns <= most * MS
+    assert late.where is not None
+    assert where in late.where
+
+
+@pytest.mark.parametrize("name", ["healthy_ddp", "healthy_fsdp", "healthy_pipeline"])
+def test_recorded_healthy_jobs_have_no_late_rank(name: str) -> None:
+    assert said_of(recorded(name)).late == []
+
+
+def test_a_job_of_one_rank_is_read_and_nobody_is_late(tmp_path: Path) -> None:
+    document = said_of(made(Job(Shape(1)), tmp_path))
+    assert [(one.rank, one.state) for one in document.ranks] == [(0, "whole")]
+    assert document.late == []
+    assert document.clocks == []
+
+
+def test_traces_without_steps_count_as_one_step(tmp_path: Path) -> None:
+    def trace(rank: int, work: int) -> RankSummary:
+        made = KinetoTrace(distributedInfo={"rank": rank, "world_size": 2})
+        made.launched_kernel("busy", (0, 5_000), (10_000, work))
+        end = max(work, 900_000) + 10_000
+        made.launched_kernel("ncclDevKernel_AllReduce", (6_000, 5_000), (10_000 + work, end - work), stream=20)
+        return summarise(made.write(tmp_path / f"rank{rank}.json"))
+
+    document = said_of({0: trace(0, 100_000), 1: trace(1, 900_000)})
+    (late,) = document.late
+    assert (late.rank, late.late_ns, late.steps) == (1, 800_000, [None])
+    assert any("no steps are marked" in note for note in document.notes)
+
+
+def test_a_full_queue_of_launches_is_waiting_and_no_work_of_the_host(tmp_path: Path) -> None:
+    made = KinetoTrace(distributedInfo={"rank": 0, "world_size": 2})
+    made.step(1, 0, 1_000_000)
+    made.launched_kernel("busy", (1_000, 5_000), (10_000, 900_000))
+    made.launched_kernel("busy", (10_000, 800_000), (910_000, 50_000))  # the launch takes until a place is free
+    (steps,) = summarise(made.write(tmp_path / "rank0.json")).steps.select("host_ns", "host_waits_ns").rows()
+    assert steps == (1_000_000, 800_000)
+
+
+def test_lost_kernels_and_leftovers_change_no_late_rank(tmp_path: Path) -> None:
+    job = Job(Shape(8), {5: Lateness("kernels", 3 * MS)}, lose=0.03, leftovers=4)
+    document = said_of(made(job, tmp_path))
+    assert [(one.rank, one.cause) for one in document.late] == [(5, LateCause.KERNELS)]
+    assert any("say nothing of the collective" in note for note in document.notes)
+
+
+def test_missing_ranks_are_said(tmp_path: Path) -> None:
+    paths = write_job(Job(Shape(8), {5: Lateness("host", 3 * MS)}), tmp_path)
+    ranks = {rank: summarise(path) for rank, path in enumerate(paths) if rank not in (2, 7)}
+    document = said_of(ranks, world=8)
+    assert [one.rank for one in document.ranks if one.state == "missing"] == [2, 7]
+    assert [one.rank for one in document.late] == [5]
+    assert any("2 of 8 ranks" in note for note in document.notes)

@@ -1,0 +1,102 @@
+"""Whether kernels of different ranks are taken for one collective only where they are."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from opscope.ranks.match import BY_ORDER, BY_SEQUENCE, matched, members_of
+from opscope.ranks.summary import RankSummary
+from tests.jobs import Job, Shape
+from tests.ranks.recorded import made, recorded, said_of
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("shape", [Shape(4), Shape(8, tensor=2), Shape(4, stages=2), Shape(4, sharded=True)])
+def test_all_are_matched_and_end_together(tmp_path: Path, shape: Shape, sequence: bool) -> None:
+    job = Job(shape, offset_ns=0, drift_ppm=0.0, noise_ns=500, bias_ns=0, sequence=sequence and shape.stages == 1)
+    ranks = made(job, tmp_path)
+    found = matched(ranks)
+    assert found.by == (BY_SEQUENCE if job.sequence else BY_ORDER)
+    assert found.calls.height == sum(one.communications.height for one in ranks.values())
+    assert (found.partial, found.ambiguous) == (0, 0)
+    ends = found.calls.group_by("call").agg(spread=pl.col("end_ns").max() - pl.col("end_ns").min(), n=pl.len())
+    assert ends["spread"].max() < 4_000  # type: ignore[operator]
+    assert set(ends["n"]) == {2 if shape.stages > 1 or shape.tensor > 1 else 4} | ({4} if shape.tensor > 1 else set())
+
+
+def test_a_lost_kernel_costs_its_step_and_shifts_no_other(tmp_path: Path) -> None:
+    ranks = made(Job(Shape(4), offset_ns=0, drift_ppm=0.0, bias_ns=0), tmp_path)
+    whole = ranks[1].communications
+    lost = RankSummary(ranks[1].facts, ranks[1].steps, without(whole, 1), ranks[1].work, ranks[1].gaps, ranks[1].waits)
+    found = matched({**ranks, 1: lost})
+    # Three collectives a step; the second of the first step is lost, and numbers there no longer tell which.
+    assert found.ambiguous == 3 * 4 - 1
+    assert found.calls["call"].n_unique() == 3 * 3
+    ends = found.calls.group_by("call").agg(spread=pl.col("end_ns").max() - pl.col("end_ns").min())
+    assert ends["spread"].max() < 4_000  # type: ignore[operator]
+    assert any("different numbers" in note for note in said_of({**ranks, 1: lost}).notes)
+
+
+def without(communications: pl.DataFrame, row: int) -> pl.DataFrame:
+    """Return what a trace without one kernel has: its later collectives of that step count one less."""
+    kept = communications.with_row_index("place").filter(pl.col("place") != row).drop("place")
+    return kept.with_columns(ordinal=pl.int_range(pl.len()).over("row", "group", "members").cast(pl.Int32))
+
+
+def test_numbers_of_collectives_survive_a_lost_kernel(tmp_path: Path) -> None:
+    ranks = made(Job(Shape(4), sequence=True, lose=0.1, seed=3), tmp_path)
+    found = matched(ranks)
+    calls = sum(one.communications.height for one in ranks.values())
+    assert calls < 4 * 12
+    assert found.ambiguous == 0
+    assert found.partial > 0
+    assert found.calls.height + 3 * found.partial >= calls - 3
+
+
+def test_groups_of_the_same_name_with_other_ranks_are_apart(tmp_path: Path) -> None:
+    ranks = made(Job(Shape(8, tensor=2)), tmp_path)
+    same = {
+        rank: RankSummary(one.facts, one.steps, one.communications.with_columns(group=pl.lit("0")), *rest(one))
+        for rank, one in ranks.items()
+    }
+    groups = matched(same).calls.group_by("call").agg(pl.col("rank").sort(), pl.col("size").first())
+    assert set(groups["rank"].list.len()) == {2, 4}
+    assert (groups["rank"].list.len() == groups["size"]).all()
+
+
+def rest(one: RankSummary) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    return one.work, one.gaps, one.waits
+
+
+def test_recorded_collectives_of_two_ranks_are_matched() -> None:
+    ranks = recorded("late_backward_host")
+    found = matched(ranks)
+    assert (found.calls.height, found.partial, found.ambiguous) == (30, 0, 0)
+    # Three buckets of 8 MiB and the rest; NCCL's kernels of both ranks end within 100 us on one host.
+    ends = found.calls.group_by("call").agg(spread=pl.col("end_ns").max() - pl.col("end_ns").min())
+    assert ends["spread"].max() < 100_000  # type: ignore[operator]
+
+
+def test_tokens_that_are_divided_unevenly_are_no_mismatch() -> None:
+    found = matched(recorded("experts_uneven"))
+    assert found.partial == 0
+    uneven = found.calls.filter(pl.col("collective") == "all_to_allv")
+    assert uneven["is_uneven"].all()
+    assert uneven["bytes"].null_count() == uneven.height
+
+
+@pytest.mark.parametrize(
+    ("text", "members"),
+    [
+        ("[0, 2]", [0, 2]),
+        ("[]", []),
+        (None, []),
+        ("[0, 1, 2, ...]", [0, 1, 2]),
+        ("[0, 1", [0, 1]),
+        ("x", []),
+        ("3", []),
+    ],
+)
+def test_lists_of_ranks_that_pytorch_cut_are_read_as_far_as_they_go(text: str | None, members: list[int]) -> None:
+    assert list(members_of(text)) == members
