@@ -72,7 +72,7 @@ FIELDS = ("ts", "dur", "pid", "tid")
 ARGUMENTS = (
     "device", "stream", "correlation", "External id", "graph id", "bytes", "registers per thread", "shared memory",
     "est. achieved occupancy %", "grid", "Sequence number", "Input Dims", "cbid", "Device Type", "Total Allocated",
-    "Addr",
+    "Addr", "Seq", "Rank", "Group size", "In msg nelems", "Collective name",
 )  # fmt: skip
 
 

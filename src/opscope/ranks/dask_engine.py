@@ -17,37 +17,40 @@ class DaskCluster:
 
     Args:
         address: of the scheduler, such as ``tcp://host:8786``.
-
-    Raises:
-        EnvironmentLacksError: Dask is not installed, or the scheduler does not answer.
     """
 
     def __init__(self, address: str) -> None:
-        try:
-            from distributed import Client
-        except ImportError as error:
-            raise EnvironmentLacksError("--dask needs Dask: pip install 'opscope[ranks]'") from error
-        try:
-            self._client: Any = Client(address, timeout=_TIMEOUT_S)
-        except (OSError, ValueError) as error:
-            raise EnvironmentLacksError(f"no Dask scheduler answers at {address}: {error}") from error
+        self._address = address
 
     def run(self, task: Callable[[T], R], items: Iterable[T]) -> "Iterator[tuple[T, R | Lost]]":
         """Run a task for each item.
 
         Raises:
-            EnvironmentLacksError: the scheduler is gone.
+            EnvironmentLacksError: Dask is not installed, or the scheduler does not answer or is gone.
         """
-        from distributed import as_completed
+        with self._client() as client:
+            from distributed import as_completed
 
-        futures = {self._client.submit(task, item, pure=False): item for item in items}
-        for future in as_completed(list(futures)):
-            item = futures[future]
-            if future.status == "finished":
-                yield item, future.result()
-            elif future.status == "error":
-                error = future.exception()
-                yield item, Lost(f"{type(error).__name__}: {error}"[:LONGEST_REASON])
-            else:
-                raise EnvironmentLacksError("the Dask scheduler is gone")
-            future.release()
+            futures = {client.submit(task, item, pure=False): item for item in items}
+            for future in as_completed(list(futures)):
+                yield futures[future], _outcome(future)
+                future.release()
+
+    def _client(self) -> Any:
+        try:
+            from distributed import Client
+        except ImportError as error:
+            raise EnvironmentLacksError("--dask needs Dask: pip install 'opscope[ranks]'") from error
+        try:
+            return Client(self._address, timeout=_TIMEOUT_S)
+        except (OSError, ValueError) as error:
+            raise EnvironmentLacksError(f"no Dask scheduler answers at {self._address}: {error}") from error
+
+
+def _outcome(future: Any) -> Any:
+    if future.status == "finished":
+        return future.result()
+    if future.status != "error":
+        raise EnvironmentLacksError("the Dask scheduler is gone")
+    error = future.exception()
+    return Lost(f"{type(error).__name__}: {error}"[:LONGEST_REASON])
