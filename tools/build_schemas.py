@@ -24,6 +24,7 @@ from opscope.documents.gpus import GpusDocument
 from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.page import PageDocument
+from opscope.documents.ranks import RanksDocument
 from opscope.documents.runs import RunsDocument
 from opscope.documents.stats import Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
@@ -66,6 +67,7 @@ DOCUMENTS: dict[str, type] = {
     "page-1.json": PageDocument,
     "whatif-1.json": WhatIfDocument,
     "advise-1.json": AdviseDocument,
+    "ranks-1.json": RanksDocument,
 }
 
 

@@ -7,6 +7,7 @@ Functions:
 - ``opscope.profile(model, inputs)``, or ``with opscope.profile() as session:``: profile a step, or any code.
 - ``opscope.bench({"one": f, "two": g}, inputs=(x,))``: which function is faster, and whether both are right.
 - ``opscope.diff(before, after)``: what changed between two runs, traces or analyses.
+- ``opscope.ranks("traces/")``: the traces of a job's ranks together: which are late, and why.
 - ``opscope.whatif("trace.json.gz", scale={"aten::mm": 0.5})``: a step as it would be with some changes.
 - ``opscope.load_kernel("add.cu", {"add": fake})``: an operator from a CUDA source.
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from opscope.api.bench import Comparison, bench
     from opscope.api.diff import Diff, diff
     from opscope.api.profile import ProfileSession, Run, profile
+    from opscope.api.ranks import JobOfRanks, ranks
     from opscope.api.whatif import whatif
     from opscope.base.errors import BadInputError, EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
     from opscope.readers import read
@@ -37,6 +39,7 @@ __all__ = [
     "Diff",
     "EnvironmentLacksError",
     "InconclusiveError",
+    "JobOfRanks",
     "OpscopeError",
     "Page",
     "ProfileSession",
@@ -50,6 +53,7 @@ __all__ = [
     "diff",
     "load_kernel",
     "profile",
+    "ranks",
     "read",
     "whatif",
 ]
@@ -64,6 +68,8 @@ _HOMES = {
     "bench": "opscope.api.bench",
     "Diff": "opscope.api.diff",
     "diff": "opscope.api.diff",
+    "JobOfRanks": "opscope.api.ranks",
+    "ranks": "opscope.api.ranks",
     "whatif": "opscope.api.whatif",
     "BadInputError": "opscope.base.errors",
     "EnvironmentLacksError": "opscope.base.errors",

@@ -339,7 +339,7 @@ WORDS = {
     "explain": ("aten::addmm", "--in", "{trace}"), "dossier": ("{trace}",), "compare": ("{bench}", "{bench}"),
     "diff": ("{trace}", "{trace}"), "gpus": ("h100",), "convert": ("{trace}", "-o", "{out}/store"),
     "export": ("{trace}", "-o", "{out}/e.json"), "sql": ("select name from operators", "{trace}"),
-    "report": ("{run}",), "whatif": ("{trace}",),
+    "report": ("{run}",), "whatif": ("{trace}",), "ranks": ("{ranks}", "--jobs", "1"),
 }  # fmt: skip
 FORBIDDEN = """
 import sys
@@ -372,7 +372,9 @@ def test_a_command_that_reads_files_starts_no_process_and_imports_nothing_of_the
     places = {
         "trace": DATA / "traces" / "gpt2_train_amp_stacks.json.gz", "out": tmp_path, "runs": tmp_path / "runs",
         "run": tmp_path / "runs" / "one", "bench": tmp_path / "bench.json",
+        "ranks": tmp_path / "ranks",
     }  # fmt: skip
+    shutil.copytree(DATA / "ranks" / "healthy_ddp", tmp_path / "ranks")
     words = [word.format(**places) for word in WORDS[command]]
     done = opscope(command, *words, cwd=tmp_path, code=FORBIDDEN)
     assert done.returncode in (0, 5), done.stderr

@@ -14,7 +14,7 @@ from opscope.cli.options import format_option
 from opscope.cli.say import say
 
 if TYPE_CHECKING:
-    from opscope.ranks.engines import Engine
+    from opscope.distributed.engines import Engine
 
 _BY: Final = ("late", "rank", "step", "group", "collective")
 _SHARD: Final = re.compile(r"(\d+)/(\d+)")
@@ -23,7 +23,8 @@ _SHARD: Final = re.compile(r"(\d+)/(\d+)")
 class _Shard(click.ParamType[tuple[int, int]]):
     name = "shard"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Read ``I/N``."""
         found = _SHARD.fullmatch(str(value))
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             self.fail(f"{value!r} is not I/N with 1 <= I <= N", param, ctx)
@@ -71,8 +72,8 @@ def command(
     A summary of each trace is kept in a folder .opscope beside it and found again by the trace's content. --format json
     prints a document of the schema opscope.ranks/1.
     """
-    from opscope.ranks.inputs import files_of
-    from opscope.ranks.job import document_of, read_job
+    from opscope.distributed.inputs import files_of
+    from opscope.distributed.job import document_of, read_job
 
     if dask is not None and jobs is not None:
         raise UsageError("--jobs is about processes of this machine: with --dask the cluster decides")
@@ -110,10 +111,10 @@ def command(
 
 
 def _engine(files: int, jobs: int | None, dask: str | None) -> "Engine":
-    from opscope.ranks.engines import Here, Processes
+    from opscope.distributed.engines import Here, Processes
 
     if dask is not None:
-        from opscope.ranks.dask_engine import DaskCluster
+        from opscope.distributed.dask_engine import DaskCluster
 
         return DaskCluster(dask)
     wanted = min(jobs or cores(), files)
@@ -122,8 +123,8 @@ def _engine(files: int, jobs: int | None, dask: str | None) -> "Engine":
 
 def _read_shard(files: Sequence[Path], engine: "Engine") -> None:
     """Summarise some traces, and fail if a summary could not be kept."""
-    from opscope.ranks.engines import Lost
-    from opscope.ranks.kept import keep
+    from opscope.distributed.engines import Lost
+    from opscope.distributed.kept import keep
 
     failed = 0
     for path, found in engine.run(keep, files):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from opscope.distributed.one_rank import summarise
+from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import LateCause
-from opscope.ranks.one_rank import summarise
-from opscope.ranks.summary import RankSummary
+from tests.distributed.recorded import made, recorded, said_of
 from tests.jobs import Job, Lateness, Shape, write_job
 from tests.kineto import KinetoTrace
-from tests.ranks.recorded import made, recorded, said_of
 
 MS = 1_000_000
 DATA_PARALLEL, TENSOR_PARALLEL = Shape(4), Shape(8, tensor=2)

@@ -21,7 +21,7 @@ from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
-from opscope.ranks.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
+from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
 from opscope.readers import read
 from opscope.trace.model import Trace
 
@@ -254,11 +254,13 @@ def _covered(start: Ints, end: Ints, by: Intervals) -> Ints:
 
     def until(moment: Ints) -> Ints:
         place = np.searchsorted(by.start, moment, side="right")
-        over = np.where(place > 0, np.maximum(0, by.end[np.maximum(place - 1, 0)] - moment), 0) if len(by) else 0
-        covered: Ints = before[place] - over
+        # The last one that has begun may go on beyond the moment.
+        over = np.maximum(np.append(0, by.end)[place] - moment, 0)
+        covered: Ints = before[place] - np.where(place > 0, over, 0)
         return covered
 
-    return until(end) - until(start)
+    covered: Ints = until(end) - until(start)
+    return covered
 
 
 def _work(analysis: Analysis, device: DeviceTimeline | None, of_step: Ints) -> pl.DataFrame:

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Iterable
 from pathlib import Path
 
+from opscope.distributed.job import Job, document_of
+from opscope.distributed.one_rank import summarise
+from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import RanksDocument
-from opscope.ranks.job import Job, document_of
-from opscope.ranks.one_rank import summarise
-from opscope.ranks.summary import RankSummary
 from tests import jobs
 from tests.conftest import DATA
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.ranks.clocks import Clocks, clocks_of
-from opscope.ranks.match import Matched, matched
+from opscope.distributed.clocks import Clocks, clocks_of
+from opscope.distributed.match import Matched, matched
+from tests.distributed.recorded import made, recorded
 from tests.jobs import Job, Lateness, Shape
-from tests.ranks.recorded import made, recorded
 
 
 def errors(job: Job, clocks: Clocks) -> npt.NDArray[np.float64]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from opscope.base.errors import EnvironmentLacksError
-from opscope.ranks.engines import Engine, Here, Lost, Processes
-from tests.ranks import tasks
+from opscope.distributed.engines import Engine, Here, Lost, Processes
+from tests.distributed import tasks
 
 NUMBERS = list(range(12))
 
@@ -41,7 +41,7 @@ def test_an_item_that_always_kills_its_process_is_lost_alone() -> None:
 
 def test_a_cluster_of_dask_brings_back_what_killed_workers_were_at(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="opscope[ranks] is not installed")
-    from opscope.ranks.dask_engine import DaskCluster
+    from opscope.distributed.dask_engine import DaskCluster
 
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         engine = DaskCluster(cluster.scheduler_address)
@@ -54,7 +54,7 @@ def test_a_cluster_of_dask_brings_back_what_killed_workers_were_at(tmp_path: Pat
 
 def test_a_cluster_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="opscope[ranks] is not installed")
-    from opscope.ranks import dask_engine
+    from opscope.distributed import dask_engine
 
     monkeypatch.setattr(dask_engine, "_TIMEOUT_S", "0.5s")
     with pytest.raises(EnvironmentLacksError, match="no Dask scheduler answers"):

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
+from opscope.distributed.summary import IDLE, RankSummary
 from opscope.documents.bound import IdleCause
-from opscope.ranks.summary import IDLE, RankSummary
 
 Ints = npt.NDArray[np.int64]
 
@@ -121,7 +121,7 @@ def _is_steady(late: npt.NDArray[np.float64]) -> bool:
     if len(late) < _FEW:
         return True
     error = float(late.std(ddof=1)) / len(late) ** 0.5
-    return float(late.mean()) > 2 * error
+    return bool(float(late.mean()) > 2 * error)
 
 
 def late_ranks(own: Own) -> list[Late]:

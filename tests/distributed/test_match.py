@@ -5,10 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.ranks.match import BY_ORDER, BY_SEQUENCE, matched, members_of
-from opscope.ranks.summary import RankSummary
+from opscope.distributed.match import BY_ORDER, BY_SEQUENCE, matched, members_of
+from opscope.distributed.summary import RankSummary
+from tests.distributed.recorded import made, recorded, said_of
 from tests.jobs import Job, Shape
-from tests.ranks.recorded import made, recorded, said_of
 
 
 @pytest.mark.parametrize("sequence", [False, True])

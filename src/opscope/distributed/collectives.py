@@ -4,11 +4,11 @@ from typing import Final
 
 import polars as pl
 
+from opscope.distributed.clocks import TOGETHER, Clocks
+from opscope.distributed.match import Matched
+from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import JobCollective, RankGroup
 from opscope.knowledge.collectives import Collective, collective_of
-from opscope.ranks.clocks import TOGETHER, Clocks
-from opscope.ranks.match import Matched
-from opscope.ranks.summary import RankSummary
 
 _MORE_OFTEN: Final = 1.5  # so many times as often as if it were chance, a rank comes last
 _NS: Final = 1e9

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from opscope.distributed.one_rank import summarise
+from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import JobCollective
-from opscope.ranks.one_rank import summarise
-from opscope.ranks.summary import RankSummary
+from tests.distributed.recorded import made, recorded, said_of
 from tests.jobs import Job, Lateness, Shape
 from tests.kineto import KinetoTrace
-from tests.ranks.recorded import made, recorded, said_of
 
 
 def rank(

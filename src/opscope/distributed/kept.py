@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import digest_of, is_own, path_text, write_whole
-from opscope.ranks.one_rank import summarise
-from opscope.ranks.summary import VERSION, RankSummary
+from opscope.distributed.one_rank import summarise
+from opscope.distributed.summary import VERSION, RankSummary
 
 FOLDER: Final = ".opscope"  # in the folder of the traces
 

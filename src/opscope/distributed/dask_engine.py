@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from opscope.base.errors import EnvironmentLacksError
-from opscope.ranks.engines import LONGEST_REASON, Lost
+from opscope.distributed.engines import LONGEST_REASON, Lost
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,6 +10,14 @@ from msgspec import Struct
 
 from opscope.base.files import path_text
 from opscope.base.units import format_ns
+from opscope.distributed.causes import why_late
+from opscope.distributed.clocks import Clocks, clocks_of
+from opscope.distributed.collectives import collectives_of, groups_of
+from opscope.distributed.engines import Engine, Lost
+from opscope.distributed.kept import kept_summary
+from opscope.distributed.lateness import Own, late_ranks, own_times
+from opscope.distributed.match import Matched, matched
+from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
     JobFinding,
     JobStep,
@@ -20,14 +28,6 @@ from opscope.documents.ranks import (
     RanksDocument,
     RankState,
 )
-from opscope.ranks.causes import why_late
-from opscope.ranks.clocks import Clocks, clocks_of
-from opscope.ranks.collectives import collectives_of, groups_of
-from opscope.ranks.engines import Engine, Lost
-from opscope.ranks.kept import kept_summary
-from opscope.ranks.lateness import Own, late_ranks, own_times
-from opscope.ranks.match import Matched, matched
-from opscope.ranks.summary import RankSummary
 
 # Under a profiler hosts that do the same differ: on two H100 of one machine by 9 to 16 % of a step that had nothing
 # built in. A rank is not called late for so little where only its host's time says so.

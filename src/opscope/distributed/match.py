@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 from msgspec import Struct
 
-from opscope.ranks.summary import RankSummary
+from opscope.distributed.summary import RankSummary
 
 BY_SEQUENCE: Final = "the sequence numbers that PyTorch recorded"
 BY_ORDER: Final = "their order within a step and process group"

@@ -13,10 +13,10 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.base.units import format_ns
+from opscope.distributed.lateness import Late, Own
+from opscope.distributed.summary import IDLE, RankSummary
 from opscope.documents.bound import IdleCause
 from opscope.documents.ranks import LateCause
-from opscope.ranks.lateness import Late, Own
-from opscope.ranks.summary import IDLE, RankSummary
 
 _MOST: Final = 0.5  # a cause explains at least half of the lateness, else it is unknown
 _LONGER: Final = 1.03  # kernels of the same work differ by less between two devices of a kind: 1.5 % on two H100
