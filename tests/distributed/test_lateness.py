@@ -143,3 +143,16 @@ def test_missing_ranks_are_said(tmp_path: Path) -> None:
     assert [one.rank for one in document.ranks if one.state == "missing"] == [2, 7]
     assert [one.rank for one in document.late] == [5]
     assert any("2 of 8 ranks" in note for note in document.notes)
+
+
+def test_recordings_of_different_lengths_without_steps_call_nobody_late(tmp_path: Path) -> None:
+    def trace(rank: int, kernels: int) -> RankSummary:
+        made = KinetoTrace(distributedInfo={"rank": rank, "world_size": 2}, host_name=f"node{rank}")
+        for place in range(kernels):
+            made.launched_kernel("busy", (20_000 * place, 5_000), (10_000 + 20_000 * place, 19_000))
+        return summarise(made.write(tmp_path / f"rank{rank}.json"))
+
+    document = said_of({0: trace(0, 10), 1: trace(1, 20)})
+    assert document.late == []
+    assert any("differ in length" in note for note in document.notes)
+    assert [one.host for one in document.ranks] == ["node0", "node1"]

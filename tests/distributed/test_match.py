@@ -6,9 +6,11 @@ import polars as pl
 import pytest
 
 from opscope.distributed.match import BY_ORDER, BY_SEQUENCE, matched, members_of
+from opscope.distributed.one_rank import summarise
 from opscope.distributed.summary import RankSummary
 from tests.distributed.recorded import made, recorded, said_of
 from tests.jobs import Job, Shape
+from tests.kineto import KinetoTrace
 
 
 @pytest.mark.parametrize("sequence", [False, True])
@@ -100,3 +102,27 @@ def test_tokens_that_are_divided_unevenly_are_no_mismatch() -> None:
 )
 def test_lists_of_ranks_that_pytorch_cut_are_read_as_far_as_they_go(text: str | None, members: list[int]) -> None:
     assert list(members_of(text)) == members
+
+
+def test_kernels_that_say_nothing_are_known_by_the_call_that_launched_them(tmp_path: Path) -> None:
+    """As recorded where the profiler puts what it knows of a collective on the call alone."""
+    told = {
+        "Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2,
+        "In msg nelems": 4, "Out msg nelems": 4, "dtype": "Float", "External id": 9,
+    }  # fmt: skip
+
+    def rank(number: int) -> RankSummary:
+        trace = KinetoTrace(distributedInfo={"rank": number, "world_size": 2})
+        trace.step(1, 0, 100_000)
+        trace.operator("record_param_comms", 1_000, 5_000, **told)
+        launch = trace.launch(2_000, 1_000, **{"External id": 9})
+        trace.kernel("ncclDevKernel_Generic_4", 10_000, 5_000, launch, stream=3, **{"External id": 9})
+        trace.kernel("ncclDevKernel_Generic_4", 1_000, 500, 77, stream=3)  # from before the recording
+        return summarise(trace.write(tmp_path / f"rank{number}.json"))
+
+    ranks = {number: rank(number) for number in (0, 1)}
+    assert matched(ranks).calls.select("rank", "collective", "bytes").rows() == [
+        (0, "allreduce", None),
+        (1, "allreduce", None),
+    ]
+    assert [one.facts.unlabelled for one in ranks.values()] == [1, 1]

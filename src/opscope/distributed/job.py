@@ -235,6 +235,8 @@ def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
         yield "the ranks have no step in common, so none can be called late"
     elif own.steps and own.steps[0][0] is None:
         yield "no steps are marked: the whole recording counts as one step"
+        if not own.is_comparable:
+            yield "recordings of ranks differ in length, so none can be called late"
     if left := set(ranks) - set(own.ranks):
         yield f"on {len(left)} ranks nothing ran on a device: {', '.join(map(str, sorted(left)[:8]))}"
     if found.ambiguous:

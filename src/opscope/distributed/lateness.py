@@ -25,6 +25,7 @@ _SHARE: Final = 0.05
 _SHARE_OF_ONE: Final = 0.10
 _OFTEN: Final = 0.5
 _FEW: Final = 3  # steps, of which fewer show no spread
+_SAME_LENGTH: Final = 0.02  # less than half of the least share that is called late
 _RARE: Final = 3.0  # so many times what nine in ten of all ranks' other steps deviate
 
 
@@ -44,6 +45,14 @@ class Own(Struct, frozen=True):
     rows: Ints
     own_ns: Ints
     duration_ns: Ints
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether ranks recorded the same: marked steps, or recordings of one length."""
+        if any(number is not None for number, _ in self.steps):
+            return True
+        longest = self.duration_ns.max(initial=0)
+        return bool(longest - self.duration_ns.min(initial=longest) <= _SAME_LENGTH * longest)
 
     @property
     def late_ns(self) -> Ints:
@@ -126,7 +135,7 @@ def _is_steady(late: npt.NDArray[np.float64]) -> bool:
 
 def late_ranks(own: Own) -> list[Late]:
     """Return the ranks that are late, the dearest first."""
-    if len(own.ranks) < 2 or not own.steps:
+    if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
         return []
     late, step = own.late_ns.astype(np.float64), np.median(own.duration_ns, axis=0)
     usual = float(np.quantile(np.abs(late), 0.9)) if late.size else 0.0

@@ -11,7 +11,7 @@ import polars as pl
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.causes import loading_by_thread
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
-from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts
+from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts, communication_mask
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
@@ -23,6 +23,7 @@ from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
 from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
 from opscope.readers import read
+from opscope.readers.metadata import HOST_NAME
 from opscope.trace.model import Trace
 
 _RANK_IN_NAME: Final = lazy_pattern(r"rank[-_.]?(\d+)", re.IGNORECASE)
@@ -55,7 +56,7 @@ def summary_of(analysis: Analysis, path: str) -> RankSummary:
         of_step = np.zeros(trace.activities.height, np.int64)
     base = _base_ns(trace)
     communications = _communications(analysis, of_step, base)
-    labelled = trace.communications.filter(pl.col("correlation").is_not_null()).height
+    labelled = _told_of_kernels(trace).height
     parts = busy_parts(trace, None if device is None else device.device)
     return RankSummary(
         facts=_facts(analysis, path, device, max(0, int(parts.communicates.sum()) - labelled)),
@@ -85,7 +86,7 @@ def _facts(analysis: Analysis, path: str, device: DeviceTimeline | None, unlabel
         path=path,
         rank=int(in_name[1]) if rank is None and in_name else rank,
         world=world,
-        host=metadata.get("host_name"),
+        host=metadata.get(HOST_NAME),
         device=None if device is None else device.name,
         damage=analysis.source.damage,
         unlabelled=unlabelled,
@@ -181,8 +182,7 @@ def _communications(analysis: Analysis, of_step: Ints, base: int) -> pl.DataFram
     kernels = trace.activities.select("correlation", "start_ns", "device", "bytes").with_columns(
         launched=launched, row=of_step, exposed=_exposed(trace, computing)
     )
-    text = pl.col(pl.Categorical).cast(pl.String)
-    told = trace.communications.filter(pl.col("correlation").is_not_null()).with_columns(text)
+    told = _told_of_kernels(trace)
     found = told.join(kernels, on=["correlation", "start_ns"], how="inner").filter(pl.col("row") >= 0)
     call = pl.when(pl.col("external_id") > 0).then("external_id").otherwise(-pl.col("correlation"))
     place = pl.when(pl.col("collective") == "send").then("destination").otherwise("source")
@@ -225,6 +225,22 @@ def _communications(analysis: Analysis, of_step: Ints, base: int) -> pl.DataFram
         end_ns=pl.col("end_ns") + base,
         exposed_ns="exposed_ns",
     ).cast(COMMUNICATIONS)  # type: ignore[arg-type]
+
+
+def _told_of_kernels(trace: Trace) -> pl.DataFrame:
+    """Return what is said of each kernel's collective: on the kernel, or on the call that it shares an id with."""
+    every = trace.communications.with_columns(pl.col(pl.Categorical).cast(pl.String))
+    on_kernels = every.filter(pl.col("correlation").is_not_null())
+    calls = every.filter(pl.col("correlation").is_null() & (pl.col("external_id") > 0))
+    known = on_kernels.select("correlation", "start_ns")
+    kernels = trace.activities.filter(pl.Series(communication_mask(trace.activities)))
+    kernels = kernels.filter(pl.col("correlation").is_not_null())
+    others = kernels.select("correlation", "external_id", "start_ns", "duration_ns").join(
+        known, on=["correlation", "start_ns"], how="anti"
+    )
+    about = calls.drop("correlation", "start_ns", "duration_ns").unique("external_id", keep="first")
+    through_calls = others.join(about, on="external_id", how="inner").select(every.columns)
+    return pl.concat([on_kernels, through_calls])
 
 
 def _differ(splits: str) -> pl.Expr:

@@ -29,7 +29,7 @@ from opscope.documents.trust import Check, Verdict
 from opscope.export.chrome_events import SEPARATOR, Events, Tracks, events_of
 from opscope.knowledge.categories import Classifier
 from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, UNIFIED_MEMORY, ExportedFrom
-from opscope.readers.metadata import known_metadata
+from opscope.readers.metadata import HOST_NAME, known_metadata
 from opscope.trace.model import Migration, Trace
 
 _HOST_TABLES = ("ranges", "frames", "annotations", "operators", "launches")  # outer before inner if times are equal
@@ -106,7 +106,7 @@ def _head(trace: Trace, failed: Sequence[Check]) -> bytes:
         dropped_records=source.dropped_records,
     )
     header: dict[str, object] = {
-        **{key: _object_or_text(text) for key, text in known_metadata(source.metadata).items()},
+        **{key: _object_or_text(text) for key, text in known_metadata(source.metadata).items() if key != HOST_NAME},
         "displayTimeUnit": "ms",
         "deviceProperties": [{"id": item.index, "name": item.name} for item in trace.devices],
         HEADER: msgspec.to_builtins(origin),

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from opscope.base.patterns import lazy_pattern
 
+HOST_NAME: Final = "host_name"  # tells the ranks of a job apart; what is passed on to others leaves it out
 _LONGEST: Final = 200  # characters; what is longer is no version or name
 # Written by Kineto and torch.profiler.
 _SCALARS: Final = frozenset(
@@ -18,7 +19,7 @@ _SCALARS: Final = frozenset(
         *("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds", "baseTimeNanosecond", "trace_id"),
         *("cupti_version", "cuda_runtime_version", "cuda_driver_version", "hip_runtime_version", "hip_driver_version"),
         *("roctracer_version", "rocprofiler_version", "profiler_version", "CUPTI_VERSION"),
-        *("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops"),
+        *("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops", HOST_NAME),
     }
 )
 _TORCH_VERSION: Final = lazy_pattern(r"(py)?torch[ _.-]?version", re.IGNORECASE)
