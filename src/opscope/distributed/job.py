@@ -15,7 +15,7 @@ from opscope.distributed.clocks import Clocks, clocks_of
 from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.kept import kept_summary
-from opscope.distributed.lateness import Own, late_ranks, own_times
+from opscope.distributed.lateness import Late, Own, late_ranks, own_times
 from opscope.distributed.match import Matched, matched
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
@@ -33,6 +33,7 @@ from opscope.documents.ranks import (
 # built in. A rank is not called late for so little where only its host's time says so.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
 _LEAST_OF_HOST: Final = 0.2
+_MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
 
 # What to do about a late rank, by its cause.
 _ADVICE: Final[Mapping[LateCause, str]] = {
@@ -191,7 +192,7 @@ def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
     found = []
     for one in late_ranks(own):
         why = why_late(ranks, own, one)
-        if why.cause in _OF_HOST and one.late_ns < _LEAST_OF_HOST * one.of_step_ns:
+        if why.cause in _OF_HOST and not _beyond_noise(own, one):
             continue
         found.append(
             LateRank(
@@ -205,6 +206,14 @@ def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
             )
         )
     return found
+
+
+def _beyond_noise(own: Own, late: Late) -> bool:
+    """Tell whether a rank's host is slower than by chance: than those of the other ranks, if there are enough."""
+    spread = own.spread_ns(late.place, late.steps)
+    if spread is None:
+        return late.late_ns >= _LEAST_OF_HOST * late.of_step_ns
+    return late.late_ns >= _MANY_DEVIATIONS * spread
 
 
 def _findings(own: Own, late: list[LateRank]) -> list[JobFinding]:

@@ -25,6 +25,8 @@ _SHARE: Final = 0.05
 _SHARE_OF_ONE: Final = 0.10
 _OFTEN: Final = 0.5
 _FEW: Final = 3  # steps, of which fewer show no spread
+_ENOUGH: Final = 4  # ranks, of which one is left out: fewer show no spread
+_MAD: Final = 1.4826  # from the median of absolute values to the standard deviation of normal noise
 _SAME_LENGTH: Final = 0.02  # less than half of the least share that is called late
 _RARE: Final = 3.0  # so many times what nine in ten of all ranks' other steps deviate
 
@@ -66,6 +68,18 @@ class Own(Struct, frozen=True):
         order = np.argsort(self.own_ns, axis=0, kind="stable")
         found: Ints = order[(len(self.ranks) - 1) // 2]
         return found
+
+    def spread_ns(self, place: int, steps: list[int]) -> float | None:
+        """Return how much the ranks but one differ in some steps (standard deviation); None of fewer than four ranks.
+
+        Args:
+            place: the rank that is left out.
+            steps: the steps, by their places.
+        """
+        if len(self.ranks) < _ENOUGH:
+            return None
+        others = np.delete(self.late_ns[:, steps], place, axis=0).mean(axis=1)
+        return _MAD * float(np.median(np.abs(others - np.median(others))))
 
     @property
     def _typical(self) -> Ints:
@@ -118,7 +132,10 @@ def own_times(ranks: Mapping[int, RankSummary]) -> Own:
 
 def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
     of_profiler = pl.col(IDLE[IdleCause.PROFILER])
-    device = pl.col("device_ns") - pl.col("communication_ns") - of_profiler
+    # Work that is queued and does not begin waits for something that is not recorded: a collective's kernel that the
+    # profiler lost, say.
+    waits = pl.col("communication_ns") + pl.col(IDLE[IdleCause.DEPENDENCY])
+    device = pl.col("device_ns") - waits - of_profiler
     host = pl.col("host_ns") - pl.col("host_waits_ns") - of_profiler
     return steps.with_columns(
         own_ns=pl.max_horizontal(device, host), cycle=pl.int_range(pl.len()).over("step").cast(pl.Int32)

@@ -11,6 +11,7 @@ import polars as pl
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.causes import loading_by_thread
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
+from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts, communication_mask
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -22,6 +23,7 @@ from opscope.analysis.structure.window import step_table
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
 from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
+from opscope.documents.bound import IdleCause
 from opscope.readers import read
 from opscope.readers.metadata import HOST_NAME
 from opscope.trace.model import Trace
@@ -134,9 +136,16 @@ def _steps(analysis: Analysis, device: DeviceTimeline | None, base: int) -> pl.D
         "hidden_communication_ns": _within(spans, communication) - (without_copies - compute),
         "memcpy_ns": busy - without_copies,
     }
+    idle = _with_long_latencies(device.idle)
     for cause, name in IDLE.items():
-        columns[name] = _within(spans, device.idle.pieces.chosen(device.idle.is_any_of((cause,))))
+        columns[name] = _within(spans, idle.pieces.chosen(idle.is_any_of((cause,))))
     return pl.DataFrame(columns, schema=STEPS)
+
+
+def _with_long_latencies(idle: IdleTime) -> IdleTime:
+    """Return idle time in which a launch that has returned, and still takes long to begin, waits for something."""
+    late = idle.is_any_of((IdleCause.LATENCY,)) & (idle.pieces.end - idle.pieces.start > PAUSE_NS)
+    return idle.with_cause(np.flatnonzero(late), IdleCause.DEPENDENCY) if late.any() else idle
 
 
 def _loading(trace: Trace, waiting: Intervals) -> Intervals:

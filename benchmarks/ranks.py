@@ -1,0 +1,117 @@
+"""Whether `opscope ranks` names the late rank, its cause and by how much: in made jobs of many shapes and seeds.
+
+python benchmarks/ranks.py --jobs 100 --save benchmarks/results/ranks-made.json
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from saved import save
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.jobs import Job, Lateness, Shape, write_job
+
+from opscope.distributed.clocks import clocks_of
+from opscope.distributed.job import Job as ReadJob
+from opscope.distributed.job import document_of
+from opscope.distributed.match import matched
+from opscope.distributed.one_rank import summarise
+
+MS = 1_000_000
+SHAPES = {
+    "data": Shape(8),
+    "tensor": Shape(8, tensor=4),
+    "pipeline": Shape(8, stages=2),
+    "experts": Shape(8, experts=True),
+    "sharded": Shape(8, sharded=True),
+    "all": Shape(16, tensor=2, stages=2),
+}
+CAUSES = ("host", "input", "kernels", "work", "clock", "blocking")
+
+
+def made(number: int) -> tuple[str, Job]:
+    """Return a job by its number; one in five is healthy."""
+    chance = random.Random(number)
+    name = chance.choice(list(SHAPES))
+    shape = SHAPES[name]
+    late = {}
+    if number % 5:
+        cause = chance.choice(CAUSES)
+        size = chance.randrange(1_000, 3_000) if cause == "clock" else round(chance.uniform(2, 8) * MS)
+        late = {chance.randrange(shape.ranks): Lateness(cause, size)}
+    job = Job(
+        shape, late, steps=chance.choice((3, 5, 8)), jitter_ns=chance.choice((500, 5_000, 20_000)),
+        offset_ns=chance.choice((0, 300_000, 5_000_000)), drift_ppm=chance.choice((0.0, 5.0, 15.0)), per_host=4,
+        noise_ns=chance.choice((500, 2_000)), sequence=shape.stages == 1 and chance.random() < 0.5,
+        lose=chance.choice((0.0, 0.0, 0.01)), leftovers=chance.choice((0, 3)), seed=number,
+    )  # fmt: skip
+    return name, job
+
+
+def tried(number: int, folder: Path) -> dict[str, Any]:
+    name, job = made(number)
+    ranks = {rank: summarise(path) for rank, path in enumerate(write_job(job, folder / str(number)))}
+    document = document_of(ReadJob(ranks, len(ranks), [], {}))
+    found = {
+        "number": number,
+        "shape": name,
+        "late": [(one.rank, str(one.cause), one.late_ns) for one in document.late],
+    }
+    clocks = clocks_of(matched(ranks).calls)
+    if clocks is not None:
+        true = np.array([offset + drift * (clocks.middle_ns - offset) for offset, drift in job.clocks()])[clocks.ranks]
+        off = clocks.offset_ns - true
+        found["clock_errors_ns"] = np.abs(off - np.median(off)).tolist()
+    for rank, one in job.late.items():
+        found |= {"rank": rank, "cause": one.cause, "built_in_ns": one.ns if one.cause != "clock" else None}
+    return found
+
+
+def summed(results: list[dict[str, Any]]) -> dict[str, Any]:
+    late, healthy = ([one for one in results if ("rank" in one) is is_late] for is_late in (True, False))
+    named = [one for one in late if len(one["late"]) == 1 and one["late"][0][0] == one["rank"]]
+    right = [one for one in named if one["late"][0][1] == one["cause"]]
+    # Waits make a rank late by what follows each, which is not built in to the microsecond.
+    sized = [one for one in right if one["built_in_ns"] is not None and one["cause"] != "blocking"]
+    off = [abs(one["late"][0][2] - one["built_in_ns"]) for one in sized]
+    errors = [error for one in results for error in one.get("clock_errors_ns", [])]
+    return {
+        "jobs": len(results),
+        "late": len(late),
+        "rank right": len(named),
+        "rank and cause right": len(right),
+        "healthy": len(healthy),
+        "healthy with a late rank": sum(bool(one["late"]) for one in healthy),
+        "lateness off, median and worst, in us": [statistics.median(off) / 1e3, max(off) / 1e3] if off else None,
+        "clocks off, median and worst, in us": [statistics.median(errors) / 1e3, max(errors) / 1e3] if errors else None,
+        "wrong": [one["number"] for one in late if one not in right],
+        "causes": dict(Counter(one["cause"] for one in late)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--save", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        results = [tried(number, Path(folder)) for number in range(options.first, options.first + options.jobs)]
+    summary = summed(results)
+    print(summary)
+    for one in results:
+        if one["number"] in summary["wrong"] or ("rank" not in one and one["late"]):
+            print({key: value for key, value in one.items() if key != "clock_errors_ns"})
+    if options.save:
+        save(options.save, summary=summary)
+
+
+if __name__ == "__main__":
+    main()
