@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,7 +93,26 @@ def test_ranks_of_one_host_agree_to_microseconds_where_that_was_recorded() -> No
     assert np.ptp(clocks.offset_ns) < 10_000
 
 
-def test_messages_alone_tie_no_clocks() -> None:
-    found = matched(recorded("pipeline_late_kernels"))
-    assert found.calls.height
-    assert clocks_of(found.calls) is None
+def test_messages_tie_clocks_where_their_receivers_waited_for_them() -> None:
+    clocks = clocks_of(matched(recorded("pipeline_late_kernels")).calls)
+    assert clocks is not None
+    # Both ranks ran on one host: what is left is how much later than its sender a receiver ends.
+    assert np.ptp(clocks.offset_ns) < 20_000
+    assert (clocks.error_ns >= 10_000).all()
+
+
+def test_stages_of_a_pipeline_are_tied_by_their_messages_alone(tmp_path: Path) -> None:
+    job = Job(Shape(8, stages=2), steps=6, jitter_ns=20_000, offset_ns=2_000_000, per_host=2)
+    _, clocks = of(job, tmp_path)
+    assert len(clocks.ranks) == 8
+    assert np.abs(errors(job, clocks)).max() < 20_000
+    assert (clocks.error_ns > 10_000).sum() == 4  # one of the two stages
+
+
+def test_ranks_that_share_nothing_have_no_common_clock(tmp_path: Path) -> None:
+    found = matched(made(Job(Shape(6, tensor=2), per_host=1), tmp_path))
+    apart = found.calls.filter(pl.col("description") == "tensor_parallel")
+    clocks = clocks_of(apart)
+    assert clocks is not None
+    assert len(clocks.ranks) == 2
+    assert len(clocks.untied) == 4

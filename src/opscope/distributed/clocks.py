@@ -36,6 +36,10 @@ _TIES: Final = (
     *("allreduce", "allreduce_coalesced", "_allgather_base", "allgather", "all_gather", "barrier"),
     *("allgather_into_tensor_coalesced", "_reduce_scatter_base", "reduce_scatter", "reduce_scatter_tensor_coalesced"),
 )
+# A receiver that waited for a message ends 8 to 12 us after the sender on two H100.
+_MESSAGE_NS: Final = 12_000.0
+_WAITED: Final = 3.0  # times the shortest of the same size between the same ranks
+_WAITED_NS: Final = 50_000
 # Nobody leaves these before the last has entered either, but each once it has its own part: within 4 us on two H100.
 TOGETHER: Final = (*_TIES, "all_to_all", "all_to_allv", "alltoall", "alltoall_base")
 
@@ -51,7 +55,8 @@ class Clocks(Struct, frozen=True):
         middle_ns: the middle of the recording.
         bias_ns: how much later the rank leaves that came last.
         scale_ns: the noise of one end.
-        collectives: how many were used.
+        collectives: how many were used, messages included.
+        untied: ranks that share nothing with these, so that their clocks cannot be compared.
     """
 
     ranks: Ints
@@ -62,6 +67,7 @@ class Clocks(Struct, frozen=True):
     bias_ns: float
     scale_ns: float
     collectives: int
+    untied: Ints
 
     def true(self, rank: Ints, time_ns: Ints) -> Ints:
         """Return what times on the clocks of ranks are on the common one."""
@@ -77,17 +83,55 @@ def clocks_of(calls: pl.DataFrame) -> Clocks | None:
     Args:
         calls: `Matched.calls`.
     """
-    told = calls.filter(pl.col("collective").is_in(_TIES) & ~pl.col("is_uneven"))
-    if told["rank"].n_unique() < 2:
+    collectives = calls.filter(pl.col("collective").is_in(_TIES) & ~pl.col("is_uneven"))
+    told = pl.concat([collectives, _messages_waited_for(calls)])
+    every = np.unique(told["rank"].to_numpy())
+    alone = _largest(collectives, every)  # those that collectives tie together
+    kept = _largest(told, every)
+    told = told.filter(pl.col("rank").is_in(kept.tolist()))
+    if len(kept) < 2:
         return None
     ranks, rank = np.unique(told["rank"].to_numpy(), return_inverse=True)
     _, call = np.unique(told["call"].to_numpy(), return_inverse=True)
-    fit = _Fit(call, rank, told["start_ns"].to_numpy().astype(np.int64), told["end_ns"].to_numpy().astype(np.int64))
-    return fit.solved(ranks.astype(np.int64))
+    start, end = (told[name].to_numpy().astype(np.int64) for name in ("start_ns", "end_ns"))
+    fit = _Fit(call, rank, start, end, (told["operation"] == "message").to_numpy())
+    by_messages = ~np.isin(ranks, alone)
+    return fit.solved(ranks.astype(np.int64), by_messages, np.setdiff1d(every, kept).astype(np.int64))
+
+
+def _messages_waited_for(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the messages that their receivers waited for: only these end at about the same time on both ranks.
+
+    A sender may be done long before the receiver asks for a message, and then neither knows when the other was there.
+    """
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    messages = calls.filter(pl.col("operation") == "message")
+    received = messages.filter(pl.col("collective") != "send").with_columns(
+        shortest=duration.min().over("bytes", "channel")
+    )
+    waited = received.filter((duration > _WAITED * pl.col("shortest")) & (duration > _WAITED_NS))
+    return messages.join(waited.select("call"), on="call", how="semi")
+
+
+def _largest(calls: pl.DataFrame, every: Ints) -> Ints:
+    """Return the ranks of the largest set that is tied together, directly or through others; none without calls."""
+    if not calls.height:
+        return every[:0]
+    ranks, rank = np.unique(calls["rank"].to_numpy(), return_inverse=True)
+    _, call = np.unique(calls["call"].to_numpy(), return_inverse=True)
+    label, before = np.arange(len(ranks)), np.zeros(len(ranks), np.int64) - 1
+    while (label != before).any():
+        before = label.copy()
+        of_call = np.full(int(call.max()) + 1, len(ranks))
+        np.minimum.at(of_call, call, label[rank])
+        np.minimum.at(label, rank, of_call[call])
+    found: Ints = ranks[label == np.bincount(label).argmax()]
+    return found
 
 
 class _Fit:
-    def __init__(self, call: Ints, rank: Ints, start: Ints, end: Ints) -> None:
+    def __init__(self, call: Ints, rank: Ints, start: Ints, end: Ints, is_message: npt.NDArray[np.bool_]) -> None:
+        self.is_message = is_message
         self.call, self.rank, self.count = call, rank, int(rank.max()) + 1
         self.calls = int(call.max()) + 1
         self.middle = (int(end.min()) + int(end.max())) // 2
@@ -99,10 +143,10 @@ class _Fit:
         shortest = np.full(self.calls, np.iinfo(np.int64).max)
         np.minimum.at(shortest, call, duration)
         # Who has the shortest kernel entered last, unless that was so little later that its bias is larger.
-        self.last = (duration == shortest[call]).astype(np.float64)
+        self.last = ((duration == shortest[call]) & ~is_message).astype(np.float64)
         self.weight = np.ones(len(end))
 
-    def solved(self, ranks: Ints) -> Clocks:
+    def solved(self, ranks: Ints, by_messages: npt.NDArray[np.bool_], untied: Ints) -> Clocks:
         found, scale = np.zeros(2 * self.count + 1), _FIRST_SCALE_NS
         deviations = np.concatenate(
             [np.full(self.count, _OFFSET_NS), np.full(self.count, max(_DRIFT * self.span, 1e-9)), [_BIAS_NS]]
@@ -122,11 +166,12 @@ class _Fit:
             ranks=ranks,
             offset_ns=offset - np.median(offset),
             drift=drift - middle_drift,
-            error_ns=self._errors(scale, bias),
+            error_ns=np.hypot(self._errors(scale, bias), np.where(by_messages, _MESSAGE_NS, 0.0)),
             middle_ns=self.middle,
             bias_ns=bias,
             scale_ns=scale,
             collectives=self.calls,
+            untied=untied,
         )
 
     def _last(self, found: Floats) -> Floats:
@@ -135,7 +180,7 @@ class _Fit:
         entered = self.start - offset[self.rank] - drift[self.rank] * self.start / self.span
         latest = np.full(self.calls, -np.inf)
         np.maximum.at(latest, self.call, entered)
-        last: Floats = (entered == latest[self.call]).astype(np.float64)
+        last: Floats = ((entered == latest[self.call]) & ~self.is_message).astype(np.float64)
         return last
 
     def _centred(self, values: Floats) -> Floats:

@@ -182,10 +182,12 @@ def _clocks(clocks: Clocks) -> list[RankClock]:
 
 
 def _clock_note(clocks: Clocks | None) -> str:
+    """Say what the clocks rest on."""
     if clocks is None:
         return "no collective ties the ranks' clocks together"
     bias = f"; who comes last leaves {format_ns(abs(clocks.bias_ns))} {'later' if clocks.bias_ns > 0 else 'earlier'}"
-    return f"from the ends of {clocks.collectives} collectives, each within {format_ns(clocks.scale_ns)}{bias}"
+    untied = f"; {len(clocks.untied)} ranks share nothing with these and have no clock" if len(clocks.untied) else ""
+    return f"from the ends of {clocks.collectives} collectives, each within {format_ns(clocks.scale_ns)}{bias}{untied}"
 
 
 def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
