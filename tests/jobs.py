@@ -260,7 +260,8 @@ class Rank:
                 trace.slice(category, name, begin, end - begin, pid=0, tid=track, device=0, stream=track, **args)
             else:
                 trace.slice(category, name, begin, end - begin, **args)
-        path.write_bytes(gzip.compress(trace.text().encode(), 1))
+        content = trace.text().encode()
+        path.write_bytes(gzip.compress(content, 1) if path.suffix == ".gz" else content)
 
 
 Program = Generator[tuple[Any, int, int, int], int, None]
@@ -376,11 +377,11 @@ def ran(job: Job, of_rank: Callable[[Rank], Program] = program) -> list[Rank]:
     return ranks
 
 
-def write_job(job: Job, folder: Path) -> list[Path]:
+def write_job(job: Job, folder: Path, ending: str = ".json.gz") -> list[Path]:
     """Write the traces of a job, and return them by rank."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for rank, (offset, drift) in zip(ran(job), job.clocks(), strict=True):
-        paths.append(folder / f"rank{rank.number}.json.gz")
+        paths.append(folder / f"rank{rank.number}{ending}")
         rank.write(paths[-1], offset, drift)
     return paths

@@ -12,6 +12,7 @@ from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.say import say
+from opscope.cli.startup import tune_for_one_analysis
 
 if TYPE_CHECKING:
     from opscope.distributed.engines import Engine
@@ -72,6 +73,7 @@ def command(
     A summary of each trace is kept in a folder .opscope beside it and found again by the trace's content. --format json
     prints a document of the schema opscope.ranks/1.
     """
+    tune_for_one_analysis()
     from opscope.distributed.inputs import files_of
     from opscope.distributed.job import document_of, read_job
 

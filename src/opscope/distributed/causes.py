@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
 import polars as pl
 from msgspec import Struct
 
@@ -57,18 +58,17 @@ class _Comparison:
     def __init__(self, ranks: Mapping[int, RankSummary], own: Own, late: Late) -> None:
         self._rank = ranks[own.ranks[late.place]]
         self._mine = self._rank.steps[own.rows[late.place, late.steps].tolist()]
-        typical = [int(own.typical[step]) for step in late.steps]
-        pairs = [
-            (ranks[own.ranks[place]], int(own.rows[place, step]))
-            for place, step in zip(typical, late.steps, strict=True)
-        ]
-        self._theirs = pl.concat([one.steps[[row]] for one, row in pairs])
+        typical = own.typical[late.steps]
+        places = own.rows[typical, late.steps]
+        pairs = [(ranks[own.ranks[place]], places[typical == place].tolist()) for place in np.unique(typical).tolist()]
+        self._theirs = pl.concat([one.steps[rows] for one, rows in pairs])
         self._late = int(own.late_ns[late.place, late.steps].sum())
         self._own = int(own.own_ns[late.place, late.steps].sum())
         self._steps = len(late.steps)
-        self._work = _work_of([(self._rank, row) for row in self._mine["row"].to_list()])
+        mine = [(self._rank, self._mine["row"].to_list())]
+        self._work = _work_of(mine)
         self._their_work = _work_of(pairs)
-        self._waits = _waits_of([(self._rank, row) for row in self._mine["row"].to_list()])
+        self._waits = _waits_of(mine)
         self._their_waits = _waits_of(pairs)
 
     def why(self) -> Why:
@@ -209,13 +209,13 @@ class _Part(Struct, frozen=True):
     said: str
 
 
-def _work_of(rows: list[tuple[RankSummary, int]]) -> pl.DataFrame:
-    parts = [one.work.filter(pl.col("row") == row) for one, row in rows]
+def _work_of(parts_of: list[tuple[RankSummary, list[int]]]) -> pl.DataFrame:
+    parts = [one.work.filter(pl.col("row").is_in(rows)) for one, rows in parts_of]
     return pl.concat(parts).group_by(_SAME).agg(pl.col("calls").sum(), pl.col("total_ns").sum())
 
 
-def _waits_of(rows: list[tuple[RankSummary, int]]) -> pl.DataFrame:
-    parts = [one.waits.filter(pl.col("row") == row) for one, row in rows]
+def _waits_of(parts_of: list[tuple[RankSummary, list[int]]]) -> pl.DataFrame:
+    parts = [one.waits.filter(pl.col("row").is_in(rows)) for one, rows in parts_of]
     return pl.concat(parts).group_by("operator").agg(pl.col("calls").sum())
 
 

@@ -151,25 +151,17 @@ def _entries(job: Job) -> list[RankEntry]:
 
 
 def _steps(ranks: Mapping[int, RankSummary], own: Own) -> list[JobStep]:
-    late = own.late_ns
-    found = []
-    for place, (number, _) in enumerate(own.steps):
-        last = int(np.argmax(own.own_ns[:, place]))
-        exposed = [
-            int(ranks[rank].steps["communication_ns"][int(row)])
-            for rank, row in zip(own.ranks, own.rows[:, place], strict=True)
-        ]
-        found.append(
-            JobStep(
-                step=number,
-                ranks=len(own.ranks),
-                duration_ns=int(np.median(own.duration_ns[:, place])),
-                last_rank=own.ranks[last],
-                late_ns=int(late[last, place]),
-                exposed_ns=int(np.mean(exposed)),
-            )
-        )
-    return found
+    if not own.steps:
+        return []
+    last, steps = own.own_ns.argmax(axis=0), np.arange(len(own.steps))
+    exposed = np.array(
+        [ranks[rank].steps["communication_ns"].to_numpy()[rows] for rank, rows in zip(own.ranks, own.rows, strict=True)]
+    ).mean(axis=0)
+    duration, late = np.median(own.duration_ns, axis=0), own.late_ns[last, steps]
+    return [
+        JobStep(number, len(own.ranks), int(took), own.ranks[rank], int(by), int(alone))
+        for (number, _), took, rank, by, alone in zip(own.steps, duration, last, late, exposed, strict=True)
+    ]
 
 
 def _clocks(clocks: Clocks) -> list[RankClock]:

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
-from opscope.base.files import digest_of, is_own, path_text, write_whole
+from opscope.base.files import is_own, path_text, write_whole
 from opscope.distributed.one_rank import summarise
 from opscope.distributed.summary import VERSION, RankSummary
 
@@ -52,8 +52,12 @@ def keep(path: Path) -> None:
 
 
 def _place(path: Path) -> Path:
+    import hashlib  # loads OpenSSL
+
     try:
-        digest = digest_of(path)
+        with path.open("rb") as file:
+            # What processors have instructions for, as terabytes may be read.
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror or error}") from error
     return path.parent / FOLDER / f"rank-{VERSION}-{digest[:32]}"

@@ -7,19 +7,23 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
-from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.causes import loading_by_thread
+from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.idle.idle import IdleTime
-from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts, communication_mask
+from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts, communication_mask, device_timelines
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.linked import linked_activities
+from opscope.analysis.structure.links import Links, link
+from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_of_activities
-from opscope.analysis.structure.window import step_table
+from opscope.analysis.structure.window import step_table, window_of
+from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
 from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
@@ -40,17 +44,34 @@ def summarise(path: Path) -> RankSummary:
         BadInputError: the file is no trace.
         EnvironmentLacksError: a package that reads this kind of trace is not installed.
     """
-    return summary_of(analyze(read(path)), str(path))
+    return summary_of(read(path), str(path))
 
 
-def summary_of(analysis: Analysis, path: str) -> RankSummary:
-    """Return the summary of an analysed trace.
+class _Analysis(Struct, frozen=True):
+    """What of a trace's analysis a summary rests on: a part of it, as thousands of traces are read."""
+
+    trace: Trace
+    links: Links
+    host: HostTime
+    devices: tuple[DeviceTimeline, ...]
+
+    @classmethod
+    def of(cls, trace: Trace) -> "_Analysis":
+        trace, _ = plausible(with_named_devices(trace, None))
+        links = link(trace)
+        host = HostTime(trace, links)
+        return cls(trace, links, host, device_timelines(trace, links, host))
+
+
+def summary_of(trace: Trace, path: str) -> RankSummary:
+    """Return the summary of a trace.
 
     Args:
-        analysis: of the trace.
+        trace: the trace.
         path: the file, which may tell the rank.
     """
-    trace = analysis.trace
+    analysis = _Analysis.of(trace)
+    trace = analysis.trace  # without records that cannot be true
     device = busiest(analysis.devices) if analysis.devices else None
     table = step_table(trace)
     of_step = step_of_activities(trace, analysis.links, table)
@@ -76,7 +97,7 @@ def _base_ns(trace: Trace) -> int:
     return int(text) if text.isdecimal() and len(text) < len(str(1 << 61)) else 0
 
 
-def _facts(analysis: Analysis, path: str, device: DeviceTimeline | None, unlabelled: int) -> RankFacts:
+def _facts(analysis: _Analysis, path: str, device: DeviceTimeline | None, unlabelled: int) -> RankFacts:
     metadata = analysis.trace.source.metadata
     try:
         told = json.loads(metadata.get("distributedInfo", "{}"))
@@ -90,7 +111,7 @@ def _facts(analysis: Analysis, path: str, device: DeviceTimeline | None, unlabel
         world=world,
         host=metadata.get(HOST_NAME),
         device=None if device is None else device.name,
-        damage=analysis.source.damage,
+        damage=analysis.trace.source.damage,
         unlabelled=unlabelled,
     )
 
@@ -99,19 +120,19 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _spans(analysis: Analysis, device: DeviceTimeline | None) -> tuple[list[int | None], Intervals, Intervals]:
+def _spans(analysis: _Analysis, device: DeviceTimeline | None) -> tuple[list[int | None], Intervals, Intervals]:
     """Return the numbers of the steps, when the host worked at them, and when the device did."""
     table = step_table(analysis.trace)
     if table.height:
         hosts = Intervals(column(table, "start_ns"), column(table, "end_ns"))
         return table["step"].to_list(), hosts, hosts if device is None else device.steps
-    window = analysis.window if device is None else device.window
+    window = window_of(analysis.trace) if device is None else device.window
     # Nothing tells how long the host worked at it, so it counts as no time.
     host = Intervals(np.array([window.start_ns]), np.array([window.start_ns]))
     return [None], host, Intervals(np.array([window.start_ns]), np.array([window.end_ns]))
 
 
-def _steps(analysis: Analysis, device: DeviceTimeline | None, base: int) -> pl.DataFrame:
+def _steps(analysis: _Analysis, device: DeviceTimeline | None, base: int) -> pl.DataFrame:
     numbers, hosts, spans = _spans(analysis, device)
     waiting, waits = _waiting(analysis.host, analysis.trace)
     columns = {
@@ -180,7 +201,7 @@ def _waiting(host: HostTime, trace: Trace) -> tuple[Intervals, Ints]:
     return Intervals.union_of(host.start[waits], host.end[waits]), np.sort(host.start[host.drains])
 
 
-def _communications(analysis: Analysis, of_step: Ints, base: int) -> pl.DataFrame:
+def _communications(analysis: _Analysis, of_step: Ints, base: int) -> pl.DataFrame:
     trace, links = analysis.trace, analysis.links
     launched = np.where(
         links.activity_launch >= 0,
@@ -288,7 +309,7 @@ def _covered(start: Ints, end: Ints, by: Intervals) -> Ints:
     return covered
 
 
-def _work(analysis: Analysis, device: DeviceTimeline | None, of_step: Ints) -> pl.DataFrame:
+def _work(analysis: _Analysis, device: DeviceTimeline | None, of_step: Ints) -> pl.DataFrame:
     if device is None:
         return pl.DataFrame(schema=WORK)
     linked = linked_activities(analysis.trace, analysis.links).with_columns(row=of_step)
@@ -308,9 +329,10 @@ def _work(analysis: Analysis, device: DeviceTimeline | None, of_step: Ints) -> p
     )
 
 
-def _gaps(analysis: Analysis, device: DeviceTimeline | None, table: pl.DataFrame) -> pl.DataFrame:
+def _gaps(analysis: _Analysis, device: DeviceTimeline | None, table: pl.DataFrame) -> pl.DataFrame:
     rows = {number: row for row, number in enumerate(table["step"].to_list())}
-    gaps = [gap for gap in analysis.gaps if device is not None and gap.device == device.device]
+    devices = () if device is None else (device,)
+    gaps = longest_gaps(analysis.trace, Places(analysis.trace, analysis.links), devices)
     return pl.DataFrame(
         [
             (
@@ -325,7 +347,7 @@ def _gaps(analysis: Analysis, device: DeviceTimeline | None, table: pl.DataFrame
     )
 
 
-def _waits(analysis: Analysis, table: pl.DataFrame) -> pl.DataFrame:
+def _waits(analysis: _Analysis, table: pl.DataFrame) -> pl.DataFrame:
     drains = np.flatnonzero(analysis.host.drains)
     began = analysis.host.start[drains]
     step = (

@@ -12,7 +12,7 @@ from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
-from opscope.analysis.structure.intervals import Intervals, latest_around
+from opscope.analysis.structure.intervals import latest_around
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
@@ -92,7 +92,7 @@ def _rows(trace: Trace, where: "Places", gaps: Sequence[_Gap]) -> Iterator[GapRo
     thread = np.array([pieces.thread[shown] for pieces, shown in idle], np.int64)
     moment = np.array([gap.moment for gap in gaps], np.int64)
     places, numbers = where.at(thread, moment), step_table(trace)["step"].to_list()
-    steps = [_step_at(gap.timeline.steps, gap.moment) for gap in gaps]
+    steps = _steps_at(gaps)
     several = trace.activities["device"].n_unique() > 1
     neighbours = {device: _Neighbours.of(trace, device) for device in {gap.timeline.device for gap in gaps}}
     for gap, (pieces, shown), place, step in zip(gaps, idle, places, steps, strict=True):
@@ -191,10 +191,16 @@ def _call(trace: Trace, row: int, record: int) -> str | None:
     return None if row < 0 else str(trace.launches["name"][row])
 
 
-def _step_at(periods: Intervals, moment: int) -> int | None:
-    """Return the row of the step whose period holds a moment; None where none does."""
-    row = int(latest_around(periods.start, periods.end, np.array([moment], np.int64))[0]) if len(periods) else -1
-    return None if row < 0 else row
+def _steps_at(gaps: Sequence[_Gap]) -> list[int | None]:
+    """Return per gap the row of the step whose period holds its moment; None where none does."""
+    found: list[int | None] = [None] * len(gaps)
+    for device, periods in {gap.timeline.device: gap.timeline.steps for gap in gaps}.items():
+        if len(periods):
+            mine = [place for place, gap in enumerate(gaps) if gap.timeline.device == device]
+            moments = np.array([gaps[place].moment for place in mine], np.int64)
+            for place, row in zip(mine, latest_around(periods.start, periods.end, moments).tolist(), strict=True):
+                found[place] = None if row < 0 else row
+    return found
 
 
 class _Neighbours(Struct, frozen=True):
