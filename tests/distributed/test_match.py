@@ -30,7 +30,7 @@ def test_all_are_matched_and_end_together(tmp_path: Path, shape: Shape, sequence
 def test_a_lost_kernel_costs_its_step_and_shifts_no_other(tmp_path: Path) -> None:
     ranks = made(Job(Shape(4), offset_ns=0, drift_ppm=0.0, bias_ns=0), tmp_path)
     whole = ranks[1].communications
-    lost = RankSummary(ranks[1].facts, ranks[1].steps, without(whole, 1), ranks[1].work, ranks[1].gaps, ranks[1].waits)
+    lost = ranks[1].changed(communications=without(whole, 1))
     found = matched({**ranks, 1: lost})
     # Three collectives a step; the second of the first step is lost, and numbers there no longer tell which.
     assert found.ambiguous == 3 * 4 - 1
@@ -59,16 +59,12 @@ def test_numbers_of_collectives_survive_a_lost_kernel(tmp_path: Path) -> None:
 def test_groups_of_the_same_name_with_other_ranks_are_apart(tmp_path: Path) -> None:
     ranks = made(Job(Shape(8, tensor=2)), tmp_path)
     same = {
-        rank: RankSummary(one.facts, one.steps, one.communications.with_columns(group=pl.lit("0")), *rest(one))
+        rank: one.changed(communications=one.communications.with_columns(group=pl.lit("0").cast(pl.Categorical)))
         for rank, one in ranks.items()
     }
     groups = matched(same).calls.group_by("call").agg(pl.col("rank").sort(), pl.col("size").first())
     assert set(groups["rank"].list.len()) == {2, 4}
     assert (groups["rank"].list.len() == groups["size"]).all()
-
-
-def rest(one: RankSummary) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    return one.work, one.gaps, one.waits
 
 
 def test_recorded_collectives_of_two_ranks_are_matched() -> None:

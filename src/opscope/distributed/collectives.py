@@ -34,7 +34,8 @@ def collectives_of(found: Matched, every: pl.DataFrame, clocks: Clocks | None) -
 
 
 def _described() -> pl.Expr:
-    return pl.coalesce("description", pl.concat_str(pl.lit("group "), "group"), pl.lit("unnamed group"))
+    named = pl.concat_str(pl.lit("group "), pl.col("group").cast(pl.String)).cast(pl.Categorical)
+    return pl.coalesce("description", named, pl.lit("unnamed group").cast(pl.Categorical))
 
 
 def _grouped(table: pl.DataFrame, keys: list[str]) -> list[tuple[tuple[object, ...], pl.DataFrame]]:
@@ -46,12 +47,11 @@ def _each_call(calls: pl.DataFrame, clocks: Clocks | None) -> pl.DataFrame:
     duration = pl.col("end_ns") - pl.col("start_ns")
     entered = pl.col("start_ns")
     if clocks is not None and calls.height:
-        known = calls["rank"].is_in(clocks.ranks.tolist())
-        calls = calls.filter(known)
+        calls = calls.filter(pl.col("rank").is_in(clocks.ranks.tolist()))
         entered = pl.lit(pl.Series(clocks.true(calls["rank"].to_numpy(), calls["start_ns"].to_numpy())))
-        last = pl.col("rank").sort_by("entered").last()
+        last = pl.col("rank").get(pl.col("entered").arg_max())
     else:
-        last = pl.col("rank").sort_by(duration).first()
+        last = pl.col("rank").get(duration.arg_min())
     return (
         calls.with_columns(entered=entered, description=_described())
         .group_by("call")

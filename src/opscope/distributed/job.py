@@ -16,7 +16,7 @@ from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.kept import kept_summary
 from opscope.distributed.lateness import Late, Own, late_ranks, own_times
-from opscope.distributed.match import Matched, matched
+from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
     JobFinding,
@@ -119,12 +119,7 @@ def document_of(job: Job) -> RanksDocument:
 
 
 def _matched(ranks: Mapping[int, RankSummary]) -> tuple[Matched, pl.DataFrame]:
-    if not ranks:
-        empty = RankSummary.empty().communications.with_columns(rank=pl.lit(0, pl.Int32), call=pl.lit(0, pl.Int64))
-        return Matched(empty, 0, 0, ""), empty
-    every = [one.communications.with_columns(rank=pl.lit(rank, pl.Int32)) for rank, one in ranks.items()]
-    even = pl.when(~pl.col("is_uneven")).then("bytes")
-    return matched(ranks), pl.concat(every).filter(pl.col("collective") != "wait").with_columns(bytes=even)
+    return matched(ranks), rows_of(ranks).with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
 
 
 def _entries(job: Job) -> list[RankEntry]:

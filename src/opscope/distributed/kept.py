@@ -70,4 +70,4 @@ def _write(place: Path, content: bytes) -> None:
 
 def _of_file(summary: RankSummary, path: Path) -> bytes:
     """Pack a summary under the name that its file has now."""
-    return replace(summary, facts=replace(summary.facts, path=path_text(path))).to_bytes()
+    return summary.changed(replace(summary.facts, path=path_text(path))).to_bytes()

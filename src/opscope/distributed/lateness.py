@@ -105,29 +105,24 @@ class Late(Struct, frozen=True):
 
 def own_times(ranks: Mapping[int, RankSummary]) -> Own:
     """Return what some ranks do of their own; ranks without work on a device are left out."""
-    worked = {rank: one for rank, one in sorted(ranks.items()) if one.steps["compute_ns"].sum()}
-    tables = {rank: _with_own(one.steps) for rank, one in worked.items()}
-    common: list[tuple[int | None, int]] = []
-    if tables:
-        keys = [list(zip(table["step"].to_list(), table["cycle"].to_list(), strict=True)) for table in tables.values()]
-        shared = set(keys[0]).intersection(*map(set, keys[1:]))
-        common = [key for key in keys[0] if key in shared]
-    places = [
-        [place[key] for key in common]
-        for table in tables.values()
-        if (
-            place := {
-                key: row for row, key in enumerate(zip(table["step"].to_list(), table["cycle"].to_list(), strict=True))
-            }
-        )
-    ]
-    rows = np.array(places, np.int64).reshape(len(tables), len(common))
-    own, duration = (
-        np.array([table[name].to_numpy()[of] for table, of in zip(tables.values(), rows, strict=True)], np.int64)
-        for name in ("own_ns", "device_ns")
+    tables = {rank: one.steps for rank, one in sorted(ranks.items()) if one.steps["compute_ns"].sum()}
+    numbers = list(tables)
+    if not tables:
+        none = np.zeros((0, 0), np.int64)
+        return Own([], [], none, none, none)
+    of_rank = np.repeat(np.arange(len(tables)), [table.height for table in tables.values()])
+    every = _with_own(pl.concat(tables.values()).with_columns(place=pl.Series(of_rank)))
+    common = every.filter(pl.len().over("step", "cycle") == len(tables)).sort("place", "row")
+    shape = len(tables), common.height // len(tables)
+    first = common.head(shape[1])
+    # In the order of the first rank, whichever order others have.
+    order = first.select("step", "cycle", order=pl.int_range(pl.len()))
+    common = common.join(order, on=["step", "cycle"], how="left", nulls_equal=True).sort("place", "order")
+    rows, own, duration = (
+        common[name].to_numpy().astype(np.int64).reshape(shape) for name in ("row", "own_ns", "device_ns")
     )
-    shape = len(tables), len(common)
-    return Own(list(tables), common, rows, own.reshape(shape), duration.reshape(shape))
+    steps = list(zip(first["step"].to_list(), first["cycle"].to_list(), strict=True))
+    return Own(numbers, steps, rows, own, duration)
 
 
 def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
@@ -138,7 +133,7 @@ def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
     device = pl.col("device_ns") - waits - of_profiler
     host = pl.col("host_ns") - pl.col("host_waits_ns") - of_profiler
     return steps.with_columns(
-        own_ns=pl.max_horizontal(device, host), cycle=pl.int_range(pl.len()).over("step").cast(pl.Int32)
+        own_ns=pl.max_horizontal(device, host), cycle=pl.int_range(pl.len()).over("place", "step").cast(pl.Int32)
     )
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import polars as pl
 from msgspec import Struct
 
@@ -31,60 +32,94 @@ class Matched(Struct, frozen=True):
     by: str
 
 
+def rows_of(ranks: Mapping[int, RankSummary]) -> pl.DataFrame:
+    """Return the collectives and messages of some ranks, with ``rank``, and the number of their ``step``.
+
+    ``cycle`` is how often that number has come before: profilers that record several times count their steps anew.
+    """
+    parts = [one.communications for one in ranks.values()]
+    numbers = np.array(list(ranks), np.int32)
+    steps = pl.concat([one.steps.select("step") for one in ranks.values()])
+    counts = [one.steps.height for one in ranks.values()]
+    steps = steps.with_columns(rank=pl.Series(np.repeat(numbers, counts)))
+    steps = steps.with_columns(cycle=pl.int_range(pl.len()).over("rank", "step").cast(pl.Int32))
+    # A row of a rank's steps is as many rows behind the first of that rank.
+    heights = [one.height for one in parts]
+    first = np.repeat(np.cumsum([0, *counts[:-1]]), heights)
+    rows = pl.concat(parts)
+    at = pl.Series(first + rows["row"].to_numpy())
+    rows = rows.with_columns(
+        rank=pl.Series(np.repeat(numbers, heights)), step=steps["step"].gather(at), cycle=steps["cycle"].gather(at)
+    )
+    return rows.filter(pl.col("collective") != "wait")
+
+
 def matched(ranks: Mapping[int, RankSummary]) -> Matched:
     """Match the collectives of some ranks, by their numbers."""
-    table = pl.concat([_of_rank(rank, summary) for rank, summary in ranks.items()])
+    table = _with_channels(rows_of(ranks))
     numbered = table.height > 0 and not table["sequence"].null_count()
     if numbered:
-        keys, unclear = ["group", "members", "channel", "sequence"], table.clear()
+        keys, unclear = ["group", "members", "channel", "sequence"], 0
     else:
         # Where ranks issued different numbers of them in a step, order tells nothing: one too few shifts all others.
         of_step = ["group", "members", "channel", "step", "cycle"]
-        counts = table.group_by(*of_step, "rank").agg(pl.len())
-        agree = counts.group_by(of_step).agg(agree=pl.col("len").n_unique() == 1)
-        table = table.join(agree, on=of_step, how="left", nulls_equal=True)
-        unclear = table.filter(~pl.col("agree"))
-        table = table.filter("agree").drop("agree")
+        of_rank = table.with_columns(of_step=_numbered(of_step)).with_columns(in_step=pl.len().over("of_step", "rank"))
+        agree = pl.col("in_step").min().over("of_step") == pl.col("in_step").max().over("of_step")
+        table = of_rank.filter(agree).drop("of_step", "in_step")
+        unclear = of_rank.height - table.height
         keys = [*of_step, "ordinal"]
-    table = table.with_columns(call=pl.struct(keys).rank("dense").cast(pl.Int64) - 1)
     # One rank may get as much from each, and another not.
-    table = table.with_columns(is_uneven=pl.col("is_uneven").any().over("call"))
-    table = table.with_columns(
-        bytes=pl.when(~pl.col("is_uneven")).then("bytes"), told=pl.when(~pl.col("is_uneven")).then("elements_in")
-    )
-    alike = pl.struct("operation", "type", "told").n_unique() == 1
+    table = table.with_columns(call=_numbered(keys)).with_columns(is_uneven=pl.col("is_uneven").any().over("call"))
+    table = table.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
     of_call = table.group_by("call").agg(
-        whole=(pl.len() == pl.col("expected").first()) & (pl.col("rank").n_unique() == pl.len()) & alike
+        whole=(pl.len() == pl.col("expected").first())
+        & (pl.col("rank").n_unique() == pl.len())
+        & _is_one("operation")
+        & _is_one("type")
+        & (pl.col("is_uneven").first() | _is_one("elements_in"))
     )
     whole = of_call.filter("whole")
     return Matched(
         calls=table.join(whole.select("call"), on="call", how="semi").sort("call", "rank"),
         partial=of_call.height - whole.height,
-        ambiguous=unclear.height,
+        ambiguous=unclear,
         by=BY_SEQUENCE if numbered else BY_ORDER,
     )
 
 
-def _of_rank(rank: int, summary: RankSummary) -> pl.DataFrame:
-    # Profilers that record several times count their steps anew.
-    steps = summary.steps.select("row", "step", cycle=pl.int_range(pl.len()).over("step").cast(pl.Int32))
-    rows = summary.communications.join(steps, on="row", how="left").filter(pl.col("collective") != "wait")
-    own = {text: _place(text, rank) for text in rows["members"].unique().to_list()}
-    places = pl.Series([own[text] for text in rows["members"].to_list()], dtype=pl.String)
-    sends = pl.col("collective") == "send"
+def _numbered(keys: list[str]) -> pl.Expr:
+    """Return a number for each combination of some columns."""
+    return pl.struct(keys).hash().rank("dense").cast(pl.Int64) - 1
+
+
+def _is_one(column: str) -> pl.Expr:
+    code = pl.col(column).to_physical() if column in ("operation", "type") else pl.col(column)
+    return code.min().eq_missing(code.max())
+
+
+def _with_channels(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add what a row is a part of: a collective of its group, or a message from one rank to another."""
     is_pair = pl.col("peer").is_not_null()
-    there, here = pl.col("peer"), pl.lit(places)
-    return rows.with_columns(
-        rank=pl.lit(rank, pl.Int32),
-        channel=pl.when(is_pair)
-        .then(
-            pl.when(sends)
-            .then(pl.concat_str(here, pl.lit(">"), there))
-            .otherwise(pl.concat_str(there, pl.lit(">"), here))
+    if rows["peer"].null_count() == rows.height:
+        channel, operation, expected = pl.lit(""), pl.lit("collective"), pl.col("size")
+    else:
+        pairs = rows.select("members", "rank").unique()
+        own = [_place(members, rank) for members, rank in pairs.rows()]
+        here = pl.col("own")
+        rows = rows.join(
+            pairs.with_columns(own=pl.Series(own, dtype=pl.String)),
+            on=["members", "rank"],
+            how="left",
+            nulls_equal=True,
         )
-        .otherwise(pl.lit("")),
-        operation=pl.when(is_pair).then(pl.lit("message")).otherwise("collective"),
-        expected=pl.when(is_pair).then(_ENDS).otherwise("size"),
+        there = pl.col("peer").cast(pl.String)
+        sends = pl.col("collective") == "send"
+        forth, back = pl.concat_str(here, pl.lit(">"), there), pl.concat_str(there, pl.lit(">"), here)
+        channel = pl.when(is_pair).then(pl.when(sends).then(forth).otherwise(back)).otherwise(pl.lit(""))
+        operation = pl.when(is_pair).then(pl.lit("message")).otherwise(pl.lit("collective"))
+        expected = pl.when(is_pair).then(_ENDS).otherwise("size")
+    return rows.with_columns(
+        channel=channel.cast(pl.Categorical), operation=operation.cast(pl.Categorical), expected=expected
     )
 
 

@@ -83,11 +83,13 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
     parts = busy_parts(trace, None if device is None else device.device)
     return RankSummary(
         facts=_facts(analysis, path, device, max(0, int(parts.communicates.sum()) - labelled)),
-        steps=_steps(analysis, device, base),
-        communications=communications,
-        work=_work(analysis, device, of_step),
-        gaps=_gaps(analysis, device, table),
-        waits=_waits(analysis, table),
+        tables={
+            "steps": _steps(analysis, device, base),
+            "communications": communications,
+            "work": _work(analysis, device, of_step),
+            "gaps": _gaps(analysis, device, table),
+            "waits": _waits(analysis, table),
+        },
     )
 
 

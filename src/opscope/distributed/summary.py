@@ -1,6 +1,7 @@
 """What is kept of one rank: so little that a job's ranks can be looked at together, however long their traces are."""
 
 import io
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -31,15 +32,15 @@ STEPS: Final[dict[str, type[pl.DataType]]] = {
 # One row per collective or message that ran on the device, in the order in which the host issued them.
 COMMUNICATIONS: Final[dict[str, type[pl.DataType]]] = {
     "row": pl.Int32,
-    "collective": pl.String,
-    "group": pl.String,
-    "description": pl.String,
-    "members": pl.String,
+    "collective": pl.Categorical,
+    "group": pl.Categorical,
+    "description": pl.Categorical,
+    "members": pl.Categorical,
     "size": pl.Int32,
     "sequence": pl.Int64,
     "ordinal": pl.Int32,
-    "peer": pl.String,
-    "type": pl.String,
+    "peer": pl.Categorical,
+    "type": pl.Categorical,
     "elements_in": pl.Int64,
     "elements_out": pl.Int64,
     "is_uneven": pl.Boolean,
@@ -96,25 +97,63 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     unlabelled: int = 0
 
 
-class RankSummary(Struct, frozen=True):
-    """What is kept of one rank: tables with the columns of this module; times are of the rank's own clock."""
+class RankSummary:
+    """What is kept of one rank: tables with the columns of this module; times are of the rank's own clock.
 
-    facts: RankFacts
-    steps: pl.DataFrame
-    communications: pl.DataFrame
-    work: pl.DataFrame
-    gaps: pl.DataFrame
-    waits: pl.DataFrame
+    A table is unpacked when it is first asked for: of most ranks only steps and communications are.
+
+    Attributes:
+        facts: what its trace says of itself.
+    """
+
+    def __init__(self, facts: RankFacts, tables: Mapping[str, pl.DataFrame | bytes]) -> None:
+        self.facts = facts
+        self._tables = dict(tables)
 
     @classmethod
     def empty(cls) -> "RankSummary":
         """Return a summary without anything; its tables have all columns."""
-        return cls(RankFacts(path=""), **{name: pl.DataFrame(schema=schema) for name, schema in TABLES.items()})
+        return cls(RankFacts(path=""), {name: pl.DataFrame(schema=schema) for name, schema in TABLES.items()})
+
+    def changed(self, facts: RankFacts | None = None, **tables: pl.DataFrame) -> "RankSummary":
+        """Return the summary with other facts, or some other tables."""
+        return RankSummary(facts or self.facts, {**self._tables, **tables})
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """One row per step."""
+        return self._table("steps")
+
+    @property
+    def communications(self) -> pl.DataFrame:
+        """One row per collective or message."""
+        return self._table("communications")
+
+    @property
+    def work(self) -> pl.DataFrame:
+        """One row per step and kind of work."""
+        return self._table("work")
+
+    @property
+    def gaps(self) -> pl.DataFrame:
+        """The longest gaps of the device."""
+        return self._table("gaps")
+
+    @property
+    def waits(self) -> pl.DataFrame:
+        """Where the host waited for the device."""
+        return self._table("waits")
+
+    def _table(self, name: str) -> pl.DataFrame:
+        found = self._tables[name]
+        if isinstance(found, bytes):
+            found = self._tables[name] = _unpacked(found, TABLES[name])
+        return found
 
     def to_bytes(self) -> bytes:
         """Return the summary as bytes, packed."""
-        tables = {name: _packed(getattr(self, name)) for name in TABLES}
-        return msgspec.msgpack.encode(_Kept(VERSION, self.facts, tables))
+        packed = {name: one if isinstance(one, bytes) else _packed(one) for name, one in self._tables.items()}
+        return msgspec.msgpack.encode(_Kept(VERSION, self.facts, packed))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "RankSummary":
@@ -125,12 +164,11 @@ class RankSummary(Struct, frozen=True):
         """
         try:
             kept = msgspec.msgpack.decode(content, type=_Kept)
-            if kept.version != VERSION:
-                raise BadInputError(f"a summary of version {kept.version}, and not {VERSION}")
-            tables = {name: _unpacked(kept.tables[name], schema) for name, schema in TABLES.items()}
-        except (msgspec.DecodeError, KeyError, OSError, pl.exceptions.PolarsError) as error:
+        except msgspec.DecodeError as error:
             raise BadInputError(f"no summary of a rank: {error}") from error
-        return cls(kept.facts, **tables)
+        if kept.version != VERSION or kept.tables.keys() != TABLES.keys():
+            raise BadInputError(f"a summary of version {kept.version}, and not {VERSION}")
+        return cls(kept.facts, kept.tables)
 
 
 class _Kept(Struct, frozen=True):
@@ -145,8 +183,11 @@ def _packed(table: pl.DataFrame) -> bytes:
     return target.getvalue()
 
 
-def _unpacked(content: bytes, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    table = pl.read_ipc(io.BytesIO(content))
-    if dict(table.schema) != schema:
-        raise KeyError("other columns")
+def _unpacked(content: bytes, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    try:
+        table = pl.read_ipc(io.BytesIO(content))
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise BadInputError(f"the summary of a rank is damaged: {error}") from error
+    if {name: one.base_type() for name, one in table.schema.items()} != schema:
+        raise BadInputError("the summary of a rank has other columns")
     return table
