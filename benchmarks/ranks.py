@@ -64,7 +64,7 @@ def tried(number: int, folder: Path) -> dict[str, Any]:
         "shape": name,
         "late": [(one.rank, str(one.cause), one.late_ns) for one in document.late],
     }
-    clocks = clocks_of(matched(ranks).calls)
+    clocks = clocks_of(matched(rows_of(ranks)).calls)
     if clocks is not None:
         true = np.array([offset + drift * (clocks.middle_ns - offset) for offset, drift in job.clocks()])[clocks.ranks]
         off = clocks.offset_ns - true

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.distributed.clocks import Clocks, clocks_of
-from opscope.distributed.match import Matched, matched
+from opscope.distributed.match import Matched, matched, rows_of
 from tests.distributed.recorded import made, recorded
 from tests.jobs import Job, Lateness, Shape
 
@@ -23,7 +23,7 @@ def errors(job: Job, clocks: Clocks) -> npt.NDArray[np.float64]:
 
 
 def of(job: Job, folder: Path) -> tuple[Matched, Clocks]:
-    found = matched(made(job, folder))
+    found = matched(rows_of(made(job, folder)))
     clocks = clocks_of(found.calls)
     assert clocks is not None
     return found, clocks
@@ -88,13 +88,13 @@ def test_whatever_the_clocks_are_their_median_error_is_as_large_as_said(
 
 
 def test_ranks_of_one_host_agree_to_microseconds_where_that_was_recorded() -> None:
-    clocks = clocks_of(matched(recorded("healthy_ddp")).calls)
+    clocks = clocks_of(matched(rows_of(recorded("healthy_ddp"))).calls)
     assert clocks is not None
     assert np.ptp(clocks.offset_ns) < 10_000
 
 
 def test_messages_tie_clocks_where_their_receivers_waited_for_them() -> None:
-    clocks = clocks_of(matched(recorded("pipeline_late_kernels")).calls)
+    clocks = clocks_of(matched(rows_of(recorded("pipeline_late_kernels"))).calls)
     assert clocks is not None
     # Both ranks ran on one host: what is left is how much later than its sender a receiver ends.
     assert np.ptp(clocks.offset_ns) < 20_000
@@ -110,7 +110,7 @@ def test_stages_of_a_pipeline_are_tied_by_their_messages_alone(tmp_path: Path) -
 
 
 def test_ranks_that_share_nothing_have_no_common_clock(tmp_path: Path) -> None:
-    found = matched(made(Job(Shape(6, tensor=2), per_host=1), tmp_path))
+    found = matched(rows_of(made(Job(Shape(6, tensor=2), per_host=1), tmp_path)))
     apart = found.calls.filter(pl.col("description") == "tensor_parallel")
     clocks = clocks_of(apart)
     assert clocks is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.distributed.match import BY_ORDER, BY_SEQUENCE, matched, members_of
+from opscope.distributed.match import BY_ORDER, BY_SEQUENCE, matched, members_of, rows_of
 from opscope.distributed.one_rank import summarise
 from opscope.distributed.summary import RankSummary
 from tests.distributed.recorded import made, recorded, said_of
@@ -18,7 +18,7 @@ from tests.kineto import KinetoTrace
 def test_all_are_matched_and_end_together(tmp_path: Path, shape: Shape, sequence: bool) -> None:
     job = Job(shape, offset_ns=0, drift_ppm=0.0, noise_ns=500, bias_ns=0, sequence=sequence and shape.stages == 1)
     ranks = made(job, tmp_path)
-    found = matched(ranks)
+    found = matched(rows_of(ranks))
     assert found.by == (BY_SEQUENCE if job.sequence else BY_ORDER)
     assert found.calls.height == sum(one.communications.height for one in ranks.values())
     assert (found.partial, found.ambiguous) == (0, 0)
@@ -31,7 +31,7 @@ def test_a_lost_kernel_costs_its_step_and_shifts_no_other(tmp_path: Path) -> Non
     ranks = made(Job(Shape(4), offset_ns=0, drift_ppm=0.0, bias_ns=0), tmp_path)
     whole = ranks[1].communications
     lost = ranks[1].changed(communications=without(whole, 1))
-    found = matched({**ranks, 1: lost})
+    found = matched(rows_of({**ranks, 1: lost}))
     # Three collectives a step; the second of the first step is lost, and numbers there no longer tell which.
     assert found.ambiguous == 3 * 4 - 1
     assert found.calls["call"].n_unique() == 3 * 3
@@ -48,7 +48,7 @@ def without(communications: pl.DataFrame, row: int) -> pl.DataFrame:
 
 def test_numbers_of_collectives_survive_a_lost_kernel(tmp_path: Path) -> None:
     ranks = made(Job(Shape(4), sequence=True, lose=0.1, seed=3), tmp_path)
-    found = matched(ranks)
+    found = matched(rows_of(ranks))
     calls = sum(one.communications.height for one in ranks.values())
     assert calls < 4 * 12
     assert found.ambiguous == 0
@@ -62,14 +62,14 @@ def test_groups_of_the_same_name_with_other_ranks_are_apart(tmp_path: Path) -> N
         rank: one.changed(communications=one.communications.with_columns(group=pl.lit("0").cast(pl.Categorical)))
         for rank, one in ranks.items()
     }
-    groups = matched(same).calls.group_by("call").agg(pl.col("rank").sort(), pl.col("size").first())
+    groups = matched(rows_of(same)).calls.group_by("call").agg(pl.col("rank").sort(), pl.col("size").first())
     assert set(groups["rank"].list.len()) == {2, 4}
     assert (groups["rank"].list.len() == groups["size"]).all()
 
 
 def test_recorded_collectives_of_two_ranks_are_matched() -> None:
     ranks = recorded("late_backward_host")
-    found = matched(ranks)
+    found = matched(rows_of(ranks))
     assert (found.calls.height, found.partial, found.ambiguous) == (30, 0, 0)
     # Three buckets of 8 MiB and the rest; NCCL's kernels of both ranks end within 100 us on one host.
     ends = found.calls.group_by("call").agg(spread=pl.col("end_ns").max() - pl.col("end_ns").min())
@@ -77,7 +77,7 @@ def test_recorded_collectives_of_two_ranks_are_matched() -> None:
 
 
 def test_tokens_that_are_divided_unevenly_are_no_mismatch() -> None:
-    found = matched(recorded("experts_uneven"))
+    found = matched(rows_of(recorded("experts_uneven")))
     assert found.partial == 0
     uneven = found.calls.filter(pl.col("collective") == "all_to_allv")
     assert uneven["is_uneven"].all()
@@ -117,7 +117,7 @@ def test_kernels_that_say_nothing_are_known_by_the_call_that_launched_them(tmp_p
         return summarise(trace.write(tmp_path / f"rank{number}.json"))
 
     ranks = {number: rank(number) for number in (0, 1)}
-    assert matched(ranks).calls.select("rank", "collective", "bytes").rows() == [
+    assert matched(rows_of(ranks)).calls.select("rank", "collective", "bytes").rows() == [
         (0, "allreduce", None),
         (1, "allreduce", None),
     ]

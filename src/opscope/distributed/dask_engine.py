@@ -48,9 +48,14 @@ class DaskCluster:
 
 
 def _outcome(future: Any) -> Any:
+    from distributed import wait
+
+    # A result that was lost with its worker is made again; until then the future is neither done nor failed.
+    while future.status in ("lost", "pending"):
+        wait(future)
     if future.status == "finished":
         return future.result()
     if future.status != "error":
-        raise EnvironmentLacksError("the Dask scheduler is gone")
+        raise EnvironmentLacksError(f"the Dask scheduler is gone: a task is {future.status}")
     error = future.exception()
     return Lost(f"{type(error).__name__}: {error}"[:LONGEST_REASON])

@@ -8,7 +8,7 @@ import polars as pl
 from opscope.distributed.clocks import clocks_of
 from opscope.distributed.job import Job
 from opscope.distributed.lateness import own_times
-from opscope.distributed.match import matched
+from opscope.distributed.match import matched, rows_of
 from opscope.distributed.summary import COMMUNICATIONS, STEPS, WORK, RankSummary
 
 
@@ -41,7 +41,7 @@ def communications_of(job: Job) -> pl.DataFrame:
     every = every.join(steps, on=["rank", "row"], how="left")
     if not job.ranks:
         return every.with_columns(call=pl.lit(None, pl.Int64), begin_ns="start_ns", finish_ns="end_ns").drop("row")
-    found = matched(job.ranks)
+    found = matched(rows_of(job.ranks))
     keys = ["rank", "row", "group", "members", "collective", "ordinal", "peer", "start_ns"]
     every = every.join(found.calls.select(*keys, "call"), on=keys, how="left", nulls_equal=True)
     clocks = clocks_of(found.calls)

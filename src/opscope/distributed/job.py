@@ -119,7 +119,8 @@ def document_of(job: Job) -> RanksDocument:
 
 
 def _matched(ranks: Mapping[int, RankSummary]) -> tuple[Matched, pl.DataFrame]:
-    return matched(ranks), rows_of(ranks).with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
+    rows = rows_of(ranks)
+    return matched(rows), rows.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
 
 
 def _entries(job: Job) -> list[RankEntry]:

@@ -54,9 +54,13 @@ def rows_of(ranks: Mapping[int, RankSummary]) -> pl.DataFrame:
     return rows.filter(pl.col("collective") != "wait")
 
 
-def matched(ranks: Mapping[int, RankSummary]) -> Matched:
-    """Match the collectives of some ranks, by their numbers."""
-    table = _with_channels(rows_of(ranks))
+def matched(rows: pl.DataFrame) -> Matched:
+    """Match the collectives of some ranks.
+
+    Args:
+        rows: what `rows_of` returns of them.
+    """
+    table = _with_channels(rows)
     numbered = table.height > 0 and not table["sequence"].null_count()
     if numbered:
         keys, unclear = ["group", "members", "channel", "sequence"], 0
