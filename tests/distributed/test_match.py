@@ -122,3 +122,39 @@ def test_kernels_that_say_nothing_are_known_by_the_call_that_launched_them(tmp_p
         (1, "allreduce", None),
     ]
     assert [one.facts.unlabelled for one in ranks.values()] == [1, 1]
+
+
+def unlabelled(folder: Path, rank: int, offset: int) -> RankSummary:
+    """Return the summary of a trace of an old PyTorch, which says nothing of collectives but the kernels' names."""
+    trace = KinetoTrace(distributedInfo={"rank": rank, "world_size": 2})
+    for step in range(3):
+        begin = 1_000_000 * step
+        trace.step(step, begin, 900_000)
+        trace.launched_kernel("busy", (begin + 1_000, 5_000), (begin + 10_000, 200_000))
+        for place in range(2):
+            at = begin + 300_000 + 100_000 * place
+            start = at - (20_000 if rank == 0 else 0) - (offset if place else 0)
+            trace.launched_kernel(
+                "ncclKernel_AllReduce_RING_LL_Sum_float", (begin + 8_000 + 10_000 * place, 5_000),
+                (start, at + 50_000 - start - (offset if place else 0)), stream=9,
+            )  # fmt: skip
+    return summarise(trace.write(folder / f"rank{rank}.json"))
+
+
+def test_collectives_that_only_have_a_name_are_matched_where_all_ranks_end_them_together(tmp_path: Path) -> None:
+    document = said_of({rank: unlabelled(tmp_path, rank, 0) for rank in (0, 1)})
+    (one,) = document.collectives
+    assert (one.collective, one.calls, one.whole, one.transfer_ns, one.worst_wait_ns) == (
+        "allreduce",
+        6,
+        6,
+        50_000,
+        20_000,
+    )
+    assert len(document.clocks) == 2
+
+
+def test_collectives_that_only_have_a_name_are_not_matched_where_their_ends_differ(tmp_path: Path) -> None:
+    document = said_of({0: unlabelled(tmp_path, 0, 0), 1: unlabelled(tmp_path, 1, 350_000)})
+    assert [one.whole for one in document.collectives] == [0]
+    assert document.clocks == []

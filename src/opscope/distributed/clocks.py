@@ -100,6 +100,23 @@ def clocks_of(calls: pl.DataFrame) -> Clocks | None:
     return fit.solved(ranks.astype(np.int64), by_messages, np.setdiff1d(every, kept).astype(np.int64))
 
 
+def contradicted(calls: pl.DataFrame, clocks: Clocks) -> float:
+    """Return the share of collectives that somebody leaves before the last has entered, by some clocks.
+
+    Args:
+        calls: `Matched.calls`.
+        clocks: the ranks' clocks.
+    """
+    told = calls.filter(pl.col("collective").is_in(TOGETHER) & pl.col("rank").is_in(clocks.ranks.tolist()))
+    if not told.height:
+        return 0.0
+    rank = told["rank"].to_numpy()
+    times = {name: clocks.true(rank, told[name].to_numpy()) for name in ("start_ns", "end_ns")}
+    ends = told.select("call", **{name: pl.Series(values) for name, values in times.items()}).group_by("call")
+    early = ends.agg(early=pl.col("end_ns").min() < pl.col("start_ns").max())["early"]
+    return int(early.sum()) / len(early)
+
+
 def _some(calls: pl.DataFrame) -> pl.DataFrame:
     """Return some collectives of each group, spread over the recording: more of them hardly make clocks better."""
     if not calls.height:

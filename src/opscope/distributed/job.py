@@ -11,7 +11,7 @@ from msgspec import Struct
 from opscope.base.files import path_text
 from opscope.base.units import format_ns
 from opscope.distributed.causes import why_late
-from opscope.distributed.clocks import Clocks, clocks_of
+from opscope.distributed.clocks import Clocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.kept import kept_summary
@@ -32,6 +32,7 @@ from opscope.documents.ranks import (
 # Under a profiler hosts that do the same differ: on two H100 of one machine by 9 to 16 % of a step that had nothing
 # built in. A rank is not called late for so little where only its host's time says so.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
+_MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
 _LEAST_OF_HOST: Final = 0.2
 _MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
 
@@ -98,6 +99,13 @@ def document_of(job: Job) -> RanksDocument:
     """Return what is said of a job."""
     found, every = _matched(job.ranks)
     clocks = clocks_of(found.calls)
+    if (
+        clocks is not None
+        and every["group"].null_count() == every.height
+        and contradicted(found.calls, clocks) > _MOST_CONTRADICTED
+    ):
+        # They say nothing of their groups, and ranks leave them before others enter: they are not of all ranks.
+        found, clocks = Matched(found.calls.clear(), every.height, found.ambiguous, found.by), None
     own = own_times(job.ranks)
     late = _late(job.ranks, own)
     return RanksDocument(

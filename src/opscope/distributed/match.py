@@ -60,7 +60,8 @@ def matched(rows: pl.DataFrame) -> Matched:
     Args:
         rows: what `rows_of` returns of them.
     """
-    table = _with_channels(rows)
+    # Collectives that say nothing of their group are taken to be of all ranks.
+    table = _with_channels(rows).with_columns(pl.col("expected").fill_null(rows["rank"].n_unique()))
     numbered = table.height > 0 and not table["sequence"].null_count()
     if numbered:
         keys, unclear = ["group", "members", "channel", "sequence"], 0

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +29,22 @@ from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
 from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
 from opscope.documents.bound import IdleCause
+from opscope.knowledge.collectives import Collective, collective_of
 from opscope.readers import read
 from opscope.readers.metadata import HOST_NAME
+from opscope.readers.table_rows import shaped
 from opscope.trace.model import Trace
 
 _RANK_IN_NAME: Final = lazy_pattern(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
+# PyTorch's names of what kernels' names say; of messages these do not say between which ranks they go.
+_OF_KIND: Final[Mapping[Collective | None, str]] = {
+    Collective.ALL_REDUCE: "allreduce",
+    Collective.ALL_GATHER: "all_gather",
+    Collective.REDUCE_SCATTER: "reduce_scatter",
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE: "reduce",
+}
 _PAIRS: Final = ("send", "recv")
 
 
@@ -79,7 +90,7 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
         of_step = np.zeros(trace.activities.height, np.int64)
     base = _base_ns(trace)
     communications = _communications(analysis, of_step, base)
-    labelled = _told_of_kernels(trace).height
+    labelled = _told_of_kernels(trace).height if trace.communications.height else 0
     parts = busy_parts(trace, None if device is None else device.device)
     return RankSummary(
         facts=_facts(analysis, path, device, max(0, int(parts.communicates.sum()) - labelled)),
@@ -216,7 +227,9 @@ def _communications(analysis: _Analysis, of_step: Ints, base: int) -> pl.DataFra
     )
     told = _told_of_kernels(trace)
     found = told.join(kernels, on=["correlation", "start_ns"], how="inner").filter(pl.col("row") >= 0)
-    call = pl.when(pl.col("external_id") > 0).then("external_id").otherwise(-pl.col("correlation"))
+    of_call = pl.when(pl.col("external_id") > 0).then("external_id").otherwise(-pl.col("correlation"))
+    # What only has a name is one call a kernel: all kernels of a replayed graph have one number.
+    call = of_call if trace.communications.height else pl.int_range(pl.len(), dtype=pl.Int64)
     place = pl.when(pl.col("collective") == "send").then("destination").otherwise("source")
     # A call that is cut into several kernels is one.
     calls = (
@@ -260,7 +273,12 @@ def _communications(analysis: _Analysis, of_step: Ints, base: int) -> pl.DataFra
 
 
 def _told_of_kernels(trace: Trace) -> pl.DataFrame:
-    """Return what is said of each kernel's collective: on the kernel, or on the call that it shares an id with."""
+    """Return what is said of each kernel's collective: on the kernel, or on the call that it shares an id with.
+
+    Where nothing is said of any, as by PyTorch before 2.2, it is what the kernels' names say: the operation alone.
+    """
+    if not trace.communications.height:
+        return _named_collectives(trace)
     every = trace.communications.with_columns(pl.col(pl.Categorical).cast(pl.String))
     on_kernels = every.filter(pl.col("correlation").is_not_null())
     calls = every.filter(pl.col("correlation").is_null() & (pl.col("external_id") > 0))
@@ -273,6 +291,18 @@ def _told_of_kernels(trace: Trace) -> pl.DataFrame:
     about = calls.drop("correlation", "start_ns", "duration_ns").unique("external_id", keep="first")
     through_calls = others.join(about, on="external_id", how="inner").select(every.columns)
     return pl.concat([on_kernels, through_calls])
+
+
+def _named_collectives(trace: Trace) -> pl.DataFrame:
+    kernels = trace.activities.filter(pl.Series(communication_mask(trace.activities)))
+    names = kernels["name"].cast(pl.String)
+    operations = {name: _OF_KIND.get(collective_of(name)) for name in names.unique().to_list()}
+    told = kernels.select("correlation", "external_id", "start_ns", "duration_ns").with_columns(
+        collective=pl.Series([operations[name] for name in names.to_list()], dtype=pl.String)
+    )
+    return shaped("communications", told.filter(pl.col("collective").is_not_null())).with_columns(
+        pl.col(pl.Categorical).cast(pl.String)
+    )
 
 
 def _differ(splits: str) -> pl.Expr:
