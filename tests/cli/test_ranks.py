@@ -46,12 +46,12 @@ def test_the_summary_says_what_was_read_and_who_is_late(job: Path) -> None:
     assert "aten::sort" in done.stdout
 
 
-@pytest.mark.parametrize("by", ["late", "rank", "step", "group", "collective"])
+@pytest.mark.parametrize("by", ["late", "heat", "rank", "step", "group", "collective"])
 def test_each_table_is_there_for_people_and_as_csv(job: Path, by: str) -> None:
     shown, values = (opscope("ranks", str(job), "--by", by, "--format", kind) for kind in ("table", "csv"))
     assert shown.returncode == values.returncode == 0
-    rows = {"late": 1, "rank": 4, "step": 4, "group": 1, "collective": 1}[by]
-    assert len(values.stdout.splitlines()) == 1 + rows
+    rows = {"late": 1, "heat": 4, "rank": 4, "step": 4, "group": 1, "collective": 1}[by]
+    assert len(values.stdout.splitlines()) == 1 + (16 if by == "heat" else rows)
     assert len([line for line in shown.stdout.splitlines() if line.strip()]) == 2 + rows
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,25 @@ def test_a_cpu_only_run_and_an_empty_trace_open(browser: Any, made: Callable[...
             for view in TRACE_VIEWS:
                 page.show(view)
             assert_clean(page)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (700, "dark")])
+def test_the_ranks_of_a_job_open(
+    browser: Any, made: Callable[..., Path], tmp_path: Path, width: int, scheme: str
+) -> None:
+    shutil.copytree(DATA / "ranks" / "late_backward_kernels", tmp_path / "job")
+    (tmp_path / "job" / "<i>notes.json").write_text("{}")
+    printed = opscope("ranks", str(tmp_path / "job"), "--format", "json").stdout
+    (tmp_path / "job.json").write_text(printed)
+    document = json.loads(printed)
+    with opened(browser, made(tmp_path / "job.json"), width=width, scheme=scheme) as page:
+        page.show("ranks")
+        shown = page.page.inner_text("main")
+        assert document["findings"][0]["sentence"] in shown
+        assert "<i>notes.json" in shown
+        assert page.evaluate("document.querySelectorAll('table.heat td').length") == 2 * len(document["steps"])
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert_clean(page)
 
 
 def test_benchmarks_and_differences_open(browser: Any, made: Callable[..., Path]) -> None:

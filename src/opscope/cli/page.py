@@ -11,7 +11,7 @@ import click
 from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output, write_output
 from opscope.cli.options import StepRange, output_option, overwrite_option
-from opscope.cli.reading import gpu_option, input_option, read_advice, read_bench, traces_of
+from opscope.cli.reading import gpu_option, input_option, read_advice, read_bench, read_ranks, traces_of
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
@@ -20,6 +20,7 @@ from opscope.runs.inputs import files_of, measured_of
 
 _BENCH: Final = b'"opscope.bench/1"'
 _ADVICE: Final = b'"opscope.advise/1"'
+_RANKS: Final = b'"opscope.ranks/1"'
 _BEGINNING: Final = 4096  # bytes in which a document says what it is
 
 
@@ -50,18 +51,20 @@ def command(
 
     INPUT is a trace of torch.profiler, a run directory of opscope profile (then also with the sweep), a recording of
     opscope exec, a directory that opscope convert made, a benchmark that opscope bench --save wrote, or what opscope
-    advise --format json printed; or several of these. The page is one file that loads nothing: it can be sent, kept,
-    and opened offline.
+    advise or opscope ranks printed with --format json; or several of these. The page is one file that loads nothing: it
+    can be sent, kept, and opened offline.
     """
     tune_for_one_analysis()
     benches = [path for path in inputs if _is_document(path, _BENCH)]
     advised = [path for path in inputs if _is_document(path, _ADVICE)]
-    others = [path for path in inputs if path not in benches and path not in advised]
+    of_jobs = [path for path in inputs if _is_document(path, _RANKS)]
+    others = [path for path in inputs if path not in {*benches, *advised, *of_jobs}]
     target = output or _default(inputs[0])
     refuse_output(target, inputs, overwrite=overwrite)
     if opened and target == STANDARD_OUTPUT:
         raise UsageError("--open opens a file: name one with -o")
     benchmarks, advice = [read_bench(path) for path in benches], [read_advice(path) for path in advised]
+    jobs = [read_ranks(path) for path in of_jobs]
     # How many traces there are decides how much of each the page can show, so they are counted before any is read.
     count, unreadable, libraries_imported = sum(1 for _ in files_of(others)), list[str](), Event()
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
@@ -79,7 +82,7 @@ def command(
             raw = capture.record.traces[capture.cycle].file
             parts.add(measured, functions, raw, capture.directory, capture.cycle)
         doubted.append(Doubted.of(str(file), measured.trust))
-    page = page_html(parts.page(title, benchmarks, advice))
+    page = page_html(parts.page(title, benchmarks, advice, jobs))
     write_output(target, page)
     if target != STANDARD_OUTPUT:
         say(f"{target}: {len(page):,} bytes")

@@ -17,7 +17,7 @@ from opscope.cli.startup import tune_for_one_analysis
 if TYPE_CHECKING:
     from opscope.distributed.engines import Engine
 
-_BY: Final = ("late", "rank", "step", "group", "collective")
+_BY: Final = ("late", "heat", "rank", "step", "group", "collective")
 _SHARD: Final = re.compile(r"(\d+)/(\d+)")
 
 
@@ -37,8 +37,8 @@ class _Shard(click.ParamType[tuple[int, int]]):
 @click.option(
     "--by",
     type=click.Choice(_BY),
-    help="Print one table instead of the summary: late ranks, all ranks with their clocks, steps, process groups, or "
-    "collectives.",
+    help="Print one table instead of the summary: late ranks, how late each rank is in each step, all ranks with "
+    "their clocks, steps, process groups, or collectives.",
 )
 @click.option(
     "--jobs", type=click.IntRange(min=1), metavar="N", help="How many processes read traces.  [default: one per core]"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opscope.analysis.part import Part
     from opscope.documents.advise import AdviseDocument
     from opscope.documents.bench import BenchDocument
+    from opscope.documents.ranks import RanksDocument
     from opscope.knowledge.devices import Device
     from opscope.trace.model import Trace
 
@@ -186,6 +187,28 @@ def _read(
             yield file, trace
     if not found:
         raise BadInputError("none of the files is a trace")
+
+
+def read_ranks(path: Path) -> "RanksDocument":
+    """Read what ``opscope ranks --format json`` printed.
+
+    Raises:
+        BadInputError: it is something else.
+    """
+    import msgspec
+
+    from opscope.documents.ranks import RanksDocument
+
+    try:
+        document = msgspec.json.decode(regular(path).read_bytes(), type=RanksDocument)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInputError(f"{path} is not what opscope ranks --format json prints: {error}") from error
+    heat = document.heat
+    if heat is not None and (
+        len(heat.ranks) != len(heat.late_ns) or any(len(row) != len(heat.steps) for row in heat.late_ns)
+    ):
+        raise BadInputError(f"{path} is not what opscope ranks --format json prints: its heat map has gaps")
+    return document
 
 
 def read_advice(path: Path) -> "AdviseDocument":

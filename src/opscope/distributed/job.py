@@ -19,6 +19,7 @@ from opscope.distributed.lateness import Late, Own, late_ranks, own_times
 from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
+    HeatMap,
     JobFinding,
     JobStep,
     LateCause,
@@ -32,6 +33,7 @@ from opscope.documents.ranks import (
 # Under a profiler hosts that do the same differ: on two H100 of one machine by 9 to 16 % of a step that had nothing
 # built in. A rank is not called late for so little where only its host's time says so.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
+_MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
 _MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
 _LEAST_OF_HOST: Final = 0.2
 _MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
@@ -117,6 +119,7 @@ def document_of(job: Job) -> RanksDocument:
         clocks=[] if clocks is None else _clocks(clocks),
         clock_note=_clock_note(clocks),
         late=late,
+        heat=_heat(own),
         groups=groups_of(every, job.ranks),
         collectives=collectives_of(found, every, clocks),
         matched_by=found.by,
@@ -166,6 +169,23 @@ def _steps(ranks: Mapping[int, RankSummary], own: Own) -> list[JobStep]:
         JobStep(number, len(own.ranks), int(took), own.ranks[rank], int(by), int(alone))
         for (number, _), took, rank, by, alone in zip(own.steps, duration, last, late, exposed, strict=True)
     ]
+
+
+def _heat(own: Own) -> HeatMap | None:
+    if len(own.ranks) < 2 or not own.steps:
+        return None
+    late = own.late_ns
+    most = np.argsort(-late.max(axis=1), kind="stable")[:_MOST_ROWS]
+    places = np.sort(most)
+    # Neighbouring steps share a column where there are more than can be shown.
+    columns = min(len(own.steps), _MOST_COLUMNS)
+    first = np.linspace(0, len(own.steps), columns, endpoint=False).astype(np.int64)
+    last = np.append(first[1:], len(own.steps)) - 1
+    return HeatMap(
+        ranks=[own.ranks[place] for place in places],
+        steps=[(own.steps[low][0], own.steps[high][0]) for low, high in zip(first, last, strict=True)],
+        late_ns=np.maximum.reduceat(late[places], first, axis=1).tolist(),
+    )
 
 
 def _clocks(clocks: Clocks) -> list[RankClock]:

@@ -12,6 +12,7 @@ from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.difference import DiffDocument
+from opscope.documents.ranks import RanksDocument
 from opscope.documents.trace import TraceDocument
 
 
@@ -287,6 +288,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         benchmarks: saved by ``opscope bench``; only the first results of long ones.
         benchmark_results_left_out: per benchmark, the number of results left out.
         advice: what ``opscope advise`` tried.
+        jobs: what ``opscope ranks`` says of distributed jobs.
         difference: of two runs; null without.
     """
 
@@ -299,4 +301,5 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     benchmarks: tuple[BenchDocument, ...] = ()
     benchmark_results_left_out: tuple[int, ...] = ()
     advice: tuple[AdviseDocument, ...] = ()
+    jobs: tuple[RanksDocument, ...] = ()
     difference: DiffDocument | None = None

@@ -159,6 +159,20 @@ class JobCollective(Struct, frozen=True):
     last_share: float | None
 
 
+class HeatMap(Struct, frozen=True):
+    """By how much ranks are late, step by step: of many, those that are late by most, and several steps as one.
+
+    Attributes:
+        ranks: the ranks, in order.
+        steps: per column its first and its last step.
+        late_ns: per rank and column the most in one of its steps; negative where the rank waits for others.
+    """
+
+    ranks: list[int]
+    steps: list[tuple[int | None, int | None]]
+    late_ns: list[list[int]]
+
+
 class JobFinding(Struct, frozen=True):
     """What could make the job's steps faster.
 
@@ -187,6 +201,7 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
         clocks: the ranks' clocks; empty where collectives do not tell.
         clock_note: what the clocks rest on, or why there are none.
         late: the ranks that others wait for, the dearest first; empty for a healthy job.
+        heat: by how much ranks are late in each step; null without steps or a second rank.
         groups: the process groups by their use.
         collectives: the collectives, those that take longest first.
         matched_by: how a collective's kernels of different ranks were found to belong together.
@@ -195,6 +210,7 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
         notes: what the figures lack, in sentences.
     """
 
+    schema: Literal["opscope.ranks/1"] = "opscope.ranks/1"
     world: int | None
     ranks: list[RankEntry]
     duplicates: list[str] = field(default_factory=list)
@@ -203,10 +219,10 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
     clocks: list[RankClock] = field(default_factory=list)
     clock_note: str = ""
     late: list[LateRank] = field(default_factory=list)
+    heat: HeatMap | None = None
     groups: list[RankGroup] = field(default_factory=list)
     collectives: list[JobCollective] = field(default_factory=list)
     matched_by: str = ""
     ambiguous: int = 0
     findings: list[JobFinding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    schema: Literal["opscope.ranks/1"] = "opscope.ranks/1"

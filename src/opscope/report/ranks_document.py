@@ -184,9 +184,32 @@ def step_table(rows: Sequence[JobStep]) -> Table:
     )
 
 
+_HEATS: Final = "·▁▂▃▄▅▆▇█"
+
+
+def heat_table(document: RanksDocument) -> Table:
+    """Build the heat map: a row for each rank, a character for each step or some of them, full where it is latest."""
+    heat = document.heat
+    if heat is None:
+        return Table(columns=("Rank", "Late by at most", "Steps"), rows=())
+    most = max(max(row) for row in heat.late_ns) or 1
+    rows = [
+        (str(rank), format_ns(max(*row, 0)), "".join(_shade(one / most) for one in row))
+        for rank, row in zip(heat.ranks, heat.late_ns, strict=True)
+    ]
+    first, last = heat.steps[0][0], heat.steps[-1][1]
+    span = "Steps" if first is None else f"Steps {first} to {last}"
+    return Table(columns=("Rank", "Late by at most", span), rows=tuple(rows), numeric=frozenset({0, 1}))
+
+
+def _shade(share: float) -> str:
+    return _HEATS[max(0, min(len(_HEATS) - 1, round(share * (len(_HEATS) - 1))))]
+
+
 # By what --by names: the table for people, and the rows and fields of CSV.
 TABLES: Final[Mapping[str, Callable[[RanksDocument], Table]]] = {
     "late": lambda document: late_table(document.late),
+    "heat": heat_table,
     "rank": rank_table,
     "step": lambda document: step_table(document.steps),
     "group": lambda document: group_table(document.groups),
@@ -203,5 +226,22 @@ _ROWS: Final[Mapping[str, tuple[Callable[[RanksDocument], Sequence[object]], tup
 
 def ranks_values(document: RanksDocument, by: str) -> Table:
     """Build the table of CSV, with bare figures."""
+    if by == "heat":
+        return _heat_values(document)
     rows, fields = _ROWS[by]
     return Table(columns=fields, rows=tuple(field_values(one, fields) for one in rows(document)))
+
+
+def _heat_values(document: RanksDocument) -> Table:
+    heat = document.heat
+    fields = ("rank", "first_step", "last_step", "late_ns")
+    if heat is None:
+        return Table(columns=fields, rows=())
+    return Table(
+        columns=fields,
+        rows=tuple(
+            (str(rank), "" if first is None else str(first), "" if last is None else str(last), str(late))
+            for rank, row in zip(heat.ranks, heat.late_ns, strict=True)
+            for (first, last), late in zip(heat.steps, row, strict=True)
+        ),
+    )

@@ -26,6 +26,7 @@ from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.page import PageDocument, PageTrace
+from opscope.documents.ranks import RanksDocument
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName
 from opscope.knowledge.kernels.index import SourceIndex
@@ -222,6 +223,7 @@ class PageParts:
         title: str | None = None,
         benchmarks: Sequence[BenchDocument] = (),
         advice: Sequence[AdviseDocument] = (),
+        jobs: Sequence[RanksDocument] = (),
     ) -> PageDocument:
         """Return the page of all added traces, with the comparisons of their runs.
 
@@ -229,6 +231,7 @@ class PageParts:
             title: None makes one from the runs, traces and benchmarks.
             benchmarks: to show on the page.
             advice: what was tried on steps.
+            jobs: what was said of the ranks of jobs.
 
         Raises:
             BadInputError: the manifest of a run cannot be read.
@@ -241,6 +244,7 @@ class PageParts:
         others = [
             *(f"benchmark of {one.created}" for one in benchmarks),
             *(f"advice on {one.target}" for one in advice),
+            *(f"job of {one.world or len(one.ranks)} ranks" for one in jobs),
         ]
         default = ", ".join([*names, *others])
         return new_page(
@@ -249,6 +253,7 @@ class PageParts:
             sweeps=sweeps,
             benchmarks=tuple(_first_results(one) for one in benchmarks),
             advice=tuple(advice),
+            jobs=tuple(jobs),
             benchmark_results_left_out=tuple(max(0, len(one.results) - _MOST_RESULTS) for one in benchmarks),
         )
 

@@ -11,6 +11,7 @@ const TRACE_VIEWS = [
 const PAGE_VIEWS = [
     ["diff", "Difference", diffView, (page) => page.difference !== null],
     ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)],
+    ["ranks", "Ranks", ranksView, (page) => page.jobs.length > 0],
     ["advice", "Advice", adviceView, (page) => page.advice.length > 0],
     ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0],
 ];

@@ -1,0 +1,149 @@
+// The ranks of a job together: who is late and why, how late in each step, one clock, what collectives cost.
+const HEAT = "209, 73, 91"; // of a late rank
+const orUnknown = (value) => (value === null ? "unknown" : `${value}`);
+
+function ranksView(page) {
+    return page.jobs.map((doc) =>
+        section(
+            `A job of ${doc.world === null ? "an unknown number of" : doc.world} ranks`,
+            facts([
+                ["ranks", statesOf(doc)],
+                ...Object.entries(doc.unread).map(([path, why]) => ["not read", [nameOf(path), `: ${why}`]]),
+                doc.duplicates.length && ["hold a rank again", doc.duplicates.join(", ")],
+                ["one clock", doc.clock_note],
+                doc.matched_by && ["collectives are matched by", doc.matched_by],
+            ]),
+            doc.findings.length
+                ? el(
+                      "ul",
+                      { class: "findings" },
+                      doc.findings.map((one) =>
+                          el("li", null, `${one.sentence}. Without that a step would take ${formatNs(one.saving_ns)} less.`),
+                      ),
+                  )
+                : note("No rank is late."),
+            doc.late.length ? lateOf(doc) : null,
+            doc.heat ? heatOf(doc.heat) : null,
+            doc.groups.length ? groupsOf(doc.groups) : null,
+            doc.collectives.length ? collectivesOf(doc.collectives) : null,
+            ranksOf(doc),
+            doc.notes.length ? [el("h3", null, "What these figures lack"), el("ul", null, doc.notes.map((one) => el("li", null, one)))] : null,
+        ),
+    );
+}
+
+function statesOf(doc) {
+    const count = (state) => doc.ranks.filter((one) => one.state === state).length;
+    return ["whole", "damaged", "missing"]
+        .filter(count)
+        .map((state) => `${formatCount(count(state))} ${state}`)
+        .join(", ");
+}
+
+const lateOf = (doc) => [
+    el("h3", null, "Late ranks"),
+    plainTable(
+        "late ranks",
+        [
+            { key: "rank", label: "Rank", value: (one) => one.rank, format: String },
+            { key: "cause", label: "Cause", text: true, value: (one) => one.cause },
+            { key: "late", label: "Late by", value: (one) => one.late_ns, format: formatNs },
+            { key: "step", label: "Of a step of", value: (one) => one.of_step_ns, format: formatNs },
+            { key: "steps", label: "In steps", value: (one) => one.steps.length, format: formatCount },
+            { key: "where", label: "Where", text: true, value: (one) => orUnknown(one.where), show: (one) => nameOf(orUnknown(one.where)) },
+            { key: "why", label: "Because", text: true, value: (one) => one.evidence.join("; ") },
+        ],
+        doc.late,
+    ),
+];
+
+// How late each rank is in each step: the darker, the later; empty where it waits for others.
+function heatOf(heat) {
+    const most = Math.max(1, ...heat.late_ns.map((row) => Math.max(...row)));
+    const span = ([first, last]) => (first === null ? "the recording" : first === last ? `step ${first}` : `steps ${first} to ${last}`);
+    return [
+        el("h3", null, "How late each rank is in each step"),
+        note(`The darkest is ${formatNs(most)}; a rank that waits for others is empty.`),
+        el(
+            "div",
+            { class: "scroll" },
+            el(
+                "table",
+                { class: "heat", "aria-label": "how late each rank is in each step" },
+                heat.ranks.map((rank, row) =>
+                    el(
+                        "tr",
+                        null,
+                        el("th", { scope: "row" }, `rank ${rank}`),
+                        heat.late_ns[row].map((late, column) => {
+                            const share = Math.max(0, late) / most;
+                            const about = `rank ${rank}, ${span(heat.steps[column])}: ${late > 0 ? `${formatNs(late)} late` : "waits"}`;
+                            return el("td", { title: about, style: { background: `rgba(${HEAT}, ${share.toFixed(3)})` } });
+                        }),
+                    ),
+                ),
+            ),
+        ),
+    ];
+}
+
+const groupsOf = (groups) => [
+    el("h3", null, "Process groups"),
+    plainTable(
+        "process groups",
+        [
+            { key: "group", label: "Group", text: true, value: (one) => one.description },
+            { key: "ranks", label: "Ranks", value: (one) => one.size, format: orUnknown },
+            { key: "groups", label: "Groups", value: (one) => one.groups, format: formatCount },
+            {
+                key: "calls",
+                label: "Calls",
+                text: true,
+                value: (one) => Object.entries(one.collectives).map(([name, count]) => `${formatCount(count)} ${name}`).join(", "),
+            },
+            { key: "busy", label: "In a step", value: (one) => one.busy_ns, format: formatNs },
+            { key: "exposed", label: "Of it exposed", value: (one) => one.exposed_ns, format: formatNs },
+        ],
+        groups,
+    ),
+];
+
+const rate = (value) => (value === null ? "-" : `${fixed(value / 1e9, 1)} GB/s`);
+
+function collectivesOf(collectives) {
+    const columns = [
+        { key: "collective", label: "Collective", text: true, value: (one) => one.collective, show: (one) => nameOf(one.collective) },
+        { key: "group", label: "Group", text: true, value: (one) => one.group },
+        { key: "bytes", label: "Size", value: (one) => one.bytes, format: (value) => (value === null ? "-" : formatBytes(value)) },
+        { key: "calls", label: "Calls", value: (one) => one.calls, format: formatCount },
+        { key: "transfer", label: "Transfer", value: (one) => one.transfer_ns, format: formatNs },
+        { key: "wait", label: "Wait", value: (one) => one.wait_ns, format: formatNs },
+        { key: "worst", label: "Worst wait", value: (one) => one.worst_wait_ns, format: formatNs },
+        { key: "bus", label: "Bus bandwidth", value: (one) => one.bus_bandwidth, format: rate },
+        { key: "last", label: "Last rank", value: (one) => one.last_rank, format: (value) => (value === null ? "-" : `${value}`) },
+    ];
+    const search = (one) => `${one.collective} ${one.group}`;
+    return [
+        el("h3", null, "Collectives"),
+        new DataTable({ name: "collectives", rows: collectives, sort: ["calls", true], search, columns }).element,
+    ];
+}
+
+function ranksOf(doc) {
+    const clocks = new Map(doc.clocks.map((one) => [one.rank, one]));
+    const late = new Map(doc.late.map((one) => [one.rank, one]));
+    const of = (read, from) => (one) => (from.has(one.rank) ? read(from.get(one.rank)) : null);
+    const columns = [
+        { key: "rank", label: "Rank", value: (one) => one.rank, format: String },
+        { key: "state", label: "State", text: true, value: (one) => one.state },
+        { key: "late", label: "Late by", value: of((one) => one.late_ns, late), format: (value) => (value === null ? "" : formatNs(value)) },
+        { key: "cause", label: "Cause", text: true, value: of((one) => one.cause, late), show: (one) => (late.has(one.rank) ? late.get(one.rank).cause : "") },
+        { key: "host", label: "Host", text: true, value: (one) => orUnknown(one.host) },
+        { key: "device", label: "Device", text: true, value: (one) => orUnknown(one.device) },
+        { key: "clock", label: "Clock ahead", value: of((one) => one.offset_ns, clocks), format: formatNs },
+        { key: "error", label: "Within", value: of((one) => one.error_ns, clocks), format: formatNs },
+        { key: "why", label: "What is wrong", text: true, value: (one) => one.reason || "" },
+    ];
+    const search = (one) => `${one.rank} ${one.state} ${one.host}`;
+    return [el("h3", null, "Ranks"), new DataTable({ name: "ranks", rows: doc.ranks, sort: ["rank", false], search, columns }).element];
+}
