@@ -4,7 +4,7 @@ import gzip
 import itertools
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from opscope.base.errors import UsageError
+from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output
 from opscope.base.files import output as output_file
 from opscope.cli.options import StepRange, output_option, overwrite_option
@@ -42,6 +42,12 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
     metavar="FIRST[..LAST]",
     help="Write only these steps, by the numbers that the profiler gave them.",
 )
+@click.option(
+    "--ranks",
+    is_flag=True,
+    help="INPUT is a folder with the traces of a job's ranks: write all of them on one clock, their last two common steps "
+    "unless --steps names some.",
+)
 @click.option("--max-size", type=Size(), help="Split into parts of at most this size before packing: 200MB.")
 @input_option
 @damage_option
@@ -50,6 +56,7 @@ def command(
     output: Path,
     overwrite: bool,
     steps: tuple[int, int] | None,
+    ranks: bool,
     max_size: int | None,
     max_input: int,
     allow_damaged: bool,
@@ -61,16 +68,17 @@ def command(
     are named OUT.part2.json and so on. Of a run of opscope exec, all processes are written, on one
     clock; what happens to unified memory is for viewers alone, opscope does not read it back.
     """
+    if output == STANDARD_OUTPUT and max_size is not None:
+        raise UsageError("--max-size makes several files, and standard output is one: name a file")
+    if ranks:
+        _export_ranks(input_path, output, steps, max_size, max_input, overwrite=overwrite)
+        return
     files = list(files_of([input_path]))
     if len(files) > 1 and not is_execution(input_path):
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
     file = files[0]
     refuse_output(output, [input_path, *(one.path for one in files)], overwrite=overwrite)
-    stale = _further_parts(output)
-    for further_part in stale.values():
-        refuse_output(further_part, [input_path, *(one.path for one in files)], overwrite=overwrite)
-    if output == STANDARD_OUTPUT and max_size is not None:
-        raise UsageError("--max-size makes several files, and standard output is one: name a file")
+    stale = _refused_parts(output, [input_path, *(one.path for one in files)], overwrite=overwrite)
     tune_for_one_analysis()
     # A run's record is of its whole trace; of other files the rest need not be read.
     part = part_of(steps, None) if len(files) == 1 and file.capture is None else None
@@ -93,7 +101,47 @@ def command(
     doubted = _doubted(file, trace, functions)
     if steps is not None and part is None:
         trace = select_steps(trace, *steps)
-    pieces = chrome_parts(trace, classifier_of(functions), max_size, doubted.failed)
+    _write_parts(chrome_parts(trace, classifier_of(functions), max_size, doubted.failed), output, stale)
+    end_with([doubted], allow_damaged=allow_damaged)
+
+
+def _export_ranks(
+    folder: Path, output: Path, steps: tuple[int, int] | None, max_size: int | None, max_input: int, *, overwrite: bool
+) -> None:
+    """Write some steps of all ranks of a job."""
+    tune_for_one_analysis()
+    from opscope.distributed.engines import Here
+    from opscope.distributed.inputs import files_of as traces_in
+    from opscope.distributed.job import read_job
+    from opscope.distributed.timeline import one_timeline
+    from opscope.export.chrome import chrome_parts
+    from opscope.knowledge.categories import classifier_of
+    from opscope.knowledge.native_functions import NativeFunctions
+
+    files = traces_in([str(folder)])
+    refuse_output(output, [folder, *files], overwrite=overwrite)
+    stale = _refused_parts(output, files, overwrite=overwrite)
+    job = read_job(files, Here())
+    if not job.ranks:
+        raise BadInputError(f"there is no rank among {len(files)} files: {'; '.join(job.unread.values())}")
+    trace, untied = one_timeline(job, steps, max_input)
+    if untied:
+        listed = ", ".join(map(str, untied))
+        say(f"shown by their own clocks, which no collective ties to those of the others: ranks {listed}")
+    _write_parts(chrome_parts(trace, classifier_of(NativeFunctions.shipped()), max_size, ()), output, stale)
+
+
+def _refused_parts(output: Path, inputs: Sequence[Path], *, overwrite: bool) -> dict[int, Path]:
+    """Return the further parts that are there, by number, unless they may not be replaced."""
+    stale = _further_parts(output)
+    for further_part in stale.values():
+        refuse_output(further_part, inputs, overwrite=overwrite)
+    return stale
+
+
+def _write_parts(pieces: "Iterable[Piece]", output: Path, stale: dict[int, Path]) -> None:
+    """Write the parts of an export, and remove those of an earlier one that it does not replace."""
+    number = 0
     for number, of_file in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
         events, size = _write(target, of_file)
@@ -102,7 +150,6 @@ def command(
     for earlier, left_over in stale.items():
         if earlier > number and _is_export(left_over):
             left_over.unlink()  # of an earlier export, of another trace
-    end_with([doubted], allow_damaged=allow_damaged)
 
 
 def _doubted(file: TraceFile, trace: "Trace", functions: "NativeFunctions") -> Doubted:

@@ -36,6 +36,7 @@ from opscope.readers.table_rows import shaped
 from opscope.trace.model import Trace
 
 _RANK_IN_NAME: Final = lazy_pattern(r"rank[-_.]?(\d+)", re.IGNORECASE)
+BASE_TIMES: Final = ("baseTimeNanoseconds", "baseTimeNanosecond")  # headers' keys of what times count from
 _MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
 # PyTorch's names of what kernels' names say; of messages these do not say between which ranks they go.
 _OF_KIND: Final[Mapping[Collective | None, str]] = {
@@ -88,7 +89,7 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
     of_step = step_of_activities(trace, analysis.links, table)
     if not table.height:
         of_step = np.zeros(trace.activities.height, np.int64)
-    base = _base_ns(trace)
+    base = base_of(trace)
     communications = _communications(analysis, of_step, base)
     labelled = _told_of_kernels(trace).height if trace.communications.height else 0
     parts = busy_parts(trace, None if device is None else device.device)
@@ -104,9 +105,9 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
     )
 
 
-def _base_ns(trace: Trace) -> int:
+def base_of(trace: Trace) -> int:
     """Return what is added to a trace's times to make them those of the host's clock; 0 where the file does not say."""
-    text = trace.source.metadata.get("baseTimeNanoseconds", "0")
+    text = next((trace.source.metadata[name] for name in BASE_TIMES if name in trace.source.metadata), "0")
     return int(text) if text.isdecimal() and len(text) < len(str(1 << 61)) else 0
 
 
