@@ -376,6 +376,18 @@ def test_what_rounding_alone_decides_is_no_error() -> None:
     assert judged(with_state(1.0015, 1.0), right, right, [], "other").right is False
 
 
+def test_an_update_that_is_missing_is_an_error_where_steps_update_different_elements() -> None:
+    def with_state(*values: float) -> Recording:
+        gradients = ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0])
+        steps = [Computed([np.array([1.0])], {"0.0.0": np.array(one)}) for one in gradients]
+        state = {"0.weight": np.array(values)}
+        return Recording(steps, {}, state, [2], updated={"0.weight": "0.0.0"}, moved={"0.weight": 0.1})
+
+    right = with_state(0.9, 0.9, 0.9, 0.9)
+    assert judged(right, right, right, [], "other").right
+    assert judged(with_state(1.0, 1.0, 1.0, 1.0), right, right, [], "other").right is False
+
+
 # The bias moves all results alike, which softmax takes out again: its gradient is rounding.
 SHIFTED = """
 import torch

@@ -14,6 +14,7 @@ from opscope.base.errors import BadInputError, UsageError
 from tests.command import WITHOUT_TORCH, opscope
 from tests.conftest import DATA
 from tests.jobs import Job, Lateness, Shape, write_job
+from tests.kineto import KinetoTrace
 
 MS = 1_000_000
 
@@ -163,5 +164,31 @@ def test_python_has_the_same_with_tables(job: Path) -> None:
     assert "rank 2" in repr(found)
     with pytest.raises(UsageError, match="no trace"):
         package.ranks(job / "nothing")
-    with pytest.raises(BadInputError, match="no rank"):
+    with pytest.raises(BadInputError, match="no file is a trace of a rank"):
         package.ranks(DATA / "traces" / "square_variants.json.gz")
+
+
+def test_a_damaged_summary_is_made_again_and_one_under_a_group_mask_is_believed(job: Path, tmp_path: Path) -> None:
+    folder = copied(job, tmp_path / "job")
+    before = os.umask(0o002)
+    try:
+        expected = package.ranks(folder).document
+    finally:
+        os.umask(before)
+    kept = sorted((folder / ".opscope").iterdir())
+    assert {path.stat().st_mode & 0o777 for path in kept} == {0o644}
+    for path in kept:  # a byte of a table, behind which all else is as it was
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        path.write_bytes(content)
+    assert package.ranks(folder).document == expected
+
+
+def test_a_name_gives_the_rank_that_a_header_does_not(tmp_path: Path) -> None:
+    made = KinetoTrace()
+    made.step(1, 0, 100_000)
+    made.launched_kernel("busy", (1_000, 5_000), (10_000, 50_000))
+    path = made.write(tmp_path / "first.json")
+    assert opscope("ranks", str(tmp_path)).returncode == 4
+    path.rename(tmp_path / "rank3.json")  # what was kept of it knows no name
+    assert [one["rank"] for one in document(tmp_path)["ranks"]] == [3]  # type: ignore[attr-defined]

@@ -94,3 +94,9 @@ def test_recorded_waits_of_a_late_backward_are_what_was_built_in() -> None:
     assert {one.last_rank for one in document.collectives if one.calls > 3} == {1}
     # Links between two H100: 18 of NVLink 4, 450 GB/s each way; small messages get less.
     assert all((one.bus_bandwidth or 0) < 450e9 for one in document.collectives)
+
+
+def test_no_rank_is_called_the_last_by_chance(tmp_path: Path) -> None:
+    for seed in range(4):
+        job = Job(Shape(8), steps=6, jitter_ns=20_000, seed=seed)
+        assert [one.last_rank for one in said_of(made(job, tmp_path / str(seed))).collectives] == [None]

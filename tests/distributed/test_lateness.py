@@ -156,3 +156,38 @@ def test_recordings_of_different_lengths_without_steps_call_nobody_late(tmp_path
     assert document.late == []
     assert any("differ in length" in note for note in document.notes)
     assert [one.host for one in document.ranks] == ["node0", "node1"]
+
+
+def test_times_count_from_what_the_header_says(tmp_path: Path) -> None:
+    """Kineto writes when its times begin, in nanoseconds since 1970: of two hosts that differ by seconds."""
+    begins = []
+    for rank, base in enumerate((1_790_857_026_000_000_000, 1_790_857_036_000_000_000)):
+        made = KinetoTrace(distributedInfo={"rank": rank, "world_size": 2}, baseTimeNanoseconds=base)
+        made.step(1, 5_000, 100_000)
+        made.launched_kernel("busy", (6_000, 5_000), (12_000, 20_000))
+        begins.append(summarise(made.write(tmp_path / f"rank{rank}.json")).steps["begin_ns"].item())
+    assert begins == [1_790_857_026_000_005_000, 1_790_857_036_000_005_000]
+
+
+@pytest.mark.parametrize(
+    ("info", "members"),
+    [
+        ({"rank": 10**12, "world_size": 2}, "[0, 1]"), ({"rank": -1, "world_size": 2}, "[0, 1]"),
+        ({"rank": 0, "world_size": 2_000_000_000}, "[0, 1]"), ({"rank": "0", "world_size": "2"}, "[" * 100_000),
+        ({"rank": 0, "world_size": 2}, "[0, 99999999999999999999, ...]"), ([], "null"),
+    ],
+)  # fmt: skip
+def test_headers_that_cannot_be_true_are_unknown(tmp_path: Path, info: object, members: str) -> None:
+    ranks = {}
+    for rank in (0, 1):
+        made = KinetoTrace(distributedInfo=info)
+        made.step(1, 0, 100_000)
+        huge = [[10**30, 10**300], "x", None]
+        made.operator("aten::mm", 1_000, 4_000, **{"Input Dims": huge, "External id": 3})
+        made.kernel("busy", 12_000, 20_000, made.launch(2_000, 1_000, **{"External id": 3}), **{"External id": 3})
+        told = {"Collective name": "send", "Process Group Ranks": members, "Group size": 2, "Dst Rank": 1}
+        made.kernel("ncclDevKernel", 40_000, 20_000 * (rank + 1), made.launch(6_000, 1_000), stream=3, **told)
+        ranks[rank] = summarise(made.write(tmp_path / f"rank{rank}.json"))
+        assert ranks[rank].facts.number in (0, rank)  # by the header where that can be true, else by the name
+    document = said_of(ranks)
+    assert len(document.ranks) == 2

@@ -158,3 +158,36 @@ def test_collectives_that_only_have_a_name_are_not_matched_where_their_ends_diff
     document = said_of({0: unlabelled(tmp_path, 0, 0), 1: unlabelled(tmp_path, 1, 350_000)})
     assert [one.whole for one in document.collectives] == [0]
     assert document.clocks == []
+
+
+def test_different_operations_are_not_one_collective(tmp_path: Path) -> None:
+    def rank(number: int, name: str) -> RankSummary:
+        told = {
+            "Collective name": name, "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2,
+            "In msg nelems": 4, "Out msg nelems": 4, "dtype": "Float", "External id": 9,
+        }  # fmt: skip
+        trace = KinetoTrace(distributedInfo={"rank": number, "world_size": 2})
+        trace.step(1, 0, 100_000)
+        trace.operator("record_param_comms", 1_000, 5_000, **told)
+        trace.kernel("ncclDevKernel", 10_000, 5_000, trace.launch(2_000, 1_000), stream=3, **told)
+        return summarise(trace.write(tmp_path / f"rank{number}.json"))
+
+    for names, whole in ((("allreduce", "allreduce"), 1), (("allreduce", "broadcast"), 0), (("send", "recv"), 0)):
+        document = said_of({number: rank(number, name) for number, name in enumerate(names)})
+        assert sum(one.whole for one in document.collectives) == whole, names
+
+
+def test_ranks_without_a_common_clock_have_their_transfers_and_waits(tmp_path: Path) -> None:
+    """Tensor-parallel groups alone: their ranks share nothing with those of other groups."""
+    ranks = made(Job(Shape(4, tensor=2), per_host=1), tmp_path)
+    apart = {
+        rank: one.changed(
+            communications=one.communications.filter(pl.col("description").cast(pl.String) == "tensor_parallel")
+        )
+        for rank, one in ranks.items()
+    }
+    document = said_of(apart)
+    assert len(document.clocks) == 2
+    (one,) = document.collectives
+    assert (one.calls, one.whole) == (2 * 24, 2 * 24)
+    assert one.transfer_ns == pytest.approx(30_000, rel=0.4)

@@ -204,7 +204,7 @@ class Recording(Struct):
         state: by name, buffers and parameters after the steps.
         updates: how often each optimizer has stepped in them.
         updated: parameters that an optimizer updates: by name in `state`, the name in `gradients`.
-        moved: by name in `state`, how far the steps moved an element at most.
+        moved: by the same names, how far the steps moved an element at most.
         held: which outputs of a step, by their place among all, were still there a step later.
         overwritten: which of them had changed by then.
     """

@@ -115,16 +115,22 @@ def _of_state(found: Recording, reference: Recording) -> float:
 
 
 def _undecided(reference: Recording) -> dict[str, NDArray[np.bool_]]:
-    """Return by parameter the elements whose gradient in a step is less than its error may be."""
-    found: dict[str, NDArray[np.bool_]] = {}
+    """Return by parameter the elements whose gradient is less than its error may be, in each step that has one.
+
+    A gradient of exactly zero, as of a row of an embedding that no token names, moves nothing.
+    """
+    tiny: dict[str, NDArray[np.bool_]] = {}
+    known: dict[str, NDArray[np.bool_]] = {}
     for step in reference.steps:
         elements = np.concatenate([*step.gradients.values(), np.zeros(0)])
         least = _TIMES * _LEAST_OF_RESULTS * float(np.sqrt(np.mean(np.square(elements)))) if elements.size else 0.0
         for name, gradient in reference.updated.items():
             values = step.gradients.get(gradient)
             if values is not None and values.shape == reference.state[name].shape:
-                found[name] = found.get(name, np.zeros(values.shape, bool)) | (np.abs(values) < least)
-    return found
+                none = np.zeros(values.shape, bool)
+                tiny[name] = tiny.get(name, none) | ((values != 0) & (np.abs(values) < least))
+                known[name] = known.get(name, none) | (np.abs(values) >= least)
+    return {name: mask & ~known[name] for name, mask in tiny.items()}
 
 
 def _error(found: Computed, right: Computed) -> float:

@@ -51,13 +51,14 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     by_batch = any(part.training for top in variant.tops for part in top.modules() if isinstance(part, _BatchNorm))
     kinds = [kind for kind in _OTHER_VALUES if not (by_batch and kind == _ZEROS)]
     others = {kind: _of_others(variant, kind) for kind in kinds}
+    updated = _updated(variant)
     return Recording(
         steps=found,
         others=others,
         state=state,
         updates=counted,
-        updated=_updated(variant),
-        moved={name: _farthest(before[name], values) for name, values in state.items() if name in before},
+        updated=updated,
+        moved={name: _farthest(before[name], state[name]) for name in updated if name in before},
         held=frozenset(held.held),
         overwritten=frozenset(held.overwritten),
     )

@@ -7,10 +7,9 @@ from pathlib import Path
 import polars as pl
 from msgspec import Struct
 
-from opscope.base.errors import BadInputError
 from opscope.base.summary import Summarised, Summary
 from opscope.base.units import format_ns
-from opscope.distributed.engines import Engine, Here, Processes
+from opscope.distributed.engines import engine_for
 from opscope.distributed.frames import communications_of, steps_of, work_of
 from opscope.distributed.inputs import files_of
 from opscope.distributed.job import Job, document_of, read_job
@@ -76,15 +75,7 @@ def ranks(paths: str | Path | Sequence[str | Path], *, jobs: int = 1, dask: str 
     """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     files = files_of(map(str, names))
-    job = read_job(files, _engine(jobs, dask))
-    if not job.ranks:
-        raise BadInputError(f"there is no rank among {len(files)} files: {'; '.join(job.unread.values())}")
+    # Workers of a cluster are in folders of their own.
+    files = files if dask is None else [path.absolute() for path in files]
+    job = read_job(files, engine_for(len(files), jobs, dask))
     return JobOfRanks(document_of(job), job)
-
-
-def _engine(jobs: int, dask: str | None) -> Engine:
-    if dask is not None:
-        from opscope.distributed.dask_engine import DaskCluster
-
-        return DaskCluster(dask)
-    return Processes(jobs) if jobs > 1 else Here()

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 CONFIDENCE: Final = 0.95
+DEVIATION_OF_MEDIAN: Final = 1.4826  # from the median of absolute values to the standard deviation of normal noise
 
 
 @lru_cache(maxsize=4096)

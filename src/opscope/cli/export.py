@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from opscope.base.errors import BadInputError, UsageError
+from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output
 from opscope.base.files import output as output_file
 from opscope.cli.options import StepRange, output_option, overwrite_option
@@ -45,8 +45,8 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
 @click.option(
     "--ranks",
     is_flag=True,
-    help="INPUT is a folder with the traces of a job's ranks: write all of them on one clock, their last two common steps "
-    "unless --steps names some.",
+    help="INPUT is a folder with the traces of a job's ranks: write all of them on one clock, of their last two common "
+    "steps unless --steps names some.",
 )
 @click.option("--max-size", type=Size(), help="Split into parts of at most this size before packing: 200MB.")
 @input_option
@@ -122,8 +122,6 @@ def _export_ranks(
     refuse_output(output, [folder, *files], overwrite=overwrite)
     stale = _refused_parts(output, files, overwrite=overwrite)
     job = read_job(files, Here())
-    if not job.ranks:
-        raise BadInputError(f"there is no rank among {len(files)} files: {'; '.join(job.unread.values())}")
     trace, untied = one_timeline(job, steps, max_input)
     if untied:
         listed = ", ".join(map(str, untied))

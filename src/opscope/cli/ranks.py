@@ -74,20 +74,20 @@ def command(
     prints a document of the schema opscope.ranks/1.
     """
     tune_for_one_analysis()
+    from opscope.distributed.engines import engine_for
     from opscope.distributed.inputs import files_of
     from opscope.distributed.job import document_of, read_job
 
     if dask is not None and jobs is not None:
         raise UsageError("--jobs is about processes of this machine: with --dask the cluster decides")
     files = files_of(paths)
-    engine = _engine(len(files), jobs, dask)
+    # Workers of a cluster are in folders of their own.
+    files = files if dask is None else [path.absolute() for path in files]
+    engine = engine_for(len(files), jobs or cores(), dask)
     if shard is not None:
         _read_shard(files[shard[0] - 1 :: shard[1]], engine)
         return
     job = read_job(files, engine)
-    if not job.ranks:
-        reasons = "; ".join(f"{path}: {why}" for path, why in list(job.unread.items())[:3])
-        raise BadInputError(f"there is no rank among {len(files)} files: {reasons}")
     document = document_of(job)
     from opscope.report.ranks_document import TABLES, ranks_section, ranks_values
 
@@ -110,17 +110,6 @@ def command(
         ),
         output_format,
     )
-
-
-def _engine(files: int, jobs: int | None, dask: str | None) -> "Engine":
-    from opscope.distributed.engines import Here, Processes
-
-    if dask is not None:
-        from opscope.distributed.dask_engine import DaskCluster
-
-        return DaskCluster(dask)
-    wanted = min(jobs or cores(), files)
-    return Processes(wanted) if wanted > 1 else Here()
 
 
 def _read_shard(files: Sequence[Path], engine: "Engine") -> None:

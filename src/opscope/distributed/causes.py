@@ -30,6 +30,7 @@ _ON_HOST: Final = tuple(
     )
 )
 _AROUND_WAITS: Final = (IDLE[IdleCause.BLOCKING], IDLE[IdleCause.DISPATCH], IDLE[IdleCause.LATENCY])
+_MOST_ELEMENTS: Final = 1 << 60
 _SAME: Final = ("operator", "kernel", "grid", "dims")
 
 
@@ -236,9 +237,10 @@ def _by_operator(work: pl.DataFrame) -> pl.DataFrame:
 def _sizes(dims: str | None, grid: str | None) -> int:
     """Return how much an operator has to do, for comparison: elements of its inputs, or else its blocks of threads."""
     try:
-        return _elements(json.loads(dims or "[]")) or math.prod(int(part) for part in (grid or "1").split(","))
-    except (ValueError, TypeError):
+        found = _elements(json.loads(dims or "[]")) or math.prod(int(part) for part in (grid or "1").split(","))
+    except (ValueError, TypeError, RecursionError):
         return 1
+    return min(max(found, 0), _MOST_ELEMENTS)
 
 
 def _elements(dims: object) -> int:

@@ -17,6 +17,9 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
+from opscope.base.medians import DEVIATION_OF_MEDIAN
+from opscope.knowledge.collectives import TIES, TOGETHER
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -25,24 +28,16 @@ _ITERATIONS: Final = 300  # of conjugate gradients; they end earlier
 _CONVERGED: Final = 1e-16
 _FIRST_SCALE_NS: Final = 1e6  # of the noise, before anything is known of it
 _LEAST_SCALE_NS: Final = 200.0  # Kineto's times are rounded, and differ by less within a device
-_OFFSET_NS: Final = 1e8  # standard deviation that offsets are expected to have: hosts without NTP are seconds apart
+_OFFSET_NS: Final = 1e8  # standard deviation that offsets are expected to have: hosts without a time server, say
 _DRIFT: Final = 2e-5  # of drifts: oscillators are specified to 20 millionths, unconstrained fits invented 190
 _BIAS_NS: Final = 5e4  # of the bias: 23 us on two H200
-_MAD: Final = 1.4826  # from the median of absolute values to the standard deviation of normal noise
 _MOSTLY: Final = 0.8  # a rank that is last so often, or the others are, cannot be told from its bias
 _BIAS_SEEN_NS: Final = 25_000.0  # the largest that was seen; on two H100 it was 1.2 us
-# Their ranks leave at about the same time. Those of a root, and messages, do not.
-_TIES: Final = (
-    *("allreduce", "allreduce_coalesced", "_allgather_base", "allgather", "all_gather", "barrier"),
-    *("allgather_into_tensor_coalesced", "_reduce_scatter_base", "reduce_scatter", "reduce_scatter_tensor_coalesced"),
-)
 # A receiver that waited for a message ends 8 to 12 us after the sender on two H100.
 _MESSAGE_NS: Final = 12_000.0
 _MOST_OF_GROUP: Final = 400  # collectives that are looked at
 _WAITED: Final = 3.0  # times the shortest of the same size between the same ranks
 _WAITED_NS: Final = 50_000
-# Nobody leaves these before the last has entered either, but each once it has its own part: within 4 us on two H100.
-TOGETHER: Final = (*_TIES, "all_to_all", "all_to_allv", "alltoall", "alltoall_base")
 
 
 class Clocks(Struct, frozen=True):
@@ -84,7 +79,7 @@ def clocks_of(calls: pl.DataFrame) -> Clocks | None:
     Args:
         calls: `Matched.calls`.
     """
-    collectives = _some(calls.filter(pl.col("collective").is_in(_TIES) & ~pl.col("is_uneven")))
+    collectives = _some(calls.filter(pl.col("collective").is_in(TIES) & ~pl.col("is_uneven")))
     told = pl.concat([collectives, _messages_waited_for(calls)])
     every = np.unique(told["rank"].to_numpy())
     alone = _largest(collectives, every)  # those that collectives tie together
@@ -135,7 +130,7 @@ def _messages_waited_for(calls: pl.DataFrame) -> pl.DataFrame:
     duration = pl.col("end_ns") - pl.col("start_ns")
     messages = calls.filter(pl.col("operation") == "message")
     received = messages.filter(pl.col("collective") != "send").with_columns(
-        shortest=duration.min().over("bytes", "channel")
+        shortest=duration.min().over("bytes", "group", "members", "channel")
     )
     waited = received.filter((duration > _WAITED * pl.col("shortest")) & (duration > _WAITED_NS))
     return messages.join(waited.select("call"), on="call", how="semi")
@@ -185,7 +180,7 @@ class _Fit:
                 self._normal(ridge), self._back(self._centred(self.end)), found, self._diagonal(ridge)
             )
             left = np.abs(self._centred(self.end) - self._forward(found))
-            scale = max(_MAD * float(np.median(left)), _LEAST_SCALE_NS)
+            scale = max(DEVIATION_OF_MEDIAN * float(np.median(left)), _LEAST_SCALE_NS)
             self.weight = 1 / np.maximum(1.0, left / scale)
             self.last = self._last(found)
         offset, drift, bias = found[: self.count], found[self.count : -1] / self.span, float(found[-1])

@@ -2,15 +2,16 @@
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
-from opscope.distributed.clocks import TOGETHER, Clocks
+from opscope.distributed.clocks import Clocks
 from opscope.distributed.match import Matched
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import JobCollective, RankGroup
-from opscope.knowledge.collectives import Collective, collective_of
+from opscope.knowledge.collectives import TOGETHER, Collective, collective_of
 
-_MORE_OFTEN: Final = 1.5  # so many times as often as if it were chance, a rank comes last
+_HALF, _DEVIATIONS = 0.5, 3.0  # a rank comes last that often, and that far beyond chance
 _NS: Final = 1e9
 
 
@@ -28,8 +29,10 @@ def collectives_of(found: Matched, every: pl.DataFrame, clocks: Clocks | None) -
     rows = []
     for key, part in _grouped(every.with_columns(description=_described()), keys):
         mine = whole.get(key)
-        ranks = max(int(part["rank"].n_unique()), 1)
-        rows.append((_of_kind(key, mine, -(-part.height // ranks)), int((part["end_ns"] - part["start_ns"]).sum())))
+        # A group's calls are what each of its ranks has recorded, or the rank with most of them.
+        of_ranks = part.group_by("group", "members", "rank").len()
+        count = int(of_ranks.group_by("group", "members").agg(pl.col("len").max())["len"].sum())
+        rows.append((_of_kind(key, mine, count), int((part["end_ns"] - part["start_ns"]).sum())))
     return [one for one, _ in sorted(rows, key=lambda row: -row[1])]
 
 
@@ -47,9 +50,12 @@ def _each_call(calls: pl.DataFrame, clocks: Clocks | None) -> pl.DataFrame:
     duration = pl.col("end_ns") - pl.col("start_ns")
     entered = pl.col("start_ns")
     if clocks is not None and calls.height:
-        calls = calls.filter(pl.col("rank").is_in(clocks.ranks.tolist()))
-        entered = pl.lit(pl.Series(clocks.true(calls["rank"].to_numpy(), calls["start_ns"].to_numpy())))
-        last = pl.col("rank").get(pl.col("entered").arg_max())
+        known = pl.col("rank").is_in(clocks.ranks.tolist())
+        rank = np.minimum(calls["rank"].to_numpy(), clocks.ranks.max())
+        entered = pl.when(known).then(pl.lit(pl.Series(clocks.true(rank, calls["start_ns"].to_numpy()))))
+        # Of ranks whose clocks nothing ties to the others it is unknown when they enter.
+        all_known = pl.col("entered").null_count() == 0
+        last = pl.when(all_known).then(pl.col("rank").get(pl.col("entered").arg_max())).otherwise(None)
     else:
         last = pl.col("rank").get(duration.arg_min())
     return (
@@ -84,7 +90,7 @@ def _of_kind(key: tuple[object, ...], calls: pl.DataFrame | None, count: int) ->
         group=group,
         collective=name,
         bytes=size,
-        calls=max(count, calls.height),
+        calls=max(count, calls.height),  # of messages each rank has recorded one half
         whole=calls.height,
         transfer_ns=transfer,
         wait_ns=int(_median(calls["wait_ns"])) if together else None,
@@ -109,9 +115,15 @@ def _largest(values: pl.Series) -> float:
 
 
 def _last(last: pl.Series, ranks: int) -> tuple[int | None, float | None]:
-    counts = last.value_counts(sort=True)
-    rank, share = int(counts[last.name][0]), int(counts["count"][0]) / len(last)
-    return (rank, share) if share * ranks >= _MORE_OFTEN else (None, None)
+    """Return the rank that is last in at least half of some collectives, and more often than by chance; else none."""
+    known = last.drop_nulls()
+    if not len(known):
+        return None, None
+    counts = known.value_counts(name="count").sort("count", known.name, descending=[True, False])
+    rank, share = int(counts[known.name][0]), int(counts["count"][0]) / len(known)
+    chance = 1 / max(ranks, 1)
+    error = (chance * (1 - chance) / len(known)) ** 0.5
+    return (rank, share) if share >= max(_HALF, chance + _DEVIATIONS * error) else (None, None)
 
 
 def _share_of_link(name: str, ranks: int) -> float:

@@ -1,10 +1,11 @@
 """Runs a task for many items on a Dask cluster. Needs ``opscope[ranks]``."""
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any, Final, TypeVar
 
 from opscope.base.errors import EnvironmentLacksError
-from opscope.distributed.engines import LONGEST_REASON, Lost
+from opscope.distributed.engines import Lost, reason_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,7 +27,7 @@ class DaskCluster:
         """Run a task for each item.
 
         Raises:
-            EnvironmentLacksError: Dask is not installed, or the scheduler does not answer or is gone.
+            EnvironmentLacksError: the scheduler does not answer, or is gone.
         """
         with self._client() as client:
             from distributed import as_completed
@@ -37,10 +38,8 @@ class DaskCluster:
                 future.release()
 
     def _client(self) -> Any:
-        try:
-            from distributed import Client
-        except ImportError as error:
-            raise EnvironmentLacksError("--dask needs Dask: pip install 'opscope[ranks]'") from error
+        from distributed import Client
+
         try:
             return Client(self._address, timeout=_TIMEOUT_S)
         except (OSError, ValueError) as error:
@@ -50,12 +49,14 @@ class DaskCluster:
 def _outcome(future: Any) -> Any:
     from distributed import wait
 
-    # A result that was lost with its worker is made again; until then the future is neither done nor failed.
-    while future.status in ("lost", "pending"):
-        wait(future)
-    if future.status == "finished":
-        return future.result()
-    if future.status != "error":
-        raise EnvironmentLacksError(f"the Dask scheduler is gone: a task is {future.status}")
-    error = future.exception()
-    return Lost(f"{type(error).__name__}: {error}"[:LONGEST_REASON])
+    try:
+        # A result that was lost with its worker is made again; until then the future is neither done nor failed.
+        while future.status in ("lost", "pending"):
+            wait(future)
+        if future.status == "finished":
+            return future.result()
+        if future.status == "error":
+            return Lost(reason_of(future.exception()))
+    except CancelledError as error:
+        raise EnvironmentLacksError(f"the Dask scheduler is gone: {error}") from error
+    raise EnvironmentLacksError(f"the Dask scheduler is gone: a task is {future.status}")

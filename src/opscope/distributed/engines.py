@@ -1,5 +1,6 @@
 """Runs a task for many items: in processes of this machine, each item back exactly once, whatever becomes of them."""
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -8,10 +9,12 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+
 T = TypeVar("T")
 R = TypeVar("R")
 
-LONGEST_REASON: Final = 300  # of characters
+_LONGEST_REASON: Final = 300  # of characters
 
 
 class Lost(Struct, frozen=True):
@@ -112,4 +115,34 @@ def _outcome(result: Callable[[], R]) -> "R | Lost":
     except BrokenProcessPool:
         return Lost("the process that read it died, twice")
     except Exception as error:  # whatever a task raises, the others go on
-        return Lost(f"{type(error).__name__}: {error}"[:LONGEST_REASON])
+        return Lost(reason_of(error))
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a task failed: opscope's own errors say it, others are named too."""
+    text = str(error) if isinstance(error, OpscopeError) else f"{type(error).__name__}: {error}"
+    return text[:_LONGEST_REASON]
+
+
+def engine_for(files: int, jobs: int, dask: str | None) -> Engine:
+    """Return what reads some files.
+
+    Args:
+        files: how many there are.
+        jobs: how many processes of this machine may read them.
+        dask: the address of a Dask scheduler whose workers read them instead; None for processes.
+
+    Raises:
+        UsageError: there are no processes.
+        EnvironmentLacksError: Dask is not installed.
+    """
+    if jobs < 1:
+        raise UsageError(f"{jobs} processes read nothing: give 1 or more")
+    if dask is not None:
+        if importlib.util.find_spec("distributed") is None:
+            raise EnvironmentLacksError("Dask is not installed: pip install 'opscope[ranks]'")
+        from opscope.distributed.dask_engine import DaskCluster
+
+        return DaskCluster(dask)
+    wanted = min(jobs, files)
+    return Processes(wanted) if wanted > 1 else Here()

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
-from opscope.distributed.clocks import clocks_of
-from opscope.distributed.job import Job
+from opscope.distributed.job import Job, matched_on_clocks
 from opscope.distributed.lateness import own_times
-from opscope.distributed.match import matched, rows_of
+from opscope.distributed.match import rows_of
 from opscope.distributed.summary import COMMUNICATIONS, STEPS, WORK, RankSummary
 
 
@@ -39,12 +38,9 @@ def communications_of(job: Job) -> pl.DataFrame:
     every = _of_ranks(job, lambda one: one.communications, COMMUNICATIONS)
     steps = _of_ranks(job, lambda one: one.steps, STEPS).select("rank", "row", "step")
     every = every.join(steps, on=["rank", "row"], how="left")
-    if not job.ranks:
-        return every.with_columns(call=pl.lit(None, pl.Int64), begin_ns="start_ns", finish_ns="end_ns").drop("row")
-    found = matched(rows_of(job.ranks))
+    found, clocks = matched_on_clocks(rows_of(job.ranks))
     keys = ["rank", "row", "group", "members", "collective", "ordinal", "peer", "start_ns"]
     every = every.join(found.calls.select(*keys, "call"), on=keys, how="left", nulls_equal=True)
-    clocks = clocks_of(found.calls)
     times = {"begin_ns": "start_ns", "finish_ns": "end_ns"}
     if clocks is None:
         return every.with_columns(pl.lit(None, pl.Int64).alias(name) for name in times).drop("row")

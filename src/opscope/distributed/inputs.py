@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from opscope.base.errors import UsageError
+from opscope.readers.formats import TRACE_ENDINGS
 
-# What PyTorch's profiler and opscope write, and what people pack these with.
-_ENDINGS: Final = (".json", ".json.gz", ".json.xz", ".json.zst", ".json.bz2", ".trace", ".trace.gz")
 _NOT_TRACES: Final = frozenset({"record.json", "manifest.json", "store.json", "truth.json", "results.json"})
 _MAGIC: Final = "*?["
 
@@ -40,4 +39,4 @@ def _named(text: str) -> Iterator[Path]:
 
 
 def _may_be_trace(path: Path) -> bool:
-    return path.name.endswith(_ENDINGS) and path.name not in _NOT_TRACES and path.is_file()
+    return path.name.endswith(TRACE_ENDINGS) and path.name not in _NOT_TRACES and path.is_file()

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
 from opscope.base.units import format_ns
 from opscope.distributed.causes import why_late
@@ -33,6 +34,7 @@ from opscope.documents.ranks import (
 # Under a profiler hosts that do the same differ: on two H100 of one machine by 9 to 16 % of a step that had nothing
 # built in. A rank is not called late for so little where only its host's time says so.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
+_SHOWN: Final = 3  # reasons why files are no ranks
 _MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
 _MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
 _LEAST_OF_HOST: Final = 0.2
@@ -72,6 +74,9 @@ def read_job(files: Iterable[Path], engine: Engine) -> Job:
     Args:
         files: the traces.
         engine: runs what reads them.
+
+    Raises:
+        BadInputError: none of them is a trace of a rank.
     """
     summaries, unread = [], {}
     for path, found in engine.run(kept_summary, files):
@@ -79,35 +84,34 @@ def read_job(files: Iterable[Path], engine: Engine) -> Job:
             unread[path_text(path)] = found.reason
             continue
         summary = RankSummary.from_bytes(found)
-        if summary.facts.rank is None:
+        if summary.facts.number is None:
             unread[summary.facts.path] = "neither its header nor its name says which rank it is of"
         else:
             summaries.append(summary)
     # Of several files of a rank a whole one counts, and of these the first by name.
-    summaries.sort(key=lambda one: (one.facts.rank or 0, one.facts.damage is not None, one.facts.path))
+    summaries.sort(key=lambda one: (one.facts.number or 0, one.facts.damage is not None, one.facts.path))
     ranks: dict[int, RankSummary] = {}
     duplicates = []
     for one in summaries:
-        assert one.facts.rank is not None
-        if one.facts.rank in ranks:
+        number = one.facts.number
+        assert number is not None
+        if number in ranks:
             duplicates.append(one.facts.path)
         else:
-            ranks[one.facts.rank] = one
+            ranks[number] = one
+    if not ranks:
+        listed = list(unread.values())
+        more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        raise BadInputError(f"no file is a trace of a rank: {'; '.join(listed[:_SHOWN])}{more}")
     worlds = [one.facts.world for one in ranks.values() if one.facts.world is not None]
     return Job(ranks, max(worlds, default=None), duplicates, unread)
 
 
 def document_of(job: Job) -> RanksDocument:
     """Return what is said of a job."""
-    found, every = _matched(job.ranks)
-    clocks = clocks_of(found.calls)
-    if (
-        clocks is not None
-        and every["group"].null_count() == every.height
-        and contradicted(found.calls, clocks) > _MOST_CONTRADICTED
-    ):
-        # They say nothing of their groups, and ranks leave them before others enter: they are not of all ranks.
-        found, clocks = Matched(found.calls.clear(), every.height, found.ambiguous, found.by), None
+    every = rows_of(job.ranks)
+    found, clocks = matched_on_clocks(every)
+    every = every.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
     own = own_times(job.ranks)
     late = _late(job.ranks, own)
     return RanksDocument(
@@ -129,9 +133,19 @@ def document_of(job: Job) -> RanksDocument:
     )
 
 
-def _matched(ranks: Mapping[int, RankSummary]) -> tuple[Matched, pl.DataFrame]:
-    rows = rows_of(ranks)
-    return matched(rows), rows.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
+def matched_on_clocks(rows: pl.DataFrame) -> tuple[Matched, Clocks | None]:
+    """Match the collectives of some ranks, and return the clocks that follow from them; None where none do.
+
+    Args:
+        rows: what `rows_of` returns of the ranks.
+    """
+    found = matched(rows)
+    clocks = clocks_of(found.calls)
+    says_nothing = rows["group"].null_count() == rows.height
+    if clocks is not None and says_nothing and contradicted(found.calls, clocks) > _MOST_CONTRADICTED:
+        # They say nothing of their groups, and ranks leave them before others enter: they are not of all ranks.
+        return Matched(found.calls.clear(), rows.height, found.ambiguous, found.by), None
+    return found, clocks
 
 
 def _entries(job: Job) -> list[RankEntry]:
@@ -172,7 +186,7 @@ def _steps(ranks: Mapping[int, RankSummary], own: Own) -> list[JobStep]:
 
 
 def _heat(own: Own) -> HeatMap | None:
-    if len(own.ranks) < 2 or not own.steps:
+    if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
         return None
     late = own.late_ns
     most = np.argsort(-late.max(axis=1), kind="stable")[:_MOST_ROWS]
@@ -200,7 +214,7 @@ def _clocks(clocks: Clocks) -> list[RankClock]:
 def _clock_note(clocks: Clocks | None) -> str:
     """Say what the clocks rest on."""
     if clocks is None:
-        return "no collective ties the ranks' clocks together"
+        return "not compared: no collective ties them together"
     bias = f"; who comes last leaves {format_ns(abs(clocks.bias_ns))} {'later' if clocks.bias_ns > 0 else 'earlier'}"
     untied = f"; {len(clocks.untied)} ranks share nothing with these and have no clock" if len(clocks.untied) else ""
     return f"from the ends of {clocks.collectives} collectives, each within {format_ns(clocks.scale_ns)}{bias}{untied}"
@@ -258,7 +272,7 @@ def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
     missing = (job.world or len(ranks)) - len(ranks)
     if missing > 0:
         yield f"{missing} of {job.world} ranks have no trace: what they do is unknown, and late ones among them are"
-    if len(ranks) > 1 and not own.steps:
+    if len(own.ranks) > 1 and not own.steps:
         yield "the ranks have no step in common, so none can be called late"
     elif own.steps and own.steps[0][0] is None:
         yield "no steps are marked: the whole recording counts as one step"

@@ -23,15 +23,7 @@ def kept_summary(path: Path) -> bytes:
         BadInputError: the file is no trace, or cannot be read.
         EnvironmentLacksError: a package that reads this kind of trace is not installed.
     """
-    place = _place(path)
-    # Only what this user or root wrote: the folder may be shared, and others would decide what the figures are.
-    if is_own(place):
-        with suppress(BadInputError, OSError):
-            return _of_file(RankSummary.from_bytes(place.read_bytes()), path)
-    content = _of_file(summarise(path), path)
-    with suppress(OSError):
-        _write(place, content)
-    return content
+    return _kept(path)[0]
 
 
 def keep(path: Path) -> None:
@@ -42,13 +34,27 @@ def keep(path: Path) -> None:
         EnvironmentLacksError: a package that reads this kind of trace is not installed, or the folder of the trace
             cannot be written to.
     """
-    content = kept_summary(path)
+    _, failure = _kept(path)
+    if failure is not None:
+        said = f"cannot keep a summary in {path.parent / FOLDER}: {failure.strerror or failure}"
+        raise EnvironmentLacksError(said) from failure
+
+
+def _kept(path: Path) -> tuple[bytes, OSError | None]:
+    """Return a summary, and why it could not be kept, if it is not."""
     place = _place(path)
-    if not place.exists():
-        try:
-            _write(place, content)
-        except OSError as error:
-            raise EnvironmentLacksError(f"cannot write to {place}: {error.strerror or error}") from error
+    # Only what this user or root wrote: the folder may be shared, and others would decide what the figures are.
+    if is_own(place):
+        with suppress(BadInputError, OSError):
+            return _of_file(RankSummary.from_bytes(place.read_bytes()), path), None
+    content = _of_file(summarise(path), path)
+    try:
+        place.parent.mkdir(mode=0o755, exist_ok=True)
+        place.parent.chmod(0o755)  # whatever the umask: what a group may write to is not believed
+        write_whole(place, content, 0o644)
+    except OSError as error:
+        return content, error
+    return content, None
 
 
 def _place(path: Path) -> Path:
@@ -61,11 +67,6 @@ def _place(path: Path) -> Path:
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror or error}") from error
     return path.parent / FOLDER / f"rank-{VERSION}-{digest[:32]}"
-
-
-def _write(place: Path, content: bytes) -> None:
-    place.parent.mkdir(exist_ok=True)
-    write_whole(place, content)
 
 
 def _of_file(summary: RankSummary, path: Path) -> bytes:

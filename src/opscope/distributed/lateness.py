@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
+from opscope.base.medians import DEVIATION_OF_MEDIAN
 from opscope.distributed.summary import IDLE, RankSummary
 from opscope.documents.bound import IdleCause
 
@@ -26,7 +27,6 @@ _SHARE_OF_ONE: Final = 0.10
 _OFTEN: Final = 0.5
 _FEW: Final = 3  # steps, of which fewer show no spread
 _ENOUGH: Final = 4  # ranks, of which one is left out: fewer show no spread
-_MAD: Final = 1.4826  # from the median of absolute values to the standard deviation of normal noise
 _SAME_LENGTH: Final = 0.02  # less than half of the least share that is called late
 _RARE: Final = 3.0  # so many times what nine in ten of all ranks' other steps deviate
 
@@ -59,7 +59,7 @@ class Own(Struct, frozen=True):
     @property
     def late_ns(self) -> Ints:
         """Per rank and step by how much the rank is late; negative where it waits for others."""
-        late: Ints = self.own_ns - self._typical
+        late: Ints = self.own_ns - np.take_along_axis(self.own_ns, self.typical[None], axis=0)
         return late
 
     @property
@@ -79,12 +79,7 @@ class Own(Struct, frozen=True):
         if len(self.ranks) < _ENOUGH:
             return None
         others = np.delete(self.late_ns[:, steps], place, axis=0).mean(axis=1)
-        return _MAD * float(np.median(np.abs(others - np.median(others))))
-
-    @property
-    def _typical(self) -> Ints:
-        found: Ints = np.sort(self.own_ns, axis=0)[(len(self.ranks) - 1) // 2]
-        return found
+        return DEVIATION_OF_MEDIAN * float(np.median(np.abs(others - np.median(others))))
 
 
 class Late(Struct, frozen=True):

@@ -9,10 +9,13 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.distributed.summary import RankSummary
+from opscope.knowledge.collectives import MESSAGES, TOGETHER
 
 BY_SEQUENCE: Final = "the sequence numbers that PyTorch recorded"
 BY_ORDER: Final = "their order within a step and process group"
 _ENDS: Final = 2  # of a message
+_MOST_LISTED: Final = 1_000  # ranks of a group; PyTorch lists 30
+_LONGEST: Final = 12  # characters of one
 
 
 class Matched(Struct, frozen=True):
@@ -51,7 +54,9 @@ def rows_of(ranks: Mapping[int, RankSummary]) -> pl.DataFrame:
     rows = rows.with_columns(
         rank=pl.Series(np.repeat(numbers, heights)), step=steps["step"].gather(at), cycle=steps["cycle"].gather(at)
     )
-    return rows.filter(pl.col("collective") != "wait")
+    # Waiting is none, and of a message that does not say between which ranks it goes nothing is known.
+    is_message = pl.col("collective").is_in(MESSAGES)
+    return rows.filter((pl.col("collective") != "wait") & (~is_message | pl.col("peer").is_not_null()))
 
 
 def matched(rows: pl.DataFrame) -> Matched:
@@ -80,8 +85,10 @@ def matched(rows: pl.DataFrame) -> Matched:
         whole=(pl.len() == pl.col("expected").first())
         & (pl.col("rank").n_unique() == pl.len())
         & _is_one("operation")
+        & ((pl.col("operation") == "message").all() | _is_one("collective"))
         & _is_one("type")
-        & (pl.col("is_uneven").first() | _is_one("elements_in"))
+        # Of others, such as scatter, ranks get and give different numbers.
+        & (pl.col("is_uneven").first() | ~pl.col("collective").is_in(TOGETHER).all() | _is_one("elements_in"))
     )
     whole = of_call.filter("whole")
     return Matched(
@@ -98,7 +105,7 @@ def _numbered(keys: list[str]) -> pl.Expr:
 
 
 def _is_one(column: str) -> pl.Expr:
-    code = pl.col(column).to_physical() if column in ("operation", "type") else pl.col(column)
+    code = pl.col(column) if column == "elements_in" else pl.col(column).to_physical()
     return code.min().eq_missing(code.max())
 
 
@@ -138,6 +145,7 @@ def members_of(text: str | None) -> Sequence[int]:
     """Return the ranks of a group as far as PyTorch listed them."""
     try:
         listed = json.loads(text or "[]")
-    except ValueError:  # cut after 30 of them
-        listed = [int(part) for part in (text or "").strip("[] .").split(",") if part.strip().isdecimal()]
+    except (ValueError, RecursionError):  # cut after 30 of them
+        parts = (text or "").strip("[] .").split(",")[:_MOST_LISTED]
+        listed = [int(part) for part in parts if part.strip().isdecimal() and len(part) < _LONGEST]
     return [one for one in listed if isinstance(one, int)] if isinstance(listed, list) else []

@@ -1,8 +1,6 @@
 """One rank's trace -> its summary."""
 
 import json
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,39 +12,39 @@ from opscope.analysis.idle.causes import loading_by_thread
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.idle.idle import IdleTime
-from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts, communication_mask, device_timelines
+from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline, busy_parts, communication_mask, device_timelines
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.intervals import Intervals, latest_around
 from opscope.analysis.structure.linked import linked_activities
 from opscope.analysis.structure.links import Links, link
 from opscope.analysis.structure.named_devices import with_named_devices
-from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table, window_of
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.step_evidence import busiest
-from opscope.base.patterns import lazy_pattern
-from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WAITS, WORK, RankFacts, RankSummary
+from opscope.distributed.summary import (
+    COMMUNICATIONS,
+    GAPS,
+    IDLE,
+    STEPS,
+    WAITS,
+    WORK,
+    RankFacts,
+    RankSummary,
+    rank_from,
+)
 from opscope.documents.bound import IdleCause
-from opscope.knowledge.collectives import Collective, collective_of
+from opscope.knowledge.collectives import MESSAGES, NAMED, collective_of
 from opscope.readers import read
 from opscope.readers.metadata import HOST_NAME
 from opscope.readers.table_rows import shaped
 from opscope.trace.model import Trace
 
-_RANK_IN_NAME: Final = lazy_pattern(r"rank[-_.]?(\d+)", re.IGNORECASE)
 BASE_TIMES: Final = ("baseTimeNanoseconds", "baseTimeNanosecond")  # headers' keys of what times count from
+_LATEST_NS: Final = 1 << 62  # nanoseconds since 1970 until 2116
 _MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
-# PyTorch's names of what kernels' names say; of messages these do not say between which ranks they go.
-_OF_KIND: Final[Mapping[Collective | None, str]] = {
-    Collective.ALL_REDUCE: "allreduce",
-    Collective.ALL_GATHER: "all_gather",
-    Collective.REDUCE_SCATTER: "reduce_scatter",
-    Collective.BROADCAST: "broadcast",
-    Collective.REDUCE: "reduce",
-}
-_PAIRS: Final = ("send", "recv")
 
 
 def summarise(path: Path) -> RankSummary:
@@ -90,9 +88,10 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
     if not table.height:
         of_step = np.zeros(trace.activities.height, np.int64)
     base = base_of(trace)
-    communications = _communications(analysis, of_step, base)
-    labelled = _told_of_kernels(trace).height if trace.communications.height else 0
-    parts = busy_parts(trace, None if device is None else device.device)
+    told = _told_of_kernels(trace)
+    communications = _communications(analysis, told, of_step, base)
+    labelled = told.height if trace.communications.height else 0
+    parts = busy_parts(trace, None)
     return RankSummary(
         facts=_facts(analysis, path, device, max(0, int(parts.communicates.sum()) - labelled)),
         tables={
@@ -108,7 +107,7 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
 def base_of(trace: Trace) -> int:
     """Return what is added to a trace's times to make them those of the host's clock; 0 where the file does not say."""
     text = next((trace.source.metadata[name] for name in BASE_TIMES if name in trace.source.metadata), "0")
-    return int(text) if text.isdecimal() and len(text) < len(str(1 << 61)) else 0
+    return int(text) if text.isdecimal() and len(text) <= len(str(_LATEST_NS)) and int(text) < _LATEST_NS else 0
 
 
 def _facts(analysis: _Analysis, path: str, device: DeviceTimeline | None, unlabelled: int) -> RankFacts:
@@ -117,21 +116,15 @@ def _facts(analysis: _Analysis, path: str, device: DeviceTimeline | None, unlabe
         told = json.loads(metadata.get("distributedInfo", "{}"))
     except ValueError:
         told = {}
-    in_name = _RANK_IN_NAME.search(Path(path).name) or _RANK_IN_NAME.search(Path(path).parent.name)
-    rank, world = (_number(told.get(name)) for name in ("rank", "world_size"))
     return RankFacts(
         path=path,
-        rank=int(in_name[1]) if rank is None and in_name else rank,
-        world=world,
+        rank=rank_from(told.get("rank")),
+        world=rank_from(told.get("world_size")),
         host=metadata.get(HOST_NAME),
         device=None if device is None else device.name,
         damage=analysis.trace.source.damage,
         unlabelled=unlabelled,
     )
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _spans(analysis: _Analysis, device: DeviceTimeline | None) -> tuple[list[int | None], Intervals, Intervals]:
@@ -148,7 +141,7 @@ def _spans(analysis: _Analysis, device: DeviceTimeline | None) -> tuple[list[int
 
 def _steps(analysis: _Analysis, device: DeviceTimeline | None, base: int) -> pl.DataFrame:
     numbers, hosts, spans = _spans(analysis, device)
-    waiting, waits = _waiting(analysis.host, analysis.trace)
+    waiting = _waiting(analysis.host, analysis.trace)
     columns = {
         "row": np.arange(len(numbers)),
         "step": pl.Series(numbers, dtype=pl.Int64),
@@ -157,7 +150,6 @@ def _steps(analysis: _Analysis, device: DeviceTimeline | None, base: int) -> pl.
         "host_waits_ns": _within(hosts, waiting),
         "host_loading_ns": _within(hosts, _loading(analysis.trace, waiting)),
         "device_ns": spans.end - spans.start,
-        "waits": np.histogram(waits, np.append(hosts.start, hosts.end[-1:]))[0] if len(hosts) else waits[:0],
     }
     if device is None:
         columns |= dict.fromkeys(STEPS.keys() - columns.keys(), np.zeros(len(numbers), np.int64))
@@ -203,8 +195,8 @@ def _within(spans: Intervals, others: Intervals) -> Ints:
     return sums
 
 
-def _waiting(host: HostTime, trace: Trace) -> tuple[Intervals, Ints]:
-    """Return when the host waited for the device, and when the calls began that it was told to wait in.
+def _waiting(host: HostTime, trace: Trace) -> Intervals:
+    """Return when the host waited for the device.
 
     It waits too in calls that only issue work: once the queue of launches is full, each takes until the device has
     done one. Without waiting they take microseconds.
@@ -212,10 +204,10 @@ def _waiting(host: HostTime, trace: Trace) -> tuple[Intervals, Ints]:
     issues = calls_that(trace.launches, lambda call: call.enqueues)
     full = issues & (host.end - host.start > PAUSE_NS) & ~host.cold
     waits = np.flatnonzero(host.drains | full)
-    return Intervals.union_of(host.start[waits], host.end[waits]), np.sort(host.start[host.drains])
+    return Intervals.union_of(host.start[waits], host.end[waits])
 
 
-def _communications(analysis: _Analysis, of_step: Ints, base: int) -> pl.DataFrame:
+def _communications(analysis: _Analysis, told: pl.DataFrame, of_step: Ints, base: int) -> pl.DataFrame:
     trace, links = analysis.trace, analysis.links
     launched = np.where(
         links.activity_launch >= 0,
@@ -226,7 +218,8 @@ def _communications(analysis: _Analysis, of_step: Ints, base: int) -> pl.DataFra
     kernels = trace.activities.select("correlation", "start_ns", "device", "bytes").with_columns(
         launched=launched, row=of_step, exposed=_exposed(trace, computing)
     )
-    told = _told_of_kernels(trace)
+    # Two kernels of one launch that begin together are one here.
+    kernels = kernels.unique(["correlation", "start_ns"], keep="first", maintain_order=True)
     found = told.join(kernels, on=["correlation", "start_ns"], how="inner").filter(pl.col("row") >= 0)
     of_call = pl.when(pl.col("external_id") > 0).then("external_id").otherwise(-pl.col("correlation"))
     # What only has a name is one call a kernel: all kernels of a replayed graph have one number.
@@ -242,7 +235,7 @@ def _communications(analysis: _Analysis, of_step: Ints, base: int) -> pl.DataFra
             pl.col("group_description", "group_size", "elements_in", "elements_out", "bytes", "launched").first(),
             pl.col("start_ns").min(),
             pl.col("end_ns").max(),
-            peer=pl.when(pl.col("collective").is_in(_PAIRS)).then(place).first(),
+            peer=pl.when(pl.col("collective").is_in(MESSAGES)).then(place).first(),
             is_uneven=pl.any_horizontal(_differ("splits_in"), _differ("splits_out")).first(),
             exposed_ns=pl.col("exposed").sum(),
         )
@@ -297,7 +290,9 @@ def _told_of_kernels(trace: Trace) -> pl.DataFrame:
 def _named_collectives(trace: Trace) -> pl.DataFrame:
     kernels = trace.activities.filter(pl.Series(communication_mask(trace.activities)))
     names = kernels["name"].cast(pl.String)
-    operations = {name: _OF_KIND.get(collective_of(name)) for name in names.unique().to_list()}
+    operations = {
+        name: None if (kind := collective_of(name)) is None else NAMED.get(kind) for name in names.unique().to_list()
+    }
     told = kernels.select("correlation", "external_id", "start_ns", "duration_ns").with_columns(
         collective=pl.Series([operations[name] for name in names.to_list()], dtype=pl.String)
     )
@@ -312,14 +307,14 @@ def _differ(splits: str) -> pl.Expr:
 
 def _computing(trace: Trace) -> dict[int, Intervals]:
     """Return per device when it computes or copies."""
-    devices = trace.activities["device"].unique().drop_nulls().to_list()
+    devices = trace.activities["device"].fill_null(NO_DEVICE).unique().to_list()
     return {device: busy_parts(trace, device).compute for device in devices}
 
 
 def _exposed(trace: Trace, computing: dict[int, Intervals]) -> Ints:
     """Return per activity how much of it passes while its device does not compute."""
     start, end = column(trace.activities, "start_ns"), end_of(trace.activities)
-    device = trace.activities["device"].fill_null(-1).to_numpy()
+    device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
     exposed = end - start
     for number, compute in computing.items():
         rows = np.flatnonzero(device == number)
@@ -363,17 +358,22 @@ def _work(analysis: _Analysis, device: DeviceTimeline | None, of_step: Ints) -> 
 
 
 def _gaps(analysis: _Analysis, device: DeviceTimeline | None, table: pl.DataFrame) -> pl.DataFrame:
-    rows = {number: row for row, number in enumerate(table["step"].to_list())}
-    devices = () if device is None else (device,)
-    gaps = longest_gaps(analysis.trace, Places(analysis.trace, analysis.links), devices)
+    if device is None:
+        return pl.DataFrame(schema=GAPS)
+    gaps = longest_gaps(analysis.trace, Places(analysis.trace, analysis.links), (device,))
+    # By time: the numbers of steps may come again.
+    spans = (
+        device.steps
+        if table.height
+        else Intervals(np.array([device.window.start_ns]), np.array([device.window.end_ns]))
+    )
+    middle = np.array([gap.start_ns + gap.duration_ns // 2 for gap in gaps], np.int64)
+    rows = latest_around(spans.start, spans.end, middle).tolist() if gaps else []
     return pl.DataFrame(
         [
-            (
-                *(0 if gap.step is None else rows.get(gap.step, 0), gap.cause, gap.duration_ns),
-                *(gap.operator, gap.annotation, gap.module, gap.python, gap.call),
-            )
-            for gap in gaps
-            if gap.step is not None or not table.height
+            (row, gap.cause, gap.duration_ns, gap.operator, gap.annotation, gap.module, gap.python, gap.call)
+            for row, gap in zip(rows, gaps, strict=True)
+            if row >= 0
         ],
         schema=GAPS,
         orient="row",
@@ -383,11 +383,9 @@ def _gaps(analysis: _Analysis, device: DeviceTimeline | None, table: pl.DataFram
 def _waits(analysis: _Analysis, table: pl.DataFrame) -> pl.DataFrame:
     drains = np.flatnonzero(analysis.host.drains)
     began = analysis.host.start[drains]
-    step = (
-        np.searchsorted(column(table, "start_ns"), began, side="right") - 1
-        if table.height
-        else np.zeros(len(began), np.int64)
-    )
+    step = np.zeros(len(began), np.int64)
+    if table.height:
+        step = latest_around(column(table, "start_ns"), column(table, "end_ns"), began)
     operator = pl.Series(analysis.links.launch_operator[drains], dtype=pl.Int64).replace(-1, None)
     names = analysis.trace.operators["name"].cast(pl.String).gather(operator)
     waits = pl.DataFrame({"row": pl.Series(step, dtype=pl.Int32), "operator": names})
@@ -398,6 +396,3 @@ def _waits(analysis: _Analysis, table: pl.DataFrame) -> pl.DataFrame:
         .sort("row", "calls", "operator")
         .cast(WAITS)  # type: ignore[arg-type]
     )
-
-
-_ = Bools  # masks

@@ -1,7 +1,11 @@
 """What is kept of one rank: so little that a job's ranks can be looked at together, however long their traces are."""
 
+import functools
 import io
+import re
+import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -9,11 +13,14 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError
+from opscope.base.patterns import lazy_pattern
 from opscope.documents.bound import IdleCause
 
 # The version of what is kept: a summary of another one is made again.
-VERSION: Final = 1
+VERSION: Final = 2
 
+_RANK_IN_NAME: Final = lazy_pattern(r"rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_MOST_RANKS: Final = 1 << 17  # the largest clusters have about a hundred thousand GPUs
 _TIMES: Final = (
     *("begin_ns", "host_ns", "host_waits_ns", "host_loading_ns", "device_ns"),
     *("compute_ns", "communication_ns", "hidden_communication_ns", "memcpy_ns"),
@@ -21,13 +28,11 @@ _TIMES: Final = (
 IDLE: Final = {cause: f"idle_{cause.name.lower()}_ns" for cause in IdleCause}
 # One row per step, in order; ``step`` is the profiler's number, null where no steps are marked. ``communication_ns`` is
 # time in which the device communicates and does nothing else, ``hidden_communication_ns`` in which it computes as well;
-# ``host_loading_ns`` is time in which the host fetched batches; ``waits`` counts the calls in which it waited for the
-# device.
+# ``host_loading_ns`` is time in which the host fetched batches.
 STEPS: Final[dict[str, type[pl.DataType]]] = {
     "row": pl.Int32,
     "step": pl.Int64,
     **dict.fromkeys((*_TIMES, *IDLE.values()), pl.Int64),
-    "waits": pl.Int64,
 }
 # One row per collective or message that ran on the device, in the order in which the host issued them.
 COMMUNICATIONS: Final[dict[str, type[pl.DataType]]] = {
@@ -80,7 +85,7 @@ class RankFacts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: the file.
-        rank: the rank; null where neither header nor name says it.
+        rank: the rank that its header says; null where it says none.
         world: how many ranks there are; null where the header does not say it.
         host: the host; null where the header does not say it.
         device: the device's name; null where nothing ran on one.
@@ -96,6 +101,20 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     damage: str | None = None
     unlabelled: int = 0
 
+    @property
+    def number(self) -> int | None:
+        """The rank, by the header or else by the name of the file or its folder; None where these do not say it."""
+        if self.rank is not None:
+            return self.rank
+        path = Path(self.path)
+        found = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.search(path.parent.name)
+        return rank_from(int(found[1])) if found else None
+
+
+def rank_from(value: object) -> int | None:
+    """Return a rank, or how many there are; None for what cannot be either."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_RANKS else None
+
 
 class RankSummary:
     """What is kept of one rank: tables with the columns of this module; times are of the rank's own clock.
@@ -109,11 +128,6 @@ class RankSummary:
     def __init__(self, facts: RankFacts, tables: Mapping[str, pl.DataFrame | bytes]) -> None:
         self.facts = facts
         self._tables = dict(tables)
-
-    @classmethod
-    def empty(cls) -> "RankSummary":
-        """Return a summary without anything; its tables have all columns."""
-        return cls(RankFacts(path=""), {name: pl.DataFrame(schema=schema) for name, schema in TABLES.items()})
 
     def changed(self, facts: RankFacts | None = None, **tables: pl.DataFrame) -> "RankSummary":
         """Return the summary with other facts, or some other tables."""
@@ -153,7 +167,7 @@ class RankSummary:
     def to_bytes(self) -> bytes:
         """Return the summary as bytes, packed."""
         packed = {name: one if isinstance(one, bytes) else _packed(one) for name, one in self._tables.items()}
-        return msgspec.msgpack.encode(_Kept(VERSION, self.facts, packed))
+        return msgspec.msgpack.encode(_Kept(VERSION, self.facts, packed, _checked(packed)))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "RankSummary":
@@ -168,6 +182,8 @@ class RankSummary:
             raise BadInputError(f"no summary of a rank: {error}") from error
         if kept.version != VERSION or kept.tables.keys() != TABLES.keys():
             raise BadInputError(f"a summary of version {kept.version}, and not {VERSION}")
+        if kept.checksum != _checked(kept.tables):
+            raise BadInputError("the summary of a rank is damaged")
         return cls(kept.facts, kept.tables)
 
 
@@ -175,6 +191,11 @@ class _Kept(Struct, frozen=True):
     version: int
     facts: RankFacts
     tables: dict[str, bytes]
+    checksum: int
+
+
+def _checked(tables: Mapping[str, bytes]) -> int:
+    return functools.reduce(lambda sum_, name: zlib.crc32(tables[name], sum_), sorted(tables), 0)
 
 
 def _packed(table: pl.DataFrame) -> bytes:

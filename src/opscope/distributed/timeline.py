@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from opscope.analysis.merged import merged
 from opscope.analysis.part import Part, read_part
 from opscope.base.errors import UsageError
-from opscope.distributed.clocks import Clocks, clocks_of
-from opscope.distributed.job import Job
+from opscope.distributed.clocks import Clocks
+from opscope.distributed.job import Job, matched_on_clocks
 from opscope.distributed.lateness import own_times
-from opscope.distributed.match import matched, rows_of
+from opscope.distributed.match import rows_of
 from opscope.distributed.one_rank import BASE_TIMES, base_of
 from opscope.trace.columns import TABLES
 from opscope.trace.model import DeviceProperties, Trace
@@ -38,7 +38,7 @@ def one_timeline(job: Job, steps: tuple[int, int] | None, max_bytes: int) -> tup
         BadInputError, EnvironmentLacksError: as `opscope.read`.
     """
     wanted = steps or _last_common(job)
-    clocks = clocks_of(matched(rows_of(job.ranks)).calls)
+    _, clocks = matched_on_clocks(rows_of(job.ranks))
     traces = []
     for rank, summary in job.ranks.items():
         trace = read_part(Path(summary.facts.path), Part(steps=wanted), max_bytes=max_bytes)

@@ -266,6 +266,8 @@ def _with_communication(
     columns = [pl.col(name).alias(f"of_{name}") for name in (*names, *counts)]
     of = of.unique(keys, keep="first").select(*keys, *columns)
     table = table.join(of, on=keys, how="left", maintain_order="left")
+    if "collective" in table.columns:  # of kernels without a launch the table of communications says nothing
+        table = table.with_columns(of_collective=pl.coalesce("of_collective", "collective"))
     texts = [_optional(table[f"of_{name}"], key, _encoded) for name, key in names.items()]
     return table, [*texts, *_after(_numbers(table, {key: f"of_{name}" for name, key in counts.items()}))]
 

@@ -1,6 +1,7 @@
 """Which collective operation a kernel or a range is, by the words of its name."""
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -36,6 +37,24 @@ _WORDS: Final = (
     (Collective.SEND, lazy_pattern(r"send_?recv|nccl:(send|recv)", re.IGNORECASE)),
     (Collective.REDUCE, lazy_pattern(r"nccl\w*[:_]reduce", re.IGNORECASE)),
 )
+
+
+# PyTorch's names of what its process groups do. Ranks leave these at about the same time: on two H100 within 5 us.
+TIES: Final = (
+    *("allreduce", "allreduce_coalesced", "_allgather_base", "allgather", "all_gather", "barrier"),
+    *("allgather_into_tensor_coalesced", "_reduce_scatter_base", "reduce_scatter", "reduce_scatter_tensor_coalesced"),
+)
+# Nobody leaves these before the last has entered either, but each once it has its own part.
+TOGETHER: Final = (*TIES, "all_to_all", "all_to_allv", "alltoall", "alltoall_base")
+MESSAGES: Final = ("send", "recv")
+# What a kernel's name says, as PyTorch calls it; of a message it does not say between which ranks it goes.
+NAMED: Final[Mapping[Collective, str]] = {
+    Collective.ALL_REDUCE: "allreduce",
+    Collective.ALL_GATHER: "all_gather",
+    Collective.REDUCE_SCATTER: "reduce_scatter",
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE: "reduce",
+}
 
 
 @lru_cache(maxsize=1 << 12)

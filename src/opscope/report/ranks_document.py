@@ -19,6 +19,7 @@ from opscope.render.table_columns import Column, field_values, table_of
 
 _SHOWN: Final = 10  # collectives, and ranks that are not whole
 _LISTED: Final = 6  # numbers of steps
+_NOTHING_SAVED: Final = "Without that a step would be no shorter, as another rank is as late"
 
 
 def ranks_section(document: RanksDocument) -> Section:
@@ -27,7 +28,7 @@ def ranks_section(document: RanksDocument) -> Section:
     if document.findings:
         blocks.append(Paragraph.of("What costs most:"))
         blocks.append(Bullets(tuple(_finding(document))))
-    elif any(step.ranks > 1 for step in document.steps):
+    elif document.heat is not None:  # else nobody could be called late
         blocks.append(Paragraph.of("No rank is late."))
     for title, table in (
         ("Late ranks:", late_table(document.late) if document.late else None),
@@ -47,15 +48,19 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
     told = ", ".join(f"{len(ones)} {state}" for state, ones in states.items() if ones)
     yield (f"Ranks: {told or 'none'}",)
     for one in states[RankState.DAMAGED][:_SHOWN]:
-        yield (f"Rank {one.rank} is damaged: {one.reason}",)
+        yield (f"Rank {one.rank} is damaged: ", Name(one.reason or "unknown"))
     missing = [str(one.rank) for one in states[RankState.MISSING]]
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         yield (f"Missing: rank {', '.join(missing[:_SHOWN])}{more}",)
-    for path, why in document.unread.items():
-        yield ("Not read: ", Name(path), f": {why}")
-    if document.duplicates:
-        yield ("Holds a rank again and is left out: ", Name(", ".join(document.duplicates)))
+    for path, why in list(document.unread.items())[:_SHOWN]:
+        yield ("Not read: ", Name(why)) if path in why else ("Not read: ", Name(path), ": ", Name(why))
+    if len(document.unread) > _SHOWN:
+        yield (f"Not read: {len(document.unread) - _SHOWN} more files",)
+    for path in document.duplicates[:_SHOWN]:
+        yield ("Left out, as another file has the same rank: ", Name(path))
+    if len(document.duplicates) > _SHOWN:
+        yield (f"Left out, as other files have the same ranks: {len(document.duplicates) - _SHOWN} more",)
     if document.steps:
         spans = sorted(step.duration_ns for step in document.steps)
         exposed = sorted(step.exposed_ns for step in document.steps)
@@ -65,14 +70,17 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
             f"{len(spans)} steps of {format_ns(spans[middle])}; for {format_ns(exposed[middle])} of it ({share}) "
             "devices only communicate",
         )
-    yield (f"One clock: {document.clock_note}",)
+    if len(document.ranks) > 1:
+        yield (f"Clocks: {document.clock_note}",)
     if document.matched_by:
         yield (f"Collectives of different ranks are matched by {document.matched_by}",)
 
 
 def _finding(document: RanksDocument) -> Iterator[Inline]:
     for one in document.findings:
-        yield (f"{one.sentence}. Without that a step would take {format_ns(one.saving_ns)} less",)
+        # Another late rank may hold the step up just as long.
+        saved = f"Without that a step would take {format_ns(one.saving_ns)} less" if one.saving_ns else _NOTHING_SAVED
+        yield (Name(one.sentence), f". {saved}")
 
 
 def _steps(numbers: Sequence[int | None]) -> str:
@@ -95,7 +103,7 @@ def late_table(rows: Sequence[LateRank]) -> Table:
             Column[LateRank]("Of a step", lambda one: format_share(one.late_ns, one.of_step_ns), numeric=True),
             Column[LateRank]("Steps", lambda one: _steps(one.steps)),
             Column[LateRank]("Where", lambda one: Name(one.where or "unknown")),
-            Column[LateRank]("Because", lambda one: "; ".join(one.evidence)),
+            Column[LateRank]("Because", lambda one: Name("; ".join(one.evidence))),
         ],
         rows,
     )
@@ -108,7 +116,9 @@ def group_table(rows: Sequence[RankGroup]) -> Table:
             Column[RankGroup]("Group", lambda one: Name(one.description)),
             Column[RankGroup]("Ranks", lambda one: _or_unknown(one.size), numeric=True),
             Column[RankGroup]("Groups", lambda one: format_count(one.groups), numeric=True),
-            Column[RankGroup]("Calls", lambda one: ", ".join(f"{n} {name}" for name, n in one.collectives.items())),
+            Column[RankGroup](
+                "Calls", lambda one: Name(", ".join(f"{n} {name}" for name, n in one.collectives.items()))
+            ),
             Column[RankGroup]("In a step", lambda one: format_ns(one.busy_ns), numeric=True),
             Column[RankGroup]("Of it exposed", lambda one: format_ns(one.exposed_ns), numeric=True),
         ],

@@ -123,8 +123,8 @@
     COLUMN(element_type, TEXT, "PyTorch's name of the elements' type: Float, BFloat16") \
     COLUMN(elements_in, INT64, "elements that go in") \
     COLUMN(elements_out, INT64, "elements that come out") \
-    COLUMN(splits_in, TEXT, "where ranks get different numbers of elements, these, as JSON") \
-    COLUMN(splits_out, TEXT, "where ranks send different numbers of elements, these, as JSON") \
+    COLUMN(splits_in, TEXT, "where ranks are sent different numbers of elements, these, as JSON") \
+    COLUMN(splits_out, TEXT, "where ranks send back different numbers of elements, these, as JSON") \
     COLUMN(source, INT32, "the rank of the group that a message comes from") \
     COLUMN(destination, INT32, "the rank of the group that a message goes to")
 

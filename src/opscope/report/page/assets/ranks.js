@@ -9,8 +9,8 @@ function ranksView(page) {
             facts([
                 ["ranks", statesOf(doc)],
                 ...Object.entries(doc.unread).map(([path, why]) => ["not read", [nameOf(path), `: ${why}`]]),
-                doc.duplicates.length && ["hold a rank again", doc.duplicates.join(", ")],
-                ["one clock", doc.clock_note],
+                doc.duplicates.length && ["left out, as other files have the same ranks", doc.duplicates.join(", ")],
+                doc.ranks.length > 1 && ["clocks", doc.clock_note],
                 doc.matched_by && ["collectives are matched by", doc.matched_by],
             ]),
             doc.findings.length
@@ -18,10 +18,10 @@ function ranksView(page) {
                       "ul",
                       { class: "findings" },
                       doc.findings.map((one) =>
-                          el("li", null, `${one.sentence}. Without that a step would take ${formatNs(one.saving_ns)} less.`),
+                          el("li", null, `${one.sentence}. ${savedBy(one)}.`),
                       ),
                   )
-                : note("No rank is late."),
+                : doc.heat && note("No rank is late."),
             doc.late.length ? lateOf(doc) : null,
             doc.heat ? heatOf(doc.heat) : null,
             doc.groups.length ? groupsOf(doc.groups) : null,
@@ -31,6 +31,11 @@ function ranksView(page) {
         ),
     );
 }
+
+const savedBy = (one) =>
+    one.saving_ns
+        ? `Without that a step would take ${formatNs(one.saving_ns)} less`
+        : "Without that a step would be no shorter, as another rank is as late";
 
 function statesOf(doc) {
     const count = (state) => doc.ranks.filter((one) => one.state === state).length;
