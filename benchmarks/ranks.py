@@ -21,7 +21,7 @@ from tests.jobs import Job, Lateness, Shape, write_job
 from opscope.distributed.clocks import clocks_of
 from opscope.distributed.job import Job as ReadJob
 from opscope.distributed.job import document_of
-from opscope.distributed.match import matched
+from opscope.distributed.match import matched, rows_of
 from opscope.distributed.one_rank import summarise
 
 MS = 1_000_000
