@@ -30,6 +30,10 @@ _ON_HOST: Final = tuple(
     )
 )
 _AROUND_WAITS: Final = (IDLE[IdleCause.BLOCKING], IDLE[IdleCause.DISPATCH], IDLE[IdleCause.LATENCY])
+_LARGER: Final = 1.01  # sizes that differ by less explain no lateness
+_AS_LONG: Final = 0.9  # of an operator's time: then it is nothing of this rank alone
+_MOST_RANKS: Final = 64  # are looked at for what else runs where
+_SOME: Final = 4  # ranks that are named
 _MOST_ELEMENTS: Final = 1 << 60
 _SAME: Final = ("operator", "kernel", "grid", "dims")
 
@@ -57,6 +61,7 @@ class _Comparison:
     """A late rank beside those that are typical of its steps, both added up over these steps."""
 
     def __init__(self, ranks: Mapping[int, RankSummary], own: Own, late: Late) -> None:
+        self._ranks, self._own_times, self._late_steps = ranks, own, late.steps
         self._rank = ranks[own.ranks[late.place]]
         self._mine = self._rank.steps[own.rows[late.place, late.steps].tolist()]
         typical = own.typical[late.steps]
@@ -73,21 +78,20 @@ class _Comparison:
         self._their_waits = _waits_of(pairs)
 
     def why(self) -> Why:
-        work, kernels, clock = self._work_more(), *self._kernels_more()
+        """Return the cause that explains at least half of the lateness."""
         # Where its host alone is late, it waits for others too, and kernels beside that waiting take longer.
         device = min(self._more("compute_ns", "memcpy_ns"), self._device_late)
-        sized = [
-            Why(LateCause.WORK, work.where, [f"{work.said}, {self._each(work.more)} a step"]),
-        ]
+        work = self._work_more()
         if device >= _MOST * self._late:
             if work.more >= _MOST * device:
-                return sized[0]
-            if clock is not None:
+                return Why(LateCause.WORK, work.where, [f"{work.said}, {self._each(work.more)} a step"])
+            if (clock := self._clock()) is not None:
                 return clock
+            kernels, is_shared = self._kernels_more()
             if kernels.more >= _MOST * device:
-                said = f"{kernels.said}, {self._each(kernels.more)} a step"
-                return Why(LateCause.KERNELS, kernels.where, [said])
-        if self._has_more_to_do:
+                cause = LateCause.WORK if is_shared else LateCause.KERNELS
+                return Why(cause, kernels.where, [f"{kernels.said}, {self._each(kernels.more)} a step"])
+        if self._has_more_to_do and work.where is not None:
             return Why(LateCause.WORK, work.where, [f"{work.said}; the host has more to do for it as well"])
         return self._on_host()
 
@@ -129,25 +133,24 @@ class _Comparison:
     # ---------------------------------------------------------------- what the device does
 
     def _work_more(self) -> "_Part":
-        """Return the operators that both run, with other sizes or another number of times."""
-        both = self._of_operators()
-        sized = both.filter(pl.col("sizes") != pl.col("sizes_right"))
-        more = sized.filter(pl.col("more") > 0).sort("more", descending=True)
+        """Return the operators that both run, with larger sizes or more often."""
+        more = self._larger().filter(pl.col("more") > 0).sort("more", descending=True)
         if not more.height:
             return _Part(0, None, "")
         name, mine, theirs = more.row(0, named=True)["operator"], more["dims"][0], more["dims_right"][0]
         sizes = f"{mine} where others have {theirs}" if mine and theirs and mine != theirs else "more of it than others"
-        return _Part(int(sized["more"].sum()), name, f"{name} has {sizes}")
+        return _Part(int(more["more"].sum()), name, f"{name} has {sizes}")
 
     @property
     def _has_more_to_do(self) -> bool:
         """Whether most of what the device does is larger than elsewhere."""
-        both = self._of_operators()
-        larger = both.filter(
-            (pl.col("sizes") != pl.col("sizes_right")) & (pl.col("elements") > pl.col("elements_right"))
-        )
-        total = int(both["total_ns"].sum())
-        return total > 0 and int(larger["total_ns"].sum()) >= _MOST * total
+        total = int(self._of_operators()["total_ns"].sum())
+        return total > 0 and int(self._larger()["total_ns"].sum()) >= _MOST * total
+
+    def _larger(self) -> pl.DataFrame:
+        """Return the operators that have more elements to work on, where both ranks tell how many."""
+        told = pl.col("dims").is_null() == pl.col("dims_right").is_null()
+        return self._of_operators().filter(told & (pl.col("elements") > _LARGER * pl.col("elements_right")))
 
     def _of_operators(self) -> pl.DataFrame:
         mine, theirs = (_by_operator(work) for work in (self._work, self._their_work))
@@ -155,30 +158,57 @@ class _Comparison:
             more=pl.col("total_ns") - pl.col("total_ns_right")
         )
 
-    def _kernels_more(self) -> "tuple[_Part, Why | None]":
-        """Return the kernels that take longer for the same work or run nowhere else; and the clock, if all do."""
-        both = self._work.join(self._their_work, on=_SAME, how="left", nulls_equal=True)
-        both = both.with_columns(
-            more=pl.col("total_ns") - pl.col("total_ns_right").fill_null(0),
-            ratio=(pl.col("total_ns") / pl.col("calls")) / (pl.col("total_ns_right") / pl.col("calls_right")),
+    def _clock(self) -> Why | None:
+        """Return that the device is slower, where nearly all kernels take longer for the same work."""
+        same = self._work.join(self._their_work, on=_SAME, how="inner", nulls_equal=True).with_columns(
+            ratio=(pl.col("total_ns") / pl.col("calls")) / (pl.col("total_ns_right") / pl.col("calls_right"))
         )
-        same = both.filter(pl.col("ratio").is_not_null())
-        longer = same.filter(pl.col("ratio") > _LONGER)
-        total = int(same["total_ns"].sum())
-        clock = None
-        if total and int(longer["total_ns"].sum()) >= _ALL * total and int(same["more"].sum()) >= _MOST * self._late:
-            ratio = total / max(int(same["total_ns_right"].sum()), 1)
-            said = f"nearly all its kernels take longer than the same kernels elsewhere, {ratio:.2f} times together"
-            clock = Why(LateCause.CLOCK, self._rank.facts.device, [said])
+        total, more = int(same["total_ns"].sum()), int((same["total_ns"] - same["total_ns_right"]).sum())
+        longer = int(same.filter(pl.col("ratio") > _LONGER)["total_ns"].sum())
+        if not total or longer < _ALL * total or more < _MOST * self._late:
+            return None
+        ratio = total / max(int(same["total_ns_right"].sum()), 1)
+        said = f"nearly all its kernels take longer than the same kernels elsewhere, {ratio:.2f} times together"
+        return Why(LateCause.CLOCK, self._rank.facts.device, [said])
+
+    def _kernels_more(self) -> "tuple[_Part, bool]":
+        """Return what takes longer than elsewhere, or runs nowhere else; and whether some other ranks have it as well.
+
+        By operator: which kernel does an operator's work may be another one on each rank.
+        """
+        mine, theirs = (_by_name(work) for work in (self._work, self._their_work))
+        both = mine.join(theirs, on="name", how="left").with_columns(
+            more=pl.col("total_ns") - pl.col("total_ns_right").fill_null(0)
+        )
         most = both.filter(pl.col("more") > 0).sort("more", descending=True)
         if not most.height:
-            return _Part(0, None, ""), clock
+            return _Part(0, None, ""), False
         first = most.row(0, named=True)
-        name = first["operator"] or first["kernel"]
-        said = (
-            f"{name} takes longer for the same work" if first["ratio"] is not None else f"{name} runs on no other rank"
-        )
-        return _Part(int(most["more"].sum()), name, said), clock
+        name, elsewhere = first["name"], self._elsewhere(first["name"])
+        as_long = [rank for rank, total in elsewhere.items() if total >= _AS_LONG * first["total_ns"]]
+        if first["total_ns_right"] is not None:
+            said = f"{name} takes longer"
+        elif not elsewhere:
+            said = f"{name} runs on no other rank" if len(self._ranks) <= _MOST_RANKS else f"{name} runs on few ranks"
+        else:
+            said = f"{name} runs on some ranks alone"
+        if as_long:
+            said += f", as on rank {', '.join(map(str, as_long[:_SOME]))}" + (", ..." if len(as_long) > _SOME else "")
+        more = int(most["more"].sum())
+        return _Part(min(more, self._late), name, said), bool(as_long)
+
+    def _elsewhere(self, name: str) -> dict[int, int]:
+        """Return how long an operator or kernel takes on other ranks in the same steps, where it runs."""
+        found = {}
+        for place, rank in enumerate(self._own_times.ranks[:_MOST_RANKS]):
+            if self._ranks[rank] is self._rank:
+                continue
+            rows = self._own_times.rows[place, self._late_steps].tolist()
+            named = pl.coalesce("operator", "kernel") == name
+            total = self._ranks[rank].work.filter(pl.col("row").is_in(rows) & named)["total_ns"].sum()
+            if total:
+                found[rank] = int(total)
+        return found
 
     # ---------------------------------------------------------------- where the host is
 
@@ -215,22 +245,24 @@ def _work_of(parts_of: list[tuple[RankSummary, list[int]]]) -> pl.DataFrame:
     return pl.concat(parts).group_by(_SAME).agg(pl.col("calls").sum(), pl.col("total_ns").sum())
 
 
+def _by_name(work: pl.DataFrame) -> pl.DataFrame:
+    return work.group_by(name=pl.coalesce("operator", "kernel")).agg(pl.col("total_ns").sum())
+
+
 def _waits_of(parts_of: list[tuple[RankSummary, list[int]]]) -> pl.DataFrame:
     parts = [one.waits.filter(pl.col("row").is_in(rows)) for one, rows in parts_of]
     return pl.concat(parts).group_by("operator").agg(pl.col("calls").sum())
 
 
 def _by_operator(work: pl.DataFrame) -> pl.DataFrame:
-    """Return per operator its time, what sizes it has how often, and those of the sizes that take most time."""
-    sizes = pl.struct("dims", "grid", "calls").sort_by("dims", "grid", "kernel")
+    """Return per operator its time, how much it has to do, and the sizes that take most of the time."""
     elements = [_sizes(*row) for row in work.select("dims", "grid").rows()]
     largest = pl.col("dims").sort_by("total_ns", descending=True).first()
     return (
         work.with_columns(elements=pl.Series(elements, dtype=pl.Float64) * pl.col("calls"))
         .filter(pl.col("operator").is_not_null())
         .group_by("operator")
-        .agg(pl.col("total_ns").sum(), sizes=sizes.implode(), dims=largest, elements=pl.col("elements").sum())
-        .with_columns(pl.col("sizes").list.eval(pl.element().struct.json_encode()).list.join(" "))
+        .agg(pl.col("total_ns").sum(), dims=largest, elements=pl.col("elements").sum())
     )
 
 

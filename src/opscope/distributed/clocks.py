@@ -35,6 +35,8 @@ _MOSTLY: Final = 0.8  # a rank that is last so often, or the others are, cannot 
 _BIAS_SEEN_NS: Final = 25_000.0  # the largest that was seen; on two H100 it was 1.2 us
 # A receiver that waited for a message ends 8 to 12 us after the sender on two H100.
 _MESSAGE_NS: Final = 12_000.0
+_GUESSES: Final = 8
+_MOST_SCALE_NS: Final = 1e6  # of the noise: beyond that collectives do not end together, or are no collectives
 _MOST_OF_GROUP: Final = 400  # collectives that are looked at
 _WAITED: Final = 3.0  # times the shortest of the same size between the same ranks
 _WAITED_NS: Final = 50_000
@@ -92,7 +94,8 @@ def clocks_of(calls: pl.DataFrame) -> Clocks | None:
     start, end = (told[name].to_numpy().astype(np.int64) for name in ("start_ns", "end_ns"))
     fit = _Fit(call, rank, start, end, (told["operation"] == "message").to_numpy())
     by_messages = ~np.isin(ranks, alone)
-    return fit.solved(ranks.astype(np.int64), by_messages, np.setdiff1d(every, kept).astype(np.int64))
+    found = fit.solved(ranks.astype(np.int64), by_messages, np.setdiff1d(every, kept).astype(np.int64))
+    return found if found.scale_ns <= _MOST_SCALE_NS else None
 
 
 def contradicted(calls: pl.DataFrame, clocks: Clocks) -> float:
@@ -152,11 +155,34 @@ def _largest(calls: pl.DataFrame, every: Ints) -> Ints:
     return found
 
 
+def _guess(call: Ints, rank: Ints, end: Ints) -> Ints:
+    """Return by how much each rank's clock is ahead, about: means over collectives and medians over ranks in turn."""
+    ranks, calls = int(rank.max()) + 1, int(call.max()) + 1
+    ahead = np.zeros(ranks, np.int64)
+    count = np.bincount(call, minlength=calls)
+    base = int(end.min())
+    for _ in range(_GUESSES):
+        left = (end - base - ahead[rank]).astype(np.float64)
+        left -= (np.bincount(call, left, calls) / count)[call]
+        medians = pl.DataFrame({"rank": rank, "left": left}).group_by("rank").agg(pl.col("left").median()).sort("rank")
+        ahead += np.rint(medians["left"].to_numpy()).astype(np.int64)
+    found: Ints = ahead - int(np.median(ahead))
+    return found
+
+
+def _from_median(offset: Floats) -> Floats:
+    found: Floats = offset - np.median(offset)
+    return found
+
+
 class _Fit:
     def __init__(self, call: Ints, rank: Ints, start: Ints, end: Ints, is_message: npt.NDArray[np.bool_]) -> None:
         self.is_message = is_message
         self.call, self.rank, self.count = call, rank, int(rank.max()) + 1
         self.calls = int(call.max()) + 1
+        # Hosts may be hours apart; what is fitted is what is left of that.
+        self.guess = _guess(call, rank, end)
+        start, end = start - self.guess[rank], end - self.guess[rank]
         self.middle = (int(end.min()) + int(end.max())) // 2
         self.end = (end - self.middle).astype(np.float64)
         self.span = max(float(np.abs(self.end).max()), 1.0)
@@ -187,7 +213,7 @@ class _Fit:
         middle_drift = float(np.median(drift))
         return Clocks(
             ranks=ranks,
-            offset_ns=offset - np.median(offset),
+            offset_ns=_from_median(offset + self.guess),
             drift=drift - middle_drift,
             error_ns=np.hypot(self._errors(scale, bias), np.where(by_messages, _MESSAGE_NS, 0.0)),
             middle_ns=self.middle,

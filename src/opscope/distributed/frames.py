@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from opscope.distributed.job import Job, matched_on_clocks
-from opscope.distributed.lateness import own_times
+from opscope.distributed.lateness import Collectives, own_times
 from opscope.distributed.match import rows_of
 from opscope.distributed.summary import COMMUNICATIONS, STEPS, WORK, RankSummary
 
@@ -16,7 +16,9 @@ def steps_of(job: Job) -> pl.DataFrame:
 
     The latter two are nanoseconds, and null for steps that not all ranks recorded.
     """
-    own = own_times(job.ranks)
+    every = rows_of(job.ranks)
+    found, _ = matched_on_clocks(every, job.world)
+    own = own_times(job.ranks, Collectives(every, found.calls))
     places = np.repeat(np.arange(len(own.ranks)), len(own.steps))
     known = pl.DataFrame(
         {
@@ -38,7 +40,7 @@ def communications_of(job: Job) -> pl.DataFrame:
     every = _of_ranks(job, lambda one: one.communications, COMMUNICATIONS)
     steps = _of_ranks(job, lambda one: one.steps, STEPS).select("rank", "row", "step")
     every = every.join(steps, on=["rank", "row"], how="left")
-    found, clocks = matched_on_clocks(rows_of(job.ranks))
+    found, clocks = matched_on_clocks(rows_of(job.ranks), job.world)
     keys = ["rank", "row", "group", "members", "collective", "ordinal", "peer", "start_ns"]
     every = every.join(found.calls.select(*keys, "call"), on=keys, how="left", nulls_equal=True)
     times = {"begin_ns": "start_ns", "finish_ns": "end_ns"}

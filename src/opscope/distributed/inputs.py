@@ -18,13 +18,13 @@ def files_of(paths: Iterable[str]) -> list[Path]:
     Raises:
         UsageError: a path names nothing.
     """
-    found: dict[Path, None] = {}
+    found: dict[Path, Path] = {}  # by where they really are: one may be named twice
     for text in paths:
         files = list(_named(text))
         if not files:
             raise UsageError(f"{text}: there is no trace")
-        found |= dict.fromkeys(files)
-    return list(found)
+        found |= {path.resolve(): path for path in files if path.resolve() not in found}
+    return list(found.values())
 
 
 def _named(text: str) -> Iterator[Path]:

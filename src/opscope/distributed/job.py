@@ -1,6 +1,7 @@
 """The traces of a job's ranks -> what is said of the job."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from opscope.distributed.clocks import Clocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.kept import kept_summary
-from opscope.distributed.lateness import Late, Own, late_ranks, own_times
+from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times
 from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
@@ -34,10 +35,13 @@ from opscope.documents.ranks import (
 # Under a profiler hosts that do the same differ: on two H100 of one machine by 9 to 16 % of a step that had nothing
 # built in. A rank is not called late for so little where only its host's time says so.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
+_LEAST_IN_TURN: Final = 0.15  # of a step: the largest of some ranks is late by less where they only differ a little
+_LISTED: Final = 8  # ranks
 _SHOWN: Final = 3  # reasons why files are no ranks
 _MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
 _MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
 _LEAST_OF_HOST: Final = 0.2
+_MANY_RANKS, _LEAST_OF_MANY = 8, 0.1  # so many show themselves how much hosts differ, and then less is enough
 _MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
 
 # What to do about a late rank, by its cause.
@@ -88,8 +92,14 @@ def read_job(files: Iterable[Path], engine: Engine) -> Job:
             unread[summary.facts.path] = "neither its header nor its name says which rank it is of"
         else:
             summaries.append(summary)
-    # Of several files of a rank a whole one counts, and of these the first by name.
-    summaries.sort(key=lambda one: (one.facts.number or 0, one.facts.damage is not None, one.facts.path))
+    world = _world_of(summaries)
+    for one in [one for one in summaries if one.facts.world not in (None, world)]:
+        unread[one.facts.path] = f"of another job: its header says {one.facts.world} ranks, and most say {world}"
+        summaries.remove(one)
+    # Of several files of a rank a whole one counts, of these one with steps, and then the first by name.
+    summaries.sort(
+        key=lambda one: (one.facts.number or 0, one.facts.damage is not None, not one.steps.height, one.facts.path)
+    )
     ranks: dict[int, RankSummary] = {}
     duplicates = []
     for one in summaries:
@@ -100,19 +110,24 @@ def read_job(files: Iterable[Path], engine: Engine) -> Job:
         else:
             ranks[number] = one
     if not ranks:
-        listed = list(unread.values())
+        listed = [why if path in why else f"{path}: {why}" for path, why in unread.items()]
         more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         raise BadInputError(f"no file is a trace of a rank: {'; '.join(listed[:_SHOWN])}{more}")
-    worlds = [one.facts.world for one in ranks.values() if one.facts.world is not None]
-    return Job(ranks, max(worlds, default=None), duplicates, unread)
+    return Job(ranks, world, duplicates, unread)
+
+
+def _world_of(summaries: Sequence[RankSummary]) -> int | None:
+    """Return how many ranks most headers say that there are, of as many the larger; None where none says it."""
+    worlds = Counter(one.facts.world for one in summaries if one.facts.world is not None)
+    return max(worlds, key=lambda world: (worlds[world], world), default=None)
 
 
 def document_of(job: Job) -> RanksDocument:
     """Return what is said of a job."""
     every = rows_of(job.ranks)
-    found, clocks = matched_on_clocks(every)
+    found, clocks = matched_on_clocks(every, job.world)
     every = every.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
-    own = own_times(job.ranks)
+    own = own_times(job.ranks, Collectives(every, found.calls))
     late = _late(job.ranks, own)
     return RanksDocument(
         world=job.world,
@@ -133,13 +148,14 @@ def document_of(job: Job) -> RanksDocument:
     )
 
 
-def matched_on_clocks(rows: pl.DataFrame) -> tuple[Matched, Clocks | None]:
+def matched_on_clocks(rows: pl.DataFrame, world: int | None) -> tuple[Matched, Clocks | None]:
     """Match the collectives of some ranks, and return the clocks that follow from them; None where none do.
 
     Args:
         rows: what `rows_of` returns of the ranks.
+        world: how many ranks the job has; None where that is unknown.
     """
-    found = matched(rows)
+    found = matched(rows, world)
     clocks = clocks_of(found.calls)
     says_nothing = rows["group"].null_count() == rows.height
     if clocks is not None and says_nothing and contradicted(found.calls, clocks) > _MOST_CONTRADICTED:
@@ -160,8 +176,8 @@ def _entries(job: Job) -> list[RankEntry]:
         entries.append(
             RankEntry(
                 rank=number,
-                state=RankState.WHOLE if facts.damage is None else RankState.DAMAGED,
-                reason=facts.damage,
+                state=RankState.DAMAGED if facts.damage or facts.impossible else RankState.WHOLE,
+                reason=facts.damage or _impossible(facts.impossible),
                 path=facts.path,
                 host=facts.host,
                 device=facts.device,
@@ -169,6 +185,10 @@ def _entries(job: Job) -> list[RankEntry]:
             )
         )
     return entries
+
+
+def _impossible(count: int) -> str | None:
+    return f"{count} records have times that cannot be true, and are left out" if count else None
 
 
 def _steps(ranks: Mapping[int, RankSummary], own: Own) -> list[JobStep]:
@@ -243,9 +263,8 @@ def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
 def _beyond_noise(own: Own, late: Late) -> bool:
     """Tell whether a rank's host is slower than by chance: than those of the other ranks, if there are enough."""
     spread = own.spread_ns(late.place, late.steps)
-    if spread is None:
-        return late.late_ns >= _LEAST_OF_HOST * late.of_step_ns
-    return late.late_ns >= _MANY_DEVIATIONS * spread
+    least = _LEAST_OF_HOST if len(own.ranks) < _MANY_RANKS else _LEAST_OF_MANY
+    return late.late_ns >= max(least * late.of_step_ns, _MANY_DEVIATIONS * (spread or 0.0))
 
 
 def _findings(own: Own, late: list[LateRank]) -> list[JobFinding]:
@@ -264,7 +283,28 @@ def _findings(own: Own, late: list[LateRank]) -> list[JobFinding]:
             f"{one.cause}{where}; {_ADVICE[one.cause]}"
         )
         found.append(JobFinding("late_rank", saving, sentence, one.rank))
+    found += _of_several(own, late)
     return sorted(found, key=lambda finding: -finding.saving_ns)
+
+
+def _of_several(own: Own, late: list[LateRank]) -> Iterable[JobFinding]:
+    """Yield what ranks cost together that cost little alone: several that are as late, or one after the other."""
+    step = np.median(own.duration_ns, axis=0)
+    named = {one.rank for one in late}
+    others = [place for place, rank in enumerate(own.ranks) if rank not in named]
+    if len(named) > 1 and others:
+        saving = int(np.maximum(own.own_ns.max(axis=0) - own.own_ns[others].max(axis=0), 0).mean())
+        listed = ", ".join(map(str, sorted(named)[:_LISTED])) + (", ..." if len(named) > _LISTED else "")
+        yield JobFinding("late_ranks", saving, f"{len(named)} ranks are late together: {listed}; see each of them")
+    if not named and own.is_comparable and len(own.ranks) > 1 and len(own.steps) > 1:
+        late_ns = own.late_ns
+        lost, last = np.maximum(late_ns.max(axis=0), 0), {own.ranks[place] for place in late_ns.argmax(axis=0)}
+        if float((lost / np.maximum(step, 1)).mean()) >= _LEAST_IN_TURN and len(last) > 1:
+            said = (
+                f"ranks are late in turn: in each step one of {len(last)}, by {format_ns(float(lost.mean()))} on "
+                "average, and none more often than by chance; is what they have to do a different amount in each step?"
+            )
+            yield JobFinding("late_in_turn", int(lost.mean()), said)
 
 
 def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
@@ -278,12 +318,17 @@ def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
         yield "no steps are marked: the whole recording counts as one step"
         if not own.is_comparable:
             yield "recordings of ranks differ in length, so none can be called late"
-    if left := set(ranks) - set(own.ranks):
-        yield f"on {len(left)} ranks nothing ran on a device: {', '.join(map(str, sorted(left)[:8]))}"
+    if own.left_out:
+        listed = ", ".join(map(str, own.left_out[:_LISTED]))
+        yield f"{len(own.left_out)} ranks have few of the steps that most have, and are not compared: {listed}"
+    if left := set(ranks) - set(own.ranks) - set(own.left_out):
+        yield f"on {len(left)} ranks nothing ran on a device: {', '.join(map(str, sorted(left)[:_LISTED]))}"
+    if any(one.facts.host_collectives for one in ranks.values()):
+        yield "ranks also wait for each other on the host (gloo): who is late there is not seen"
     if found.ambiguous:
         yield f"{found.ambiguous} kernels of collectives are in steps in which ranks issued different numbers of them"
     if found.partial:
         yield f"{found.partial} collectives lack the kernel of a rank, or ranks disagree about them"
     unlabelled = sum(one.facts.unlabelled for one in ranks.values())
     if unlabelled:
-        yield f"{unlabelled} kernels say nothing of the collective that they belong to: it began before the recording"
+        yield f"{unlabelled} kernels say nothing of the collective that they belong to"

@@ -3,9 +3,11 @@
 A device that waits for other ranks sits in a communication kernel. What is left of a step without the time in which its
 device only communicates is the rank's own; so is what its host needs, less its waiting for the device, which may be
 hidden behind that same waiting. The longer of the two is how long the step would take if all others were there in time.
-A rank is late by what it has more of its own than the ranks have typically. Its victims have not: they wait.
+A rank is late by what it has more of its own than the ranks have typically. Its victims have not: they wait. And by no
+more than others wait in a step: what hides behind transfers makes nobody wait.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,18 +19,30 @@ from msgspec import Struct
 from opscope.base.medians import DEVIATION_OF_MEDIAN
 from opscope.distributed.summary import IDLE, RankSummary
 from opscope.documents.bound import IdleCause
+from opscope.knowledge.collectives import MESSAGES, TOGETHER
 
 Ints = npt.NDArray[np.int64]
 
-# A rank is late where it costs a twentieth of the step in half of its steps, or a tenth in one and that is rare: what
-# TraceML (github.com/traceopt-ai/traceml) calls a straggler begins at 5 and 10 %.
+Floats = npt.NDArray[np.float64]
+
+# A rank is late where it costs a twentieth of the step in half of its steps, or a tenth in single ones: what TraceML
+# (github.com/traceopt-ai/traceml) calls a straggler begins at 5 and 10 %.
 _SHARE: Final = 0.05
 _SHARE_OF_ONE: Final = 0.10
 _OFTEN: Final = 0.5
-_FEW: Final = 3  # steps, of which fewer show no spread
+# And it has to be that many standard deviations of what ranks differ anyway: more where few values show that.
+_DEVIATIONS, _DEVIATIONS_OF_FEW = 5.0, 6.0
+_FEW: Final = 12  # values
+_MANY: Final = 16  # ranks
+_LASTING: Final = 3  # steps
+_LASTS: Final = 4  # steps: more of them make no mean more certain, as noise lasts too
 _ENOUGH: Final = 4  # ranks, of which one is left out: fewer show no spread
+# Where nothing shows how much ranks differ, a quarter of the step: on two H100 ranks of healthy jobs differed by 16 %.
+_SHARE_OF_FEW: Final = 0.25
+_LOW, _OF_LOW = 0.4, 0.7416  # a low quantile of differences, which late steps leave alone, in standard deviations
+_OF_QUARTER: Final = 0.6745  # from a normal distribution's quartile to its standard deviation
 _SAME_LENGTH: Final = 0.02  # less than half of the least share that is called late
-_RARE: Final = 3.0  # so many times what nine in ten of all ranks' other steps deviate
+_MOST_SHARED: Final = 0.5  # a rank that has fewer of the steps than this share is left out
 
 
 class Own(Struct, frozen=True):
@@ -40,6 +54,8 @@ class Own(Struct, frozen=True):
         rows: per rank and step the row of the rank's table of steps.
         own_ns: per rank and step what the rank has of its own.
         duration_ns: per rank and step how long the step takes.
+        left_out: ranks that recorded few of these steps, or none.
+        waited_ns: per rank and step how long it waits for others in collectives; NaN where that is unknown.
     """
 
     ranks: list[int]
@@ -47,6 +63,8 @@ class Own(Struct, frozen=True):
     rows: Ints
     own_ns: Ints
     duration_ns: Ints
+    left_out: list[int]
+    waited_ns: Floats
 
     @property
     def is_comparable(self) -> bool:
@@ -60,7 +78,21 @@ class Own(Struct, frozen=True):
     def late_ns(self) -> Ints:
         """Per rank and step by how much the rank is late; negative where it waits for others."""
         late: Ints = self.own_ns - np.take_along_axis(self.own_ns, self.typical[None], axis=0)
-        return late
+        return np.minimum(late, self._others_wait)
+
+    @property
+    def _others_wait(self) -> Ints:
+        """Per rank and step how long the other ranks wait (their median); the most there is where that is unknown."""
+        places = range(len(self.ranks))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of steps in which nothing is known
+            if len(self.ranks) > _MANY:  # one rank more or less changes no median
+                wait = np.broadcast_to(np.nanmedian(self.waited_ns, axis=0), self.waited_ns.shape)
+            else:
+                wait = np.array([np.nanmedian(np.delete(self.waited_ns, place, axis=0), axis=0) for place in places])
+        unknown = np.isnan(wait)
+        found: Ints = np.where(unknown, np.iinfo(np.int64).max, np.where(unknown, 0, wait).astype(np.int64))
+        return found
 
     @property
     def typical(self) -> Ints:
@@ -82,6 +114,13 @@ class Own(Struct, frozen=True):
         return DEVIATION_OF_MEDIAN * float(np.median(np.abs(others - np.median(others))))
 
 
+class Collectives(Struct, frozen=True):
+    """The collectives and messages of a job: all rows, as `rows_of` returns them, and `Matched.calls`."""
+
+    every: pl.DataFrame
+    matched: pl.DataFrame
+
+
 class Late(Struct, frozen=True):
     """A rank that is late.
 
@@ -98,17 +137,27 @@ class Late(Struct, frozen=True):
     of_step_ns: int
 
 
-def own_times(ranks: Mapping[int, RankSummary]) -> Own:
-    """Return what some ranks do of their own; ranks without work on a device are left out."""
+def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None" = None) -> Own:
+    """Return what some ranks do of their own; ranks without work on a device are left out.
+
+    Args:
+        ranks: their summaries.
+        collectives: theirs, which tell how long they wait; None where that does not matter.
+    """
     tables = {rank: one.steps for rank, one in sorted(ranks.items()) if one.steps["compute_ns"].sum()}
     numbers = list(tables)
     if not tables:
         none = np.zeros((0, 0), np.int64)
-        return Own([], [], none, none, none)
+        return Own([], [], none, none, none, [], np.zeros((0, 0)))
     of_rank = np.repeat(np.arange(len(tables)), [table.height for table in tables.values()])
     every = _with_own(pl.concat(tables.values()).with_columns(place=pl.Series(of_rank)))
-    common = every.filter(pl.len().over("step", "cycle") == len(tables)).sort("place", "row")
-    shape = len(tables), common.height // len(tables)
+    # One rank that was cut off early, or has no marks, must not leave the others without steps.
+    usual = every.filter(pl.len().over("step", "cycle") > len(tables) / 2)
+    count = usual.select("step", "cycle").n_unique()
+    shared = usual.group_by("place").len().filter(pl.col("len") >= _MOST_SHARED * count)["place"].sort().to_list()
+    every = every.filter(pl.col("place").is_in(shared))
+    common = every.filter(pl.len().over("step", "cycle") == len(shared)).sort("place", "row")
+    shape = len(shared), common.height // max(len(shared), 1)
     first = common.head(shape[1])
     # In the order of the first rank, whichever order others have.
     order = first.select("step", "cycle", order=pl.int_range(pl.len()))
@@ -117,7 +166,41 @@ def own_times(ranks: Mapping[int, RankSummary]) -> Own:
         common[name].to_numpy().astype(np.int64).reshape(shape) for name in ("row", "own_ns", "device_ns")
     )
     steps = list(zip(first["step"].to_list(), first["cycle"].to_list(), strict=True))
-    return Own(numbers, steps, rows, own, duration)
+    kept = [numbers[place] for place in shared]
+    waited = np.full(shape, np.nan)
+    if collectives is not None and common.height:
+        waited = _waited(collectives, kept, rows)
+    return Own(kept, steps, rows, own, duration, [one for one in numbers if one not in set(kept)], waited)
+
+
+def _waited(collectives: Collectives, ranks: list[int], rows: Ints) -> Floats:
+    """Return per rank and step how much longer its collectives take than on the rank that is last.
+
+    It is NaN where one of them could not be matched. A collective may run on the device while the step before or behind
+    it does, so these count as well.
+    """
+    told = collectives.matched.filter(pl.col("collective").is_in(TOGETHER) | (pl.col("operation") == "message"))
+    duration = pl.col("end_ns") - pl.col("start_ns")
+    waits = told.with_columns(wait=duration - duration.min().over("call"))
+    waits = waits.group_by("rank", "row").agg(pl.col("wait").sum(), found=pl.len())
+    kinds = pl.col("collective").is_in((*TOGETHER, *MESSAGES))
+    issued = collectives.every.filter(kinds).group_by("rank", "row").agg(issued=pl.len())
+    waits = issued.join(waits, on=["rank", "row"], how="left").with_columns(
+        wait=pl.when(pl.col("found") == pl.col("issued")).then(pl.col("wait").cast(pl.Float64))
+    )
+    wanted = pl.DataFrame(
+        {
+            "rank": pl.Series(np.repeat(np.array(ranks), rows.shape[1]), dtype=pl.Int32),
+            "row": pl.Series(rows.ravel(), dtype=pl.Int32),
+        }
+    )
+    table = wanted.join(waits, on=["rank", "row"], how="left", maintain_order="left")
+    # In a step without any collective nobody waits.
+    each = pl.when(pl.col("issued").is_null()).then(0.0).otherwise("wait").alias("each")
+    values: Floats = table.select(each)["each"].to_numpy().astype(np.float64).reshape(rows.shape)
+    around = np.pad(values, ((0, 0), (1, 1)))
+    found: Floats = around[:, :-2] + around[:, 1:-1] + around[:, 2:]
+    return found
 
 
 def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
@@ -132,29 +215,42 @@ def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _is_steady(late: npt.NDArray[np.float64]) -> bool:
-    """Tell whether lateness is more than chance from step to step: twice its standard error above zero."""
-    if len(late) < _FEW:
-        return True
-    error = float(late.std(ddof=1)) / len(late) ** 0.5
-    return bool(float(late.mean()) > 2 * error)
-
-
 def late_ranks(own: Own) -> list[Late]:
     """Return the ranks that are late, the dearest first."""
     if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
         return []
     late, step = own.late_ns.astype(np.float64), np.median(own.duration_ns, axis=0)
-    usual = float(np.quantile(np.abs(late), 0.9)) if late.size else 0.0
+    noise, deviations, least = _noise(late)
     found = []
     for place, of_rank in enumerate(late):
-        steps = np.flatnonzero(of_rank > _SHARE * step)
-        if len(steps) < _OFTEN * len(step) or not _is_steady(of_rank):
-            steps = np.flatnonzero((of_rank > _SHARE_OF_ONE * step) & (of_rank > _RARE * usual))
+        # What is the same in three steps and more is no chance, however few ranks there are.
+        lasting = least if len(step) < _LASTING else 0.0
+        steps = np.flatnonzero(of_rank > max(_SHARE, lasting) * step)
+        # Noise of single steps matters less for what lasts, and never becomes nothing.
+        usual = float(np.median(of_rank))
+        if len(steps) < _OFTEN * len(step) or usual < deviations * noise / min(len(step), _LASTS) ** 0.5:
+            steps = np.flatnonzero((of_rank > max(_SHARE_OF_ONE, least) * step) & (of_rank > deviations * noise))
         if len(steps):
-            found.append(
-                Late(
-                    place, steps.tolist(), int(np.median(of_rank[steps])), int(np.median(own.duration_ns[place, steps]))
-                )
-            )
+            by, of_step = np.median(of_rank[steps]), np.median(own.duration_ns[place, steps])
+            found.append(Late(place, steps.tolist(), int(by), int(of_step)))
     return sorted(found, key=lambda one: -one.late_ns * len(one.steps))
+
+
+def _noise(late: Floats) -> tuple[float, float, float]:
+    """Return how much ranks differ by chance, how many times that counts, and the least share of a step that does.
+
+    The first is a standard deviation: of a rank from step to step, and of the ranks that are less late than others in a
+    step, whichever is larger. Neither is moved by a rank that is late, in all or in some steps.
+    """
+    ranks, steps = late.shape
+    scales, values = [0.0], 0
+    if steps > 1:
+        changes = np.abs(np.diff(late, axis=1)).ravel()
+        scales.append(float(np.quantile(changes, _LOW)) / _OF_LOW)
+        values += len(changes)
+    if ranks >= _ENOUGH:
+        median, quarter = np.quantile(late, [0.5, 0.25], axis=0)
+        scales.append(float(np.mean(median - quarter)) / _OF_QUARTER)
+        values += late.size // 2
+    shows_little = ranks < _ENOUGH and steps < _ENOUGH
+    return max(scales), _DEVIATIONS_OF_FEW if values < _FEW else _DEVIATIONS, _SHARE_OF_FEW if shows_little else 0.0

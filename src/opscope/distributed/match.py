@@ -59,14 +59,19 @@ def rows_of(ranks: Mapping[int, RankSummary]) -> pl.DataFrame:
     return rows.filter((pl.col("collective") != "wait") & (~is_message | pl.col("peer").is_not_null()))
 
 
-def matched(rows: pl.DataFrame) -> Matched:
+def matched(rows: pl.DataFrame, world: int | None = None) -> Matched:
     """Match the collectives of some ranks.
 
     Args:
         rows: what `rows_of` returns of them.
+        world: how many ranks the job has; None where that is unknown.
     """
-    # Collectives that say nothing of their group are taken to be of all ranks.
-    table = _with_channels(rows).with_columns(pl.col("expected").fill_null(rows["rank"].n_unique()))
+    # Of a collective those ranks can be there that have a trace; one that says nothing of its group is of all ranks.
+    table = _with_channels(rows)
+    present = _present(table, world)
+    table = table.join(present, on=["members", "size"], how="left", nulls_equal=True).with_columns(
+        expected=pl.when(pl.col("operation") == "message").then(_ENDS).otherwise("present")
+    )
     numbered = table.height > 0 and not table["sequence"].null_count()
     if numbered:
         keys, unclear = ["group", "members", "channel", "sequence"], 0
@@ -83,6 +88,7 @@ def matched(rows: pl.DataFrame) -> Matched:
     table = table.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
     of_call = table.group_by("call").agg(
         whole=(pl.len() == pl.col("expected").first())
+        & ((pl.len() > 1) | (pl.col("size").first() == 1))
         & (pl.col("rank").n_unique() == pl.len())
         & _is_one("operation")
         & ((pl.col("operation") == "message").all() | _is_one("collective"))
@@ -99,6 +105,24 @@ def matched(rows: pl.DataFrame) -> Matched:
     )
 
 
+def _present(rows: pl.DataFrame, world: int | None) -> pl.DataFrame:
+    """Return per group how many of its ranks have a trace; null where that cannot be told."""
+    there = set(rows["rank"].unique().to_list())
+    groups = rows.select("members", "size").unique()
+
+    def present(members: str | None, size: int | None) -> int | None:
+        if size is None:  # without a group: all ranks, or nobody can tell
+            return None if world is not None and len(there) < world else len(there)
+        listed = members_of(members)
+        if len(listed) == size:
+            return len(there & set(listed))
+        # A list that is cut, or none: of a group of all ranks those that are there.
+        return len(there) if size == world else size
+
+    counts = pl.Series([present(*row) for row in groups.rows()], dtype=pl.Int32)
+    return groups.with_columns(present=counts)
+
+
 def _numbered(keys: list[str]) -> pl.Expr:
     """Return a number for each combination of some columns."""
     return pl.struct(keys).hash().rank("dense").cast(pl.Int64) - 1
@@ -113,7 +137,7 @@ def _with_channels(rows: pl.DataFrame) -> pl.DataFrame:
     """Add what a row is a part of: a collective of its group, or a message from one rank to another."""
     is_pair = pl.col("peer").is_not_null()
     if rows["peer"].null_count() == rows.height:
-        channel, operation, expected = pl.lit(""), pl.lit("collective"), pl.col("size")
+        channel, operation = pl.lit(""), pl.lit("collective")
     else:
         pairs = rows.select("members", "rank").unique()
         own = [_place(members, rank) for members, rank in pairs.rows()]
@@ -129,10 +153,7 @@ def _with_channels(rows: pl.DataFrame) -> pl.DataFrame:
         forth, back = pl.concat_str(here, pl.lit(">"), there), pl.concat_str(there, pl.lit(">"), here)
         channel = pl.when(is_pair).then(pl.when(sends).then(forth).otherwise(back)).otherwise(pl.lit(""))
         operation = pl.when(is_pair).then(pl.lit("message")).otherwise(pl.lit("collective"))
-        expected = pl.when(is_pair).then(_ENDS).otherwise("size")
-    return rows.with_columns(
-        channel=channel.cast(pl.Categorical), operation=operation.cast(pl.Categorical), expected=expected
-    )
+    return rows.with_columns(channel=channel.cast(pl.Categorical), operation=operation.cast(pl.Categorical))
 
 
 def _place(members: str | None, rank: int) -> str:

@@ -13,7 +13,7 @@ from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline, busy_parts, communication_mask, device_timelines
-from opscope.analysis.structure.api_masks import calls_that
+from opscope.analysis.structure.api_masks import calls_that, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals, latest_around
 from opscope.analysis.structure.linked import linked_activities
@@ -24,6 +24,7 @@ from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table, window_of
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.step_evidence import busiest
+from opscope.base.patterns import lazy_pattern
 from opscope.distributed.summary import (
     COMMUNICATIONS,
     GAPS,
@@ -42,6 +43,7 @@ from opscope.readers.metadata import HOST_NAME
 from opscope.readers.table_rows import shaped
 from opscope.trace.model import Trace
 
+_ON_HOST: Final = lazy_pattern(r"gloo:")  # ranges of the backend that communicates on the host
 BASE_TIMES: Final = ("baseTimeNanoseconds", "baseTimeNanosecond")  # headers' keys of what times count from
 _LATEST_NS: Final = 1 << 62  # nanoseconds since 1970 until 2116
 _MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
@@ -64,13 +66,15 @@ class _Analysis(Struct, frozen=True):
     links: Links
     host: HostTime
     devices: tuple[DeviceTimeline, ...]
+    impossible: int
 
     @classmethod
     def of(cls, trace: Trace) -> "_Analysis":
-        trace, _ = plausible(with_named_devices(trace, None))
+        trace, implausible = plausible(with_named_devices(trace, None))
         links = link(trace)
         host = HostTime(trace, links)
-        return cls(trace, links, host, device_timelines(trace, links, host))
+        out = implausible.activities + implausible.host_records + trace.source.odd_events
+        return cls(trace, links, host, device_timelines(trace, links, host), out)
 
 
 def summary_of(trace: Trace, path: str) -> RankSummary:
@@ -124,6 +128,8 @@ def _facts(analysis: _Analysis, path: str, device: DeviceTimeline | None, unlabe
         device=None if device is None else device.name,
         damage=analysis.trace.source.damage,
         unlabelled=unlabelled,
+        impossible=analysis.impossible,
+        host_collectives=int(names_that(analysis.trace.annotations, _ON_HOST.match).sum()),
     )
 
 

@@ -17,9 +17,9 @@ from opscope.base.patterns import lazy_pattern
 from opscope.documents.bound import IdleCause
 
 # The version of what is kept: a summary of another one is made again.
-VERSION: Final = 2
+VERSION: Final = 3
 
-_RANK_IN_NAME: Final = lazy_pattern(r"rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK_IN_NAME: Final = lazy_pattern(r"(?:^|[^a-z]|global[-_]?)rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _MOST_RANKS: Final = 1 << 17  # the largest clusters have about a hundred thousand GPUs
 _TIMES: Final = (
     *("begin_ns", "host_ns", "host_waits_ns", "host_loading_ns", "device_ns"),
@@ -90,6 +90,8 @@ class RankFacts(Struct, frozen=True, kw_only=True):
         host: the host; null where the header does not say it.
         device: the device's name; null where nothing ran on one.
         damage: what is wrong with the file; null where nothing is.
+        host_collectives: collectives that the host takes part in itself, as those of gloo.
+        impossible: records that were left out, as their times cannot be true.
         unlabelled: kernels of collectives of which nothing is known, as those launched before the recording.
     """
 
@@ -100,6 +102,8 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     device: str | None = None
     damage: str | None = None
     unlabelled: int = 0
+    impossible: int = 0
+    host_collectives: int = 0
 
     @property
     def number(self) -> int | None:

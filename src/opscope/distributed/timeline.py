@@ -38,7 +38,7 @@ def one_timeline(job: Job, steps: tuple[int, int] | None, max_bytes: int) -> tup
         BadInputError, EnvironmentLacksError: as `opscope.read`.
     """
     wanted = steps or _last_common(job)
-    _, clocks = matched_on_clocks(rows_of(job.ranks))
+    _, clocks = matched_on_clocks(rows_of(job.ranks), job.world)
     traces = []
     for rank, summary in job.ranks.items():
         trace = read_part(Path(summary.facts.path), Part(steps=wanted), max_bytes=max_bytes)
