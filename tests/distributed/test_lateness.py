@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from opscope.distributed.engines import Here
+from opscope.distributed.inputs import files_of
+from opscope.distributed.job import read_job
 from opscope.distributed.one_rank import summarise
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import LateCause
@@ -192,3 +195,71 @@ def test_headers_that_cannot_be_true_are_unknown(tmp_path: Path, info: object, m
         assert ranks[rank].facts.number in (0, rank)  # by the header where that can be true, else by the name
     document = said_of(ranks)
     assert len(document.ranks) == 2
+
+
+def in_turn(ranks: int, steps: int) -> dict[int, Lateness]:
+    return {rank: Lateness("work", 3 * MS, tuple(range(rank, steps, ranks))) for rank in range(ranks)}
+
+
+def test_ranks_that_are_late_in_turn_are_said_together(tmp_path: Path) -> None:
+    document = said_of(made(Job(Shape(4), in_turn(4, 8), steps=8, jitter_ns=50_000), tmp_path))
+    named = [one.rule for one in document.findings]
+    # Each is late in two steps of eight: either each is named with its steps, or all of them together.
+    assert named == ["late_in_turn"] or len(document.late) == 4
+    assert max(one.saving_ns for one in document.findings) == pytest.approx(3 * MS, rel=0.3)
+
+
+def test_half_of_the_ranks_that_are_slower_are_said_together(tmp_path: Path) -> None:
+    slow = {rank: Lateness("clock", 3_000) for rank in (4, 5, 6, 7)}
+    document = said_of(made(Job(Shape(8), slow), tmp_path))
+    (finding,) = [one for one in document.findings if one.rank is None]
+    assert finding.rule in ("slow_ranks", "late_ranks")
+    assert "4, 5, 6, 7" in finding.sentence
+    assert finding.saving_ns > MS
+
+
+def test_what_hides_behind_transfers_makes_nobody_late(tmp_path: Path) -> None:
+    """One stream communicates all the time: a rank that computes longer beside it makes nobody wait."""
+
+    def rank(number: int, compute: int) -> RankSummary:
+        trace = KinetoTrace(distributedInfo={"rank": number, "world_size": 4})
+        told = {
+            "Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]",
+            "Group size": 4, "In msg nelems": 4, "Out msg nelems": 4, "dtype": "Float",
+        }  # fmt: skip
+        for step in range(4):
+            begin = 10 * MS * step
+            trace.step(step, begin, 10 * MS - 1_000)
+            trace.launched_kernel("busy", (begin + 10_000, 5_000), (begin + 20_000, compute))
+            launch = trace.launch(begin + 20_000, 5_000)
+            trace.kernel("ncclDevKernel", begin + 30_000, 9 * MS, launch, stream=3, **told)
+            trace.launch(begin + 40_000, 9 * MS + 900_000, name="cudaStreamSynchronize")
+        return summarise(trace.write(tmp_path / f"rank{number}.json"))
+
+    document = said_of({number: rank(number, 6 * MS if number == 2 else 3 * MS) for number in range(4)})
+    assert document.late == []
+    assert document.findings == []
+
+
+def test_noise_of_steps_makes_nobody_late(tmp_path: Path) -> None:
+    named = 0
+    for seed in range(12):
+        job = Job(Shape(4 if seed % 2 else 8), steps=2 + seed % 4, jitter_ns=60_000, seed=seed)
+        named += len(said_of(made(job, tmp_path / str(seed))).late)
+    assert named <= 1
+
+
+def test_a_rank_of_another_job_and_one_that_was_cut_off_spoil_nothing(tmp_path: Path) -> None:
+    late = {1: Lateness("kernels", 3 * MS)}
+    paths = write_job(Job(Shape(4), late, steps=6), tmp_path / "one")
+    short = write_job(Job(Shape(4), steps=1), tmp_path / "short")
+    ranks = {rank: summarise(path) for rank, path in enumerate([*paths[:3], short[3]])}
+    document = said_of(ranks)
+    assert [(one.rank, one.cause) for one in document.late] == [(1, LateCause.KERNELS)]
+    assert any("are not compared: 3" in note for note in document.notes)
+    other = write_job(Job(Shape(8)), tmp_path / "other")
+    for number in (0, 5):
+        other[number].rename(tmp_path / "one" / f"other{number}.json.gz")
+    read = read_job(files_of([str(tmp_path / "one")]), Here())
+    assert (sorted(read.ranks), read.world) == ([0, 1, 2, 3], 4)
+    assert {Path(path).name for path in read.unread} == {"other0.json.gz", "other5.json.gz"}

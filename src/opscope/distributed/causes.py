@@ -30,6 +30,7 @@ _ON_HOST: Final = tuple(
     )
 )
 _AROUND_WAITS: Final = (IDLE[IdleCause.BLOCKING], IDLE[IdleCause.DISPATCH], IDLE[IdleCause.LATENCY])
+_MOST_KERNELS: Final = 0.7
 _LARGER: Final = 1.01  # sizes that differ by less explain no lateness
 _AS_LONG: Final = 0.9  # of an operator's time: then it is nothing of this rank alone
 _MOST_RANKS: Final = 64  # are looked at for what else runs where
@@ -164,8 +165,10 @@ class _Comparison:
             ratio=(pl.col("total_ns") / pl.col("calls")) / (pl.col("total_ns_right") / pl.col("calls_right"))
         )
         total, more = int(same["total_ns"].sum()), int((same["total_ns"] - same["total_ns_right"]).sum())
-        longer = int(same.filter(pl.col("ratio") > _LONGER)["total_ns"].sum())
-        if not total or longer < _ALL * total or more < _MOST * self._late:
+        longer = same.filter(pl.col("ratio") > _LONGER)
+        # Of the time, and of the kernels: one that takes nearly all of the time is no clock.
+        of_time, of_kernels = int(longer["total_ns"].sum()), longer.height
+        if not total or of_time < _ALL * total or of_kernels < _MOST_KERNELS * same.height or more < _MOST * self._late:
             return None
         ratio = total / max(int(same["total_ns_right"].sum()), 1)
         said = f"nearly all its kernels take longer than the same kernels elsewhere, {ratio:.2f} times together"

@@ -17,7 +17,7 @@ from opscope.distributed.clocks import Clocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.kept import kept_summary
-from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times
+from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times, slow_ranks
 from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
@@ -36,6 +36,7 @@ from opscope.documents.ranks import (
 # built in. A rank is not called late for so little where only its host's time says so.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
 _LEAST_IN_TURN: Final = 0.15  # of a step: the largest of some ranks is late by less where they only differ a little
+_HALF: Final = 0.5  # of the steps: a rank that is the last in more of them is not one of many
 _LISTED: Final = 8  # ranks
 _SHOWN: Final = 3  # reasons why files are no ranks
 _MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
@@ -289,22 +290,38 @@ def _findings(own: Own, late: list[LateRank]) -> list[JobFinding]:
 
 def _of_several(own: Own, late: list[LateRank]) -> Iterable[JobFinding]:
     """Yield what ranks cost together that cost little alone: several that are as late, or one after the other."""
+    if not own.steps:
+        return
     step = np.median(own.duration_ns, axis=0)
     named = {one.rank for one in late}
     others = [place for place, rank in enumerate(own.ranks) if rank not in named]
-    if len(named) > 1 and others:
-        saving = int(np.maximum(own.own_ns.max(axis=0) - own.own_ns[others].max(axis=0), 0).mean())
-        listed = ", ".join(map(str, sorted(named)[:_LISTED])) + (", ..." if len(named) > _LISTED else "")
-        yield JobFinding("late_ranks", saving, f"{len(named)} ranks are late together: {listed}; see each of them")
-    if not named and own.is_comparable and len(own.ranks) > 1 and len(own.steps) > 1:
+    if len(named) > 1:
+        rest = (
+            own.own_ns[others].max(axis=0) if others else np.take_along_axis(own.own_ns, own.typical[None], axis=0)[0]
+        )
+        saving = int(np.maximum(own.own_ns.max(axis=0) - rest, 0).mean())
+        yield JobFinding("late_ranks", saving, f"{len(named)} ranks are late: {_few(sorted(named))}; see each of them")
+    slow = [own.ranks[place] for place in slow_ranks(own)] if not named else []
+    if len(slow) > 1:
+        late_ns = own.late_ns[[own.ranks.index(rank) for rank in slow]]
+        by = float(np.median(late_ns))
+        share = f"{len(slow)} of {len(own.ranks)} ranks"
+        said = f"{share} have {format_ns(by)} a step more of their own than the rest: {_few(slow)}"
+        yield JobFinding("slow_ranks", int(by), f"{said}; what do these have in common?")
+    elif not named and own.is_comparable and len(own.ranks) > 1 and len(own.steps) > 1:
         late_ns = own.late_ns
-        lost, last = np.maximum(late_ns.max(axis=0), 0), {own.ranks[place] for place in late_ns.argmax(axis=0)}
-        if float((lost / np.maximum(step, 1)).mean()) >= _LEAST_IN_TURN and len(last) > 1:
+        lost, last = np.maximum(late_ns.max(axis=0), 0), late_ns.argmax(axis=0)
+        often = np.bincount(last).max() / len(last)
+        if float((lost / np.maximum(step, 1)).mean()) >= _LEAST_IN_TURN and often <= _HALF:
             said = (
-                f"ranks are late in turn: in each step one of {len(last)}, by {format_ns(float(lost.mean()))} on "
-                "average, and none more often than by chance; is what they have to do a different amount in each step?"
+                f"ranks are late in turn: in each step another one, by {format_ns(float(lost.mean()))} on average; is "
+                "what they have to do a different amount in each step?"
             )
             yield JobFinding("late_in_turn", int(lost.mean()), said)
+
+
+def _few(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:_LISTED])) + (", ..." if len(ranks) > _LISTED else "")
 
 
 def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:

@@ -236,6 +236,20 @@ def late_ranks(own: Own) -> list[Late]:
     return sorted(found, key=lambda one: -one.late_ns * len(one.steps))
 
 
+def slow_ranks(own: Own) -> list[int]:
+    """Return the places of ranks that have more of their own than others in step after step, however many they are.
+
+    Of several that are alike none is late: where half of the ranks are slower, they show how much ranks differ.
+    """
+    if len(own.ranks) < 2 or len(own.steps) < _LASTING or not own.is_comparable:
+        return []
+    late, step = own.late_ns.astype(np.float64), float(np.median(own.duration_ns))
+    # From step to step alone.
+    changes = float(np.quantile(np.abs(np.diff(late, axis=1)), _LOW)) / _OF_LOW
+    least = max(_SHARE_OF_ONE * step, _DEVIATIONS * changes / min(late.shape[1], _LASTS) ** 0.5)
+    return np.flatnonzero(np.median(late, axis=1) > least).tolist()
+
+
 def _noise(late: Floats) -> tuple[float, float, float]:
     """Return how much ranks differ by chance, how many times that counts, and the least share of a step that does.
 
