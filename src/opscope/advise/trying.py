@@ -235,7 +235,8 @@ class _Trying:
             raise AdviseError(f"{self._plan.configuration.target} takes no batches from a DataLoader in its steps")
         if not facts.loaders or (self._plan.only and INPUT not in self._plan.only):
             return None
-        if not self._has_time("whether steps wait for their data was not tried"):
+        # As long as a batch of combinations, or longer: loaders are started several times.
+        if not self._has_time("whether steps wait for their data was not tried", self._batch_s):
             return None
         proving = Proving(
             self._session,
@@ -256,7 +257,7 @@ class _Trying:
             raise AdviseError(f"{self._plan.configuration.target} takes no --batch-size")
         if not isinstance(known, int) or (self._plan.only and not asked):
             return ()
-        if not self._has_time("larger batches were not tried"):
+        if not self._has_time("larger batches were not tried", self._batch_s):
             return ()
         self._say("larger batches")
         sizes = [known * factor for factor in _LARGER]
