@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opscope.trace.model import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
+D = TypeVar("D")
 _NAMED = 8  # GPUs in a message
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -189,20 +190,34 @@ def _read(
         raise BadInputError("none of the files is a trace")
 
 
-def read_ranks(path: Path) -> "RanksDocument":
-    """Read what ``opscope ranks --format json`` printed.
+def _document(path: Path, kind: type[D], wanted: str) -> D:
+    """Read a document of a schema.
+
+    Args:
+        path: the file.
+        kind: the document's type.
+        wanted: who wrote it, for the error.
 
     Raises:
         BadInputError: it is something else.
     """
     import msgspec
 
+    try:
+        return msgspec.json.decode(regular(path).read_bytes(), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInputError(f"{path} is not what {wanted}: {error}") from error
+
+
+def read_ranks(path: Path) -> "RanksDocument":
+    """Read what ``opscope ranks --format json`` printed.
+
+    Raises:
+        BadInputError: it is something else.
+    """
     from opscope.documents.ranks import RanksDocument
 
-    try:
-        document = msgspec.json.decode(regular(path).read_bytes(), type=RanksDocument)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInputError(f"{path} is not what opscope ranks --format json prints: {error}") from error
+    document = _document(path, RanksDocument, "opscope ranks --format json prints")
     heat = document.heat
     if heat is not None and (
         len(heat.ranks) != len(heat.late_ns) or any(len(row) != len(heat.steps) for row in heat.late_ns)
@@ -217,14 +232,9 @@ def read_advice(path: Path) -> "AdviseDocument":
     Raises:
         BadInputError: it is something else.
     """
-    import msgspec
-
     from opscope.documents.advise import AdviseDocument
 
-    try:
-        document = msgspec.json.decode(regular(path).read_bytes(), type=AdviseDocument)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInputError(f"{path} is not what opscope advise --format json prints: {error}") from error
+    document = _document(path, AdviseDocument, "opscope advise --format json prints")
     for place in document.best.values():
         if place not in range(len(document.results)) or document.results[place].ratio is None:
             raise BadInputError(f"{path} names a best result that it does not hold")
@@ -237,15 +247,10 @@ def read_bench(path: Path) -> "BenchDocument":
     Raises:
         BadInputError: it is something else, or holds figures that no benchmark measures.
     """
-    import msgspec
-
     from opscope.documents.bench import BenchDocument
     from opscope.workbench.benchmarking.sanity import impossible
 
-    try:
-        document = msgspec.json.decode(regular(path).read_bytes(), type=BenchDocument)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInputError(f"{path} is no benchmark of opscope bench --save: {error}") from error
+    document = _document(path, BenchDocument, "opscope bench --save writes")
     if reason := impossible(document):
         raise BadInputError(f"{path} holds what no benchmark measures: {reason}")
     return document

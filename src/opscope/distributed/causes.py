@@ -40,11 +40,16 @@ _SAME: Final = ("operator", "kernel", "grid", "dims")
 
 
 class Why(Struct, frozen=True):
-    """Why a rank is late, where, and what that rests on."""
+    """Why a rank is late, where, and what that rests on.
+
+    Attributes:
+        in_one_place: whether at least half of it passes in one stretch of each step.
+    """
 
     cause: LateCause
     where: str | None
     evidence: list[str]
+    in_one_place: bool = False
 
 
 def why_late(ranks: Mapping[int, RankSummary], own: Own, late: Late) -> Why:
@@ -111,8 +116,9 @@ class _Comparison:
         hosts, devices = self._host_more, self._more(*_ON_HOST)
         if max(hosts, devices) >= _MOST * self._late:
             said = f"its host needs {self._each(max(hosts, devices))} a step more of its own"
-            causes = (IdleCause.HOST_WORK, IdleCause.DISPATCH, IdleCause.ALLOCATION, IdleCause.COLD_START)
-            return Why(LateCause.HOST, self._place(*causes), [said])
+            works = (IdleCause.HOST_WORK, IdleCause.ALLOCATION, IdleCause.COLD_START)
+            place = self._place(*works, IdleCause.DISPATCH)
+            return Why(LateCause.HOST, place, [said], self._longest(*works) >= _MOST * self._late)
         return Why(LateCause.UNKNOWN, None, ["nothing that it does more of explains half of it"])
 
     def _more(self, *columns: str) -> int:
@@ -226,10 +232,17 @@ class _Comparison:
             return None, 0.0
         return most["operator"][0], int(most["more"].sum()) / self._steps
 
+    def _gaps(self, *causes: IdleCause) -> pl.DataFrame:
+        rows = self._mine["row"].to_list()
+        return self._rank.gaps.filter(pl.col("row").is_in(rows) & pl.col("cause").is_in([str(one) for one in causes]))
+
+    def _longest(self, *causes: IdleCause) -> int:
+        """Return how long the longest gaps of the steps are together, one of each."""
+        return int(self._gaps(*causes).group_by("row").agg(pl.col("duration_ns").max())["duration_ns"].sum())
+
     def _place(self, *causes: IdleCause) -> str | None:
         """Return where the host was in the longest gap of some causes: the innermost that is recorded."""
-        rows = self._mine["row"].to_list()
-        gaps = self._rank.gaps.filter(pl.col("row").is_in(rows) & pl.col("cause").is_in([str(one) for one in causes]))
+        gaps = self._gaps(*causes)
         if not gaps.height:
             return None
         longest = gaps.sort("duration_ns", descending=True).row(0, named=True)
