@@ -1,5 +1,6 @@
 """``opscope ranks`` on the command line, and ``opscope.ranks`` in Python."""
 
+import gzip
 import json
 import os
 import re
@@ -192,3 +193,26 @@ def test_a_name_gives_the_rank_that_a_header_does_not(tmp_path: Path) -> None:
     assert opscope("ranks", str(tmp_path)).returncode == 4
     path.rename(tmp_path / "rank3.json")  # what was kept of it knows no name
     assert [one["rank"] for one in document(tmp_path)["ranks"]] == [3]  # type: ignore[attr-defined]
+
+
+def test_run_directories_give_their_traces_and_no_other_file(job: Path, tmp_path: Path) -> None:
+    for trace in sorted(job.glob("*.json*")):
+        rank = re.search(r"rank(\d+)", trace.name)
+        assert rank is not None
+        folder = tmp_path / "run" / f"rank{rank[1]}"
+        (folder / "raw").mkdir(parents=True)
+        opened = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
+        (folder / "train_trace_default.json").write_bytes(opened)
+        for other in ("manifest.json", "comparison.json", "profiling_stats_default.json", "raw/capture_default.json"):
+            (folder / other).write_text("{}")
+    assert document(tmp_path / "run")["ranks"] == document(*sorted((tmp_path / "run").rglob("*_trace_*")))["ranks"]
+    found = opscope("ranks", str(tmp_path / "run"))
+    assert "Ranks: 4 whole" in found.stdout
+    assert "Not read" not in found.stdout
+
+
+def test_traces_of_other_folders_are_read_beside_run_directories(job: Path, tmp_path: Path) -> None:
+    copied(job, tmp_path / "job" / "raw")
+    (tmp_path / "job" / "other").mkdir()
+    (tmp_path / "job" / "other" / "manifest.json").write_text("{}")
+    assert "Ranks: 4 whole" in opscope("ranks", str(tmp_path / "job")).stdout

@@ -1,14 +1,18 @@
 """Which files are the traces of a job's ranks."""
 
 import glob
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from opscope.base.errors import UsageError
 from opscope.readers.formats import TRACE_ENDINGS
+from opscope.readers.unpacked import STORE_MANIFEST
+from opscope.record.execution import EXECUTION, RAW
+from opscope.record.run_files import MANIFEST, TRACE_NAME
 
-_NOT_TRACES: Final = frozenset({"record.json", "manifest.json", "store.json", "truth.json", "results.json"})
+# What is found beside traces: opscope's own records, and what benchmarks and the authors of traces write.
+_NOT_TRACES: Final = frozenset({MANIFEST, EXECUTION, STORE_MANIFEST, "record.json", "results.json", "truth.json"})
 _MAGIC: Final = "*?["
 
 
@@ -30,7 +34,9 @@ def files_of(paths: Iterable[str]) -> list[Path]:
 def _named(text: str) -> Iterator[Path]:
     path = Path(text)
     if path.is_dir():
-        yield from sorted(one for one in path.rglob("*") if _may_be_trace(one))
+        inside = sorted(path.rglob("*"))
+        runs = {one.parent for one in inside if one.name == MANIFEST}
+        yield from (one for one in inside if _may_be_trace(one) and _is_named_as_trace(one, runs))
     elif path.exists():
         yield path
     elif any(character in text for character in _MAGIC):
@@ -40,3 +46,10 @@ def _named(text: str) -> Iterator[Path]:
 
 def _may_be_trace(path: Path) -> bool:
     return path.name.endswith(TRACE_ENDINGS) and path.name not in _NOT_TRACES and path.is_file()
+
+
+def _is_named_as_trace(path: Path, runs: Collection[Path]) -> bool:
+    """Tell whether a file is a trace by its name, if it is in a run directory of ``opscope profile``; else True."""
+    if path.parent in runs:
+        return TRACE_NAME.fullmatch(path.name) is not None
+    return not (path.parent.name == RAW and path.parent.parent in runs)

@@ -18,6 +18,7 @@ from opscope.documents.runs import RunRow
 from opscope.record.codec import UNREADABLE, decode
 from opscope.record.execution import EXECUTION, Execution
 from opscope.record.ranks import rank_among_several
+from opscope.record.run_files import MANIFEST
 from opscope.record.sweep import Manifest
 from opscope.runs.store import COMPARISON, RunDirectory
 
@@ -123,7 +124,7 @@ def run_folders(results: Path) -> Iterator[Path]:
 
 
 def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / "manifest.json").is_file() or (folder / EXECUTION).is_file():
+    if (folder / MANIFEST).is_file() or (folder / EXECUTION).is_file():
         yield folder
     elif depth:
         with suppress(OSError):

@@ -18,8 +18,9 @@ from opscope.base.units import NS_PER_MS
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
+from opscope.record.run_files import MANIFEST
 
-_RUNS: Final = ("manifest.json", EXECUTION)  # a folder with one of these is a run
+_RUNS: Final = (MANIFEST, EXECUTION)  # a folder with one of these is a run
 _RECORDING: Final = lazy_pattern(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\.xz|\.gz|\.zst)?", re.ASCII)
 
 if TYPE_CHECKING:

@@ -35,20 +35,19 @@ from opscope.base.units import NS_PER_S
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import Configuration
+from opscope.record.run_files import MANIFEST, TRACE_NAME, WORD
 from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
 
 COMPARISON, COMPARISON_REPORT, PAGE = "comparison.json", "comparison.md", "report.html"
-_MANIFEST: Final = "manifest.json"
-_WORD: Final = r"[^/\x00-\x1f]+"
 # The names of each kind of file; no other file in a run directory is opscope's.
 _FORMS: Final = {
-    "record": lazy_pattern(rf"raw/capture_{_WORD}\.json"),
-    "log": lazy_pattern(rf"raw/log_{_WORD}\.txt"),
-    "light": lazy_pattern(rf"raw/light_{_WORD}\.json"),
-    "trace": lazy_pattern(rf"{_WORD}_trace_{_WORD}\.json"),
-    "statistics": lazy_pattern(rf"profiling_stats_{_WORD}\.json"),
-    "report": lazy_pattern(rf"kernel_analysis_report_{_WORD}\.md"),
-    "functions": lazy_pattern(rf"raw/native_functions-{_WORD}\.json\.gz"),
+    "record": lazy_pattern(rf"raw/capture_{WORD}\.json"),
+    "log": lazy_pattern(rf"raw/log_{WORD}\.txt"),
+    "light": lazy_pattern(rf"raw/light_{WORD}\.json"),
+    "trace": TRACE_NAME,
+    "statistics": lazy_pattern(rf"profiling_stats_{WORD}\.json"),
+    "report": lazy_pattern(rf"kernel_analysis_report_{WORD}\.md"),
+    "functions": lazy_pattern(rf"raw/native_functions-{WORD}\.json\.gz"),
     "sweep": lazy_pattern(r"comparison\.(json|md)|report\.html|manifest\.json"),
 }
 _LONGEST_STEP_NS = 30 * 24 * 3_600 * NS_PER_S  # longer ones are taken for damage
@@ -62,7 +61,7 @@ class RunDirectory(Struct, frozen=True):
     @property
     def manifest(self) -> Path:
         """The manifest's path."""
-        return self.path / _MANIFEST
+        return self.path / MANIFEST
 
     def create(self) -> None:
         """Make the directory, and remove temporary files of earlier runs that were killed.
@@ -232,7 +231,7 @@ class RunDirectory(Struct, frozen=True):
                 make.
         """
         if not self.manifest.is_file():
-            raise BadInputError(f"{self.path} is not a run directory: it has no {_MANIFEST}")
+            raise BadInputError(f"{self.path} is not a run directory: it has no {MANIFEST}")
         manifest = decode(self.manifest, Manifest)
         seen: set[str] = set()
         for entry in manifest.entries:
@@ -250,7 +249,7 @@ class RunDirectory(Struct, frozen=True):
         Raises:
             EnvironmentLacksError: it cannot be written.
         """
-        self.write(_MANIFEST, encode(manifest))
+        self.write(MANIFEST, encode(manifest))
 
     def read_record(self, entry: Entry) -> CaptureRecord:
         """Read the capture's record of a configuration.
