@@ -34,6 +34,7 @@ from opscope.record.settings import SETTINGS, Value
 from opscope.record.sweep import Manifest
 from opscope.runs.folders import named_folder, new_folder, point_latest, rank_here
 from opscope.runs.store import RunDirectory
+from opscope.sweep.launchers import launch_named
 from opscope.sweep.plan import PRESETS, default_sizes, expand, is_size, new_manifest, resumed
 from opscope.sweep.process import InProcess
 from opscope.sweep.warm import warm_process
@@ -42,6 +43,7 @@ from opscope.workloads.catalog import BUILT_IN, is_script, short_name
 # Failures that would hit every configuration alike, by their kind: the command ends with the exit code of their cause.
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
 if TYPE_CHECKING:
+    from opscope.sweep.job import Job
     from opscope.sweep.runner import Measurer, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -178,6 +180,13 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
     "with length 128 256 512 into full).",
 )
 @click.option(
+    "--nproc",
+    type=_POSITIVE,
+    metavar="N",
+    help="Start a script as N ranks on this machine, with torchrun, and measure the same steps on all of them. For "
+    "other launchers, put -- and their command in place of the script.",
+)
+@click.option(
     "--in-process", is_flag=True, help="Run everything in this process: easier to debug, nothing is isolated."
 )
 @format_option
@@ -186,6 +195,7 @@ def command(
     arguments: tuple[str, ...],
     own: tuple[str, ...],
     preset: str | None,
+    nproc: int | None,
     output_dir: Path | None,
     timeout: float | None,
     run_on: bool,
@@ -198,6 +208,10 @@ def command(
     **settings: Any,
 ) -> None:
     """Profile a target; see ``_HELP``."""
+    launch = launch_named(target, arguments, nproc)
+    if launch is not None:
+        target, arguments = launch.script, launch.arguments
+        _check_job(settings, resume=resume)
     values, options = values_of(_given(target, settings), own), _capture_options(settings)
     _check_script(target, arguments, run_on=run_on, in_process=in_process)
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
@@ -213,6 +227,8 @@ def command(
     if resume and output_dir is None:
         raise UsageError("--resume goes on with a run: name its folder with --output-dir")
     sweeps = _sweeps(target, written, preset)
+    if launch is not None and len(sweeps[0].configurations) != 1:
+        raise UsageError("the ranks of a job run one configuration: give each option one value")
     if in_process and timeout is not None:
         raise UsageError("--timeout ends a process, and --in-process has none to end: leave one of them out")
     if importlib.util.find_spec("torch") is None:
@@ -220,8 +236,13 @@ def command(
             "profiling needs PyTorch, which is not installed: pip install 'opscope[torch]' (or your own build of it). "
             "Results that exist can be analysed without: opscope report RUN_DIRECTORY"
         )
-    measurer = _measurer(target, timeout, actual, in_process=in_process)
     command_line = ("opscope", *redactor.arguments(sys.argv[1:]))
+    if launch is not None:
+        from opscope.sweep.job import Job
+
+        job = Job(launch, Path(), new_manifest(sweeps[0].configurations, options, command_line), timeout, redactor)
+        sys.exit(_exit_code(_of_job(job, output_dir, output_format, overwrite=overwrite)))
+    measurer = _measurer(target, timeout, actual, in_process=in_process)
     plans = [
         _planned(
             _directory(output_dir, sweep.folder, resume=resume, overwrite=overwrite),
@@ -250,6 +271,33 @@ def command(
 
     print_sweep(finished, output_format)
     sys.exit(_exit_code([manifest for _, manifest in finished]))
+
+
+def _check_job(settings: Mapping[str, Any], *, resume: bool) -> None:
+    if resume:
+        raise UsageError("--resume goes on with a sweep: a job is measured as a whole")
+    if settings["check_clock"]:
+        raise UsageError("--check-clock runs one process with a clock alone: leave it out for a job")
+
+
+def _of_job(job: "Job", output_dir: Path | None, output_format: str, *, overwrite: bool) -> list[Manifest]:
+    """Profile the ranks of a job into their folders; return their manifests."""
+    from opscope.cli.profile_job import Replaced, job_folder, profile_job
+
+    replaced = Replaced({}) if output_dir is None else job_folder(output_dir, overwrite=overwrite)
+    root = new_folder(short_name(job.entry.configuration.target)) if output_dir is None else output_dir
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _stopped_like_ctrl_c():
+            manifests = profile_job(replace(job, folder=root), replaced, output_format)
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write to {root}: {error.strerror or error}") from error
+    except KeyboardInterrupt as interrupt:
+        say("opscope: interrupted; all ranks were ended, and nothing of them is kept")
+        sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
+    if output_dir is None and any(entry.measured for manifest in manifests for entry in manifest.entries):
+        point_latest(root)
+    return manifests
 
 
 def _measurer(target: str, timeout: float | None, actual: Mapping[str, Value], *, in_process: bool) -> "Measurer":

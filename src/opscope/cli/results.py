@@ -125,7 +125,7 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
         if entry.failure is not None:
             log = f" (log: {directory.path / entry.failure.log})" if entry.failure.log else ""
             lines.append(f"{entry.configuration.id} failed: {entry.failure.message}{log}")
-            lines += [f"{_QUOTE}{line}" for line in _last_lines(directory, entry.failure)]
+            lines += last_lines(directory, entry.failure)
     if manifest.page_failure is not None:
         lines.append(f"{PAGE} was not written: {manifest.page_failure}")
     lines += [f"{entry.configuration.id}: {entry.problem}" for entry in worthless_entries(manifest)]
@@ -136,8 +136,8 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
         say(line if line.startswith(_QUOTE) else f"opscope: {line}")
 
 
-def _last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
-    """Return the last lines that a failed process printed, without a traceback through opscope's own worker."""
+def last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
+    """Return the last lines that a failed process printed, each as a quotation, without opscope's own traceback."""
     if failure.log is None:
         return ()
     try:
@@ -152,7 +152,7 @@ def _last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
     told = [line for line in lines[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
     if told and told[-1].startswith("SystemExit"):  # the program said before why it ended
         told = told[: max((at for at, line in enumerate(told) if line.startswith("Traceback")), default=len(told))]
-    return told[-_LAST_LINES:]
+    return [f"{_QUOTE}{line}" for line in told[-_LAST_LINES:]]
 
 
 def _is_ours(following: Sequence[str]) -> bool:

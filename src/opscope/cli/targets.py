@@ -8,6 +8,7 @@ from click.core import ParameterSource
 
 from opscope.base.errors import UsageError
 from opscope.cli.options import ListCommand
+from opscope.sweep.launchers import KNOWN
 from opscope.workloads.catalog import is_script
 
 
@@ -22,7 +23,7 @@ class TargetCommand(ListCommand):
         given, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
         ctx.allow_interspersed_args = True
         target, arguments = given.get("target"), given.get("arguments")
-        if isinstance(target, str) and is_script(target):
+        if isinstance(target, str) and (is_script(target) or target in KNOWN):
             rest = [target, *(arguments if isinstance(arguments, Sequence) else ())]
             # Behind -- click reads no options, so those of the script reach the script.
             before = len(joined) - len(rest)

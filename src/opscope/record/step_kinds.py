@@ -50,6 +50,8 @@ class StepsFound(Struct, frozen=True):
         events: boundaries per step: two if two optimizers step in turn.
         before: boundaries before the timed steps.
         timed: boundaries while the steps were timed; more than the steps have if something else came between them.
+        ranks: how many ranks of a job measured the same steps, chosen together; None where there is one rank, or where
+            each chose by itself.
     """
 
     kind: StepKind
@@ -58,6 +60,7 @@ class StepsFound(Struct, frozen=True):
     events: int = 1
     before: int = 0
     timed: int = 0
+    ranks: int | None = None
 
 
 class OwnClock(Struct, frozen=True):

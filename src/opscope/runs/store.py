@@ -18,6 +18,7 @@ come from anyone. So names that `allot` would not make are refused, and only fil
 manifest are ever removed.
 """
 
+import contextlib
 import re
 import shutil
 import tempfile
@@ -159,6 +160,12 @@ class RunDirectory(Struct, frozen=True):
     def discard(self) -> None:
         """Remove a folder from `staging` with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def remove_empty(self) -> None:
+        """Remove the directory and its folder of raw files, if nothing is in them."""
+        for folder in (self.path / "raw", self.path):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def remove_written(self, manifest: Manifest, keep: Iterable[str] = ()) -> None:
         """Remove the files of a manifest that are still as opscope wrote them; links are not followed.

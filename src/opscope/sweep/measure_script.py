@@ -185,7 +185,7 @@ def _write(
     if found.wall_ns and options.benchmark:
         benchmark, untimed = _benchmark_of(found), None
     light = None if found.light is None or files.light is None else replace(found.light, file=files.light)
-    steps = StepsFound(found.kind, found.source, found.also, found.events, found.before, found.timed)
+    steps = StepsFound(found.kind, found.source, found.also, found.events, found.before, found.timed, found.ranks)
     outcome = Outcome(
         None, benchmark, peak_memory(device), (found.trace,), found.sentence(), light, steps, benchmark_reason=untimed
     )

@@ -131,6 +131,25 @@ class InProcess(Struct, frozen=True):
             )
         return None
 
+    def run_once(
+        self, entry: Entry, options: CaptureOptions, directory: RunDirectory, run: ScriptRun, progress: Sender
+    ) -> Message:
+        """Run a script once; return how that ended, which may be that it has to run again.
+
+        Args:
+            entry: names the script and its files.
+            options: how it is measured.
+            directory: where the files go.
+            run: which run of the script it is.
+            progress: gets the progress.
+
+        Raises:
+            EnvironmentLacksError: the log cannot be written.
+        """
+        path = str(directory.path.resolve())
+        request = Request(entry.configuration, options, path, entry.files, -1, self.actual, run)
+        return self._run(request, directory, progress, _Until(self.timeout_s))
+
     def _run(self, request: Request, directory: RunDirectory, progress: Sender, until: "_Until") -> Message:
         """Start a worker, follow it to its end, and return how it ended."""
         reading, writing = os.pipe()

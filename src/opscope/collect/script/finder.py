@@ -131,10 +131,12 @@ class StepFinder:
     ) -> None:
         self._busy = True
         try:
-            if self._stream is not None and stream is not self._stream:
+            if self._stream is not None and stream is not self._stream:  # never where a choice was made
                 self._look_again()  # an optimizer steps after all, and its steps are the better ones
             stream.events.add(keys, now)
-            if self._stream is None:
+            if self._only_counts:
+                pass
+            elif self._stream is None:
                 for key in keys:
                     self._labels.setdefault((stream.kind, key), name)
                 self._look(stream)
@@ -212,6 +214,11 @@ class StepFinder:
     @property
     def _is_over(self) -> bool:
         """Whether no event matters any more."""
+        return False
+
+    @property
+    def _only_counts(self) -> bool:
+        """Whether boundaries are only counted any more."""
         return False
 
     @property

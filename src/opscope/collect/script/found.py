@@ -39,6 +39,7 @@ class Found(Struct):
         profiled_ns: durations of the profiled steps, by the host's clock.
         trace: the trace that was written; None if there is none.
         light: the trace of a pass over as many steps that recorded device activities only; None without one.
+        ranks: how many ranks of a job chose these steps together; None where it has one, or where they did not.
         own: whether the trace is that of the script's own profiler.
         notes: further sentences for the reader, without full stops.
     """
@@ -61,6 +62,7 @@ class Found(Struct):
     profiled_ns: list[int] = field(default_factory=list)
     trace: RawTrace | None = None
     light: RawTrace | None = None
+    ranks: int | None = None
     own: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -83,6 +85,8 @@ class Found(Struct):
                 f"Steps were found by themselves: a repeating cycle{of} ({self.source}: {shown}), "
                 f"{seen}{_steps(len(self.profiled_ns))} profiled"
             )
+            if self.ranks is not None:
+                found += f", the same on all {self.ranks} ranks"
             if self.settled is False:
                 found += "; their durations had not settled"
         return ". ".join([found, *self.notes, *self._also()]) + "."

@@ -33,6 +33,7 @@ from opscope.collect.script.questions import (
 )
 from opscope.collect.script.ranking import next_run, what
 from opscope.collect.script.step_events import Stream
+from opscope.collect.script.together import Together
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind
@@ -43,6 +44,10 @@ _PATIENCE_AT_THE_END_S: Final = 30.0  # from the first time it is asked
 _NO_BOUNDARY_S: Final = 60.0  # after this time without any, a program is taken for one without boundaries
 _NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # the same for a program that works on a GPU
 _ALLOCATIONS: Final = 1_000  # of device memory: only with more is a program on a GPU taken for one without boundaries
+
+_FIRST_TOKENS: Final = (
+    "They are tokens of the script's first generation: what is prepared once for each length is in them"
+)
 
 _DRIVER: Final = Path("/dev/nvidiactl")  # is there where NVIDIA's driver is
 
@@ -104,12 +109,14 @@ class Watcher(StepFinder):
         self._taken_at = 0.0
         self._graphs, self._attempts = 0, 0  # _graphs counts compiled graphs
         self._settling: list[int] = []  # durations of cycles since the last interruption or compilation
+        self._typical_ns = 0.0  # of cycles, once they have settled
         self._clock: CycleClock | None = None
         self._waited: int | None = None  # how long threads had waited for a core when timing began
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
         self._raised = 0  # how often the script was asked to end
+        self._ranks = Together()
 
     @property
     def _unseen(self) -> bool:
@@ -175,11 +182,20 @@ class Watcher(StepFinder):
 
     @property
     def _is_over(self) -> bool:
+        return self.phase is Phase.DONE and not self._stays
+
+    @property
+    def _only_counts(self) -> bool:
         return self.phase is Phase.DONE
 
     @property
+    def _stays(self) -> bool:
+        """Whether a script that was profiled goes on until all ranks of its job were."""
+        return self._ranks.size is not None and not self._run_on and not self._raised
+
+    @property
     def _has_chosen(self) -> bool:
-        return self.phase in (Phase.READY, Phase.RECORD)  # profiling is about to begin, or has begun
+        return self.phase in (Phase.READY, Phase.RECORD, Phase.DONE)  # profiling is about to begin, or has begun
 
     def _is_hindered(self) -> bool:
         # While a profiler of the script's own runs, nothing could be timed or profiled.
@@ -216,7 +232,7 @@ class Watcher(StepFinder):
 
     def _begin_cycle(self, now: int) -> None:
         if self.phase is Phase.READY:
-            self._start()
+            self._start_together()
         elif self.phase is Phase.TIME and self._clock is not None:
             self._clock.start(now)
 
@@ -226,7 +242,7 @@ class Watcher(StepFinder):
         elif self.phase is Phase.TIME:
             self._time(now)
         elif self.phase is Phase.READY:
-            self._start()
+            self._start_together()
         elif self._passes.cycle(now - self._cycle_began):
             self._profiled()
 
@@ -244,15 +260,13 @@ class Watcher(StepFinder):
         state = settled(self._settling)
         if state is None or profiler_running():
             return
-        self.found.settled = state
-        if self._generations is not None and self._generations.is_first:
-            self.found.notes.append(
-                "They are tokens of the script's first generation: what is prepared once for each length is in them"
-            )
-        if self._may_time():
+        self.found.settled, self._typical_ns = state, median(self._settling)
+        if self._generations is not None and self._generations.is_first and _FIRST_TOKENS not in self.found.notes:
+            self.found.notes.append(_FIRST_TOKENS)
+        if not self._may_time():
+            self._start_together()
+        elif self._agreed("timing"):
             self._begin_timing(now)
-        else:
-            self._start()
 
     def _waits_for_generation(self) -> bool:
         """Tell whether the steps are tokens of a first generation, and another generation may come soon."""
@@ -284,8 +298,7 @@ class Watcher(StepFinder):
         self._waited = waited_for_cpu_ns()
         assert self._stream is not None
         self.found.before = self._stream.events.count
-        typical = median(self._settling)
-        self._clock = CycleClock(on_device=on_device(), typical_ns=typical, most=self._run.most_timed)
+        self._clock = CycleClock(on_device=on_device(), typical_ns=self._typical_ns, most=self._run.most_timed)
         self._clock.start(now)
 
     def _time(self, now: int) -> None:
@@ -297,7 +310,7 @@ class Watcher(StepFinder):
             self._begin_timing(now)
         elif clock.enough:
             self._keep_times(clock)
-            self._start()
+            self._start_together()
 
     def _keep_times(self, clock: CycleClock) -> None:
         assert self._stream is not None
@@ -338,6 +351,17 @@ class Watcher(StepFinder):
 
     # ---------------------------------------------------------------- profiling
 
+    def _start_together(self) -> None:
+        self.phase = Phase.READY
+        if self._agreed("profiling"):
+            self._start()
+
+    def _agreed(self, stage: str) -> bool:
+        """Tell whether a stage begins at this boundary on all ranks of the script's job."""
+        assert self._stream is not None
+        kind, count = self._stream.kind, self._stream.events.count
+        return self._ranks.agree(stage, kind, count, self._typical_ns / self.found.events)
+
     def _start(self) -> None:
         self._passes.begin()
         self.phase = Phase.RECORD
@@ -353,6 +377,9 @@ class Watcher(StepFinder):
         self.phase = Phase.DONE
         if self._run.reason is not None:
             self.found.notes.append(self._run.reason)
+        self.found.ranks = self._ranks.size
+        if self._ranks.apart is not None:
+            self.found.notes.append(f"Each rank chose its steps by itself: {self._ranks.apart}")
         chosen = {self.found.kind, None if self._stream is None else self._stream.kind}
         if self.found.kind is StepKind.TRAINING:
             chosen.add(StepKind.CALLS)  # a step of training is made of module calls
@@ -445,6 +472,8 @@ class Watcher(StepFinder):
 
     def _end_script(self) -> None:
         if self.phase is not Phase.DONE or (self._run_on and self.again is None):
+            return
+        if self._stays and not self._agreed("end"):
             return
         self._raised += 1
         if self._raised > _ENDINGS:  # the script caught the request each time; what was measured is on disk

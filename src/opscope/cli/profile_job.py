@@ -1,0 +1,135 @@
+"""``opscope profile --nproc N SCRIPT`` and ``opscope profile -- LAUNCHER ... SCRIPT``: all ranks of a job."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from opscope.base.threads import cores
+from opscope.base.units import format_ns
+from opscope.cli.emit import Output, emit
+from opscope.cli.progress import SweepProgress
+from opscope.cli.results import last_lines
+from opscope.cli.say import say
+from opscope.record.run_files import MANIFEST
+from opscope.record.sweep import Manifest
+from opscope.runs.pipeline import read_documents
+from opscope.runs.store import PAGE, RunDirectory
+from opscope.sweep.job import LOG, Job, Measured, Ranks, measure_job, report_ranks
+
+_SHOWN = 8  # ranks, a line each
+
+
+class Replaced(Struct, frozen=True):
+    """Results in a job's folder that give way to new ones.
+
+    Attributes:
+        ranks: the manifest of each rank.
+    """
+
+    ranks: Mapping[int, Manifest]
+
+
+def job_folder(folder: Path, *, overwrite: bool) -> Replaced:
+    """Check that a job's results may go to a folder; return what they replace there.
+
+    Raises:
+        UsageError: it holds something, and the user did not say that it may be replaced.
+    """
+    if not overwrite:
+        RunDirectory(folder).refuse_if_used("choose another --output-dir, or replace the results with --overwrite")
+        return Replaced({})
+    found = {path.parent.name: RunDirectory(path.parent) for path in folder.glob(f"rank*/{MANIFEST}")}
+    numbered = {name.removeprefix("rank"): directory for name, directory in found.items()}
+    return Replaced({int(name): one.replaceable() for name, one in numbered.items() if name.isdecimal()})
+
+
+def profile_job(job: Job, replaced: Replaced, output_format: str) -> list[Manifest]:
+    """Measure a job, print what its ranks say together, and return the manifests of its ranks.
+
+    Raises:
+        EnvironmentLacksError: the launcher cannot be started, or a folder cannot be written.
+    """
+    if replaced.ranks:
+        (job.folder / LOG).unlink(missing_ok=True)
+    with SweepProgress(job.manifest) as progress:
+        measured = measure_job(job, progress)
+        if measured.whole:
+            _make_way(job.folder, replaced, measured.world)
+            replaced = Replaced({})
+        done = report_ranks(job, measured, replaced.ranks, progress)
+    if measured.whole:
+        _print_job(job.folder, measured, done, output_format)
+    _print_problems(job.folder, measured, done)
+    return [manifest for _, manifest in done.values()]
+
+
+def _make_way(folder: Path, replaced: Replaced, world: int) -> None:
+    """Remove the results that new ones replace, also those of ranks that there are not any more."""
+    for rank, manifest in replaced.ranks.items():
+        directory = RunDirectory(folder / f"rank{rank}")
+        directory.remove_written(manifest)
+        if rank >= world:
+            directory.remove_empty()
+
+
+def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str) -> None:
+    from opscope.distributed.engines import engine_for
+    from opscope.distributed.inputs import files_of
+    from opscope.distributed.job import document_of, read_job
+    from opscope.report.ranks_document import ranks_section, ranks_values
+
+    files = files_of([str(folder)])
+    document = document_of(read_job(files, engine_for(len(files), cores(), None)))
+    emit(
+        Output.of_section(document, lambda: ranks_values(document, "late"), lambda: ranks_section(document)),
+        output_format,
+    )
+    if output_format != "table":
+        return
+    say("", err=False)
+    say(f"Results of each rank in {folder}/ (rank0 to rank{measured.world - 1}):", err=False)
+    for rank in measured.whole[:_SHOWN]:
+        say(f"  rank {rank}: {_step_of(*done[rank])}", err=False)
+    if len(measured.whole) > _SHOWN:
+        say(f"  and {len(measured.whole) - _SHOWN} more", err=False)
+    say(f"The same again: opscope ranks {folder}; on one clock: opscope export --ranks {folder}", err=False)
+
+
+def _step_of(directory: RunDirectory, manifest: Manifest) -> str:
+    """Say how long the steps of a rank take, and what bounds them."""
+    document = next(iter(read_documents(directory, manifest)), None)
+    if document is None:
+        return "no report"
+    wall = document.measurement.wall
+    step = f"unprofiled step {format_ns(wall.median_ns)}" if wall else "step not timed"
+    return f"{step}, {document.bound.kind}, rank{directory.path.name.removeprefix('rank')}/{PAGE}"
+
+
+def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:
+    """Print which ranks have no result: the one that failed first with its reason, then the others by theirs."""
+    first = measured.first_failed
+    reasons: dict[str, list[int]] = {}
+    for rank in range(measured.world):
+        failure = measured.failure_of(rank)
+        if failure is None:
+            continue
+        if rank == first:
+            directory, manifest = done[rank]
+            told = manifest.entries[0].failure or failure
+            where = f" (log: {directory.path / told.log})" if told.log else ""
+            say(f"opscope: rank {rank} failed first: {told.message}{where}")
+            for line in last_lines(directory, told):
+                say(line)
+        else:
+            reasons.setdefault(failure.message, []).append(rank)
+    for reason, ranks in reasons.items():
+        say(f"opscope: {_ranks_text(ranks)} failed: {reason}")
+    if first is not None:
+        say(f"opscope: what the launcher said: {folder / LOG}")
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_SHOWN]))
+    more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

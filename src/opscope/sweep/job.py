@@ -1,0 +1,327 @@
+"""A job: a launcher starts the ranks of a script, each measures itself, and each gets a run directory of its own.
+
+`measure_job` starts the launcher as often as the script has to run, and learns what became of each rank. `report_ranks`
+then makes a run directory of what each rank measured, as for any other configuration.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opscope.base.errors import BadInputError, EnvironmentLacksError, OpscopeError
+from opscope.base.files import partial_prefix, write_whole
+from opscope.base.processes import own_environment
+from opscope.base.threads import cores
+from opscope.distributed.engines import Lost, engine_for
+from opscope.record.codec import decode, encode
+from opscope.record.configuration import CaptureOptions
+from opscope.record.redaction import Redactor
+from opscope.record.sweep import Entry, Failure, Manifest
+from opscope.runs.store import RunDirectory
+from opscope.sweep.launchers import Launch
+from opscope.sweep.process import first_run
+from opscope.sweep.rank import REQUEST, SAFE_PATH, JobRequest, Outcome, folder_of
+from opscope.sweep.runner import Observer, Plan, run_sweep
+from opscope.sweep.worker import Sender
+
+LOG: Final = "launcher.log"
+_POLL_S: Final = 0.3
+_GRACE_S: Final = 40.0  # torchrun gives its ranks 30 s to end
+_RUNS: Final = 3  # of the script: one that measures, one that records, and one more where ranks disagree
+_ORDER: Final = ("starting", "running the script", "settling", "timing", "profiling", "operators")
+_TAIL: Final = 1 << 13  # bytes
+
+Ranks = dict[int, tuple[RunDirectory, Manifest]]
+
+
+class Job(Struct, frozen=True):
+    """A job to be measured.
+
+    Attributes:
+        launch: starts its ranks.
+        folder: where everything goes: a folder for each rank.
+        manifest: the sweep of one configuration that each rank measures.
+        timeout_s: how long a run may take; None for no limit.
+        redactor: knows the secrets that logs and reasons of failures may hold.
+    """
+
+    launch: Launch
+    folder: Path
+    manifest: Manifest
+    timeout_s: float | None = None
+    redactor: Redactor = field(default_factory=Redactor)
+
+    @property
+    def entry(self) -> Entry:
+        """The one configuration."""
+        return self.manifest.entries[0]
+
+
+class Measured(Struct, frozen=True):
+    """What the ranks of a job measured.
+
+    Attributes:
+        world: how many ranks there were.
+        outcomes: how each ended, by rank; none of those that left no word.
+        places: where each of these wrote its raw files.
+        scratch: the folder that holds these, to be removed in the end.
+    """
+
+    world: int
+    outcomes: Mapping[int, Outcome]
+    places: Mapping[int, RunDirectory]
+    scratch: Path
+
+    def failure_of(self, rank: int) -> Failure | None:
+        """Return why a rank has no result; None if it has one."""
+        outcome = self.outcomes.get(rank)
+        if outcome is None:
+            return Failure("killed", "it ended without a word, or was never started")
+        if outcome.message.complete:
+            return None
+        if outcome.message.failure is not None:
+            return outcome.message.failure
+        if not outcome.ended:
+            return Failure("killed", f"it ended without a word ({outcome.message.phase})")
+        return Failure("error", "the script ended before a profile of it was taken")
+
+    @property
+    def whole(self) -> list[int]:
+        """The ranks that have a result."""
+        return [rank for rank in range(self.world) if self.failure_of(rank) is None]
+
+    @property
+    def first_failed(self) -> int | None:
+        """The rank that failed before all others; None if all have results."""
+        failed = {rank: one for rank, one in self.outcomes.items() if self.failure_of(rank) is not None}
+        # A rank without a time was killed together with its process, which no other rank's end does.
+        return min(failed, key=lambda rank: failed[rank].ended, default=None)
+
+
+def measure_job(job: Job, observer: Observer) -> Measured:
+    """Start the ranks, and again where the script has to run again; return what they measured.
+
+    Raises:
+        EnvironmentLacksError: the launcher cannot be started, or ended before any rank began.
+        KeyboardInterrupt: the user stopped it; all ranks were ended.
+    """
+    scratch = job.folder / f"{partial_prefix()}job"
+    request = JobRequest(
+        job.entry,
+        job.manifest.options,
+        job.timeout_s,
+        first_run(job.manifest.options),
+        safe_path=SAFE_PATH in os.environ,
+    )
+    observer.configuration(1, job.entry)
+    try:
+        measured = _run(job, request, scratch / "1", observer)
+        for number in range(2, _RUNS + 1):
+            following = _following(request, measured)
+            if following is None:
+                break
+            observer.progress("running the script again", 0.0)
+            request, measured = following, _later(measured, _run(job, following, scratch / str(number), observer))
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return measured
+
+
+def _following(request: JobRequest, measured: Measured) -> JobRequest | None:
+    """Return what makes up for a run in which a rank was not profiled; None if that would not help."""
+    again = {rank: one.message.again for rank, one in measured.outcomes.items() if one.message.again is not None}
+    if not again or any(outcome.message.failure is not None for outcome in measured.outcomes.values()):
+        return None
+    # All ranks have to run, also those that have a profile; what one of them timed is not another one's.
+    others = replace(again[min(again)], wall_ns=(), by_device=False)
+    return replace(request, run=others, runs=again)
+
+
+def _later(first: Measured, second: Measured) -> Measured:
+    """Return what two runs measured: of each rank the later result."""
+    whole = {rank for rank, outcome in second.outcomes.items() if outcome.message.complete}
+    kept = {rank for rank, outcome in first.outcomes.items() if outcome.message.complete} - whole
+    return replace(
+        second,
+        outcomes={**second.outcomes, **{rank: first.outcomes[rank] for rank in kept}},
+        places={**second.places, **{rank: first.places[rank] for rank in kept}},
+    )
+
+
+def _run(job: Job, request: JobRequest, folder: Path, observer: Observer) -> Measured:
+    """Start the launcher once, and follow it to its end."""
+    folder.mkdir(parents=True)
+    write_whole(folder / REQUEST, encode(request))
+    log = job.folder / LOG
+    with log.open("ab") as output:
+        code = _followed(_started(job.launch.of_ranks(folder.absolute()), output.fileno()), folder, observer)
+    _scrub(log, job.redactor)
+    outcomes = {outcome.rank: outcome for outcome in _outcomes(folder)}
+    if not outcomes:
+        raise EnvironmentLacksError(
+            f"{job.launch.before[0]} ended with exit code {code} before any rank began. {log} ends: {_last(log)}"
+        )
+    world = max(max(outcomes) + 1, *(outcome.world or 0 for outcome in outcomes.values()))
+    return Measured(world, outcomes, {rank: folder_of(folder, rank) for rank in outcomes}, folder.parent)
+
+
+def _started(command: Sequence[str], output: int) -> "subprocess.Popen[bytes]":
+    """Start a launcher in a session of its own, so that Ctrl-C reaches it through this process alone."""
+    # Ranks run a module, which puts the current folder on the path: a msgspec.py there must not shadow ours.
+    environment = own_environment(**{SAFE_PATH: os.environ.get(SAFE_PATH, "1")})
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot start {command[0]}: {error.strerror or error}") from error
+
+
+def _followed(process: "subprocess.Popen[bytes]", folder: Path, observer: Observer) -> int:
+    """Follow a launcher until it ends; return its exit code."""
+    try:
+        while process.poll() is None:
+            observer.progress(_phase(list(_outcomes(folder))), 0.0)
+            time.sleep(_POLL_S)
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
+    return process.returncode
+
+
+def _phase(outcomes: Sequence[Outcome]) -> str:
+    """Return the phase of the rank that is furthest behind."""
+    running = [outcome.message.phase for outcome in outcomes if not outcome.ended]
+    return min(running, key=lambda phase: _ORDER.index(phase) if phase in _ORDER else len(_ORDER), default="starting")
+
+
+def _outcomes(folder: Path) -> Iterator[Outcome]:
+    for path in folder.glob("rank*.json"):
+        try:
+            yield decode(path, Outcome)
+        except BadInputError:  # a launcher that starts two processes with one rank
+            continue
+
+
+def _scrub(log: Path, redactor: Redactor) -> None:
+    text = log.read_text(encoding="utf-8", errors="surrogateescape")
+    if (scrubbed := redactor.scrubbed(text)) != text:
+        write_whole(log, scrubbed.encode("utf-8", "surrogateescape"))
+
+
+def _last(log: Path) -> str:
+    lines = [line.strip() for line in log.read_bytes()[-_TAIL:].decode("utf-8", "replace").splitlines() if line.strip()]
+    return " | ".join(lines[-3:])
+
+
+# ---------------------------------------------------------------- a run directory for each rank
+
+
+class OfRank(Struct, frozen=True):
+    """A measurer of what a rank has measured already: it takes over its files.
+
+    Attributes:
+        place: where they are; None if there are none.
+        failure: why there is no result; None if there is one.
+    """
+
+    place: RunDirectory | None
+    failure: Failure | None
+
+    def measure(
+        self,
+        entry: Entry,
+        options: CaptureOptions,  # noqa: ARG002 (the protocol's argument)
+        directory: RunDirectory,
+        progress: Sender,  # noqa: ARG002 (the protocol's argument)
+    ) -> Failure | None:
+        """Move the rank's files to where a configuration is measured; return why it failed, if it did."""
+        if self.place is not None and self.place.path.is_dir():
+            directory.take(self.place)
+        if self.failure is None:
+            return None
+        there = directory.inside(entry.files.log).is_file()
+        return replace(self.failure, log=entry.files.log if there else None)
+
+
+class _Silent:
+    """An observer of reports that other processes make."""
+
+    def configuration(self, number: int, entry: Entry) -> None:
+        """Show nothing."""
+
+    def progress(self, phase: str, fraction: float) -> None:
+        """Show nothing."""
+
+    def finished(self, number: int, entry: Entry) -> None:
+        """Show nothing."""
+
+
+class RankPlan(Struct, frozen=True):
+    """The run directory that a rank is to have.
+
+    Attributes:
+        rank: its number.
+        plan: of a sweep whose one configuration was measured.
+    """
+
+    rank: int
+    plan: Plan
+
+
+def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest], observer: Observer) -> "Ranks":
+    """Make a run directory for each rank, in several processes; return them by rank.
+
+    Args:
+        job: the job.
+        measured: what its ranks measured.
+        replaced: by rank, the results in its folder that give way.
+        observer: shows how that goes.
+
+    Raises:
+        OpscopeError: a folder cannot be written.
+    """
+    plans = [
+        RankPlan(rank, _plan(job, rank, measured.places.get(rank), measured.failure_of(rank), replaced.get(rank)))
+        for rank in range(measured.world)
+    ]
+    engine = engine_for(len(plans), cores(), None)
+    done: Ranks = {}
+    try:
+        for item, manifest in engine.run(reported, plans):
+            if isinstance(manifest, Lost):
+                raise OpscopeError(f"rank {item.rank} could not be reported: {manifest.reason}")
+            done[item.rank] = (item.plan.directory, manifest)
+            observer.progress("reporting", len(done) / len(plans))
+    finally:
+        shutil.rmtree(measured.scratch, ignore_errors=True)
+    return dict(sorted(done.items()))
+
+
+def _plan(job: Job, rank: int, place: RunDirectory | None, failure: Failure | None, replaced: Manifest | None) -> Plan:
+    directory = RunDirectory(job.folder / f"rank{rank}")
+    return Plan(job.manifest, directory, OfRank(place, failure), replaced, job.redactor)
+
+
+def reported(item: RankPlan) -> Manifest:
+    """Make the run directory of one rank."""
+    item.plan.directory.create()
+    return run_sweep(item.plan, _Silent())

@@ -1,0 +1,107 @@
+"""Commands that start the ranks of a job (torchrun, mpirun, srun, accelerate), with opscope put before their script."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.workloads.catalog import is_built_in, is_script
+
+# Those that may follow `opscope profile` without `--` before them; behind `--` it may be any program.
+KNOWN: Final = frozenset(
+    {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "jsrun", "flux", "horovodrun"}
+)
+RANK_MODULE: Final = "opscope.sweep.rank"
+JOB_OPTION: Final = "--opscope-job="
+_TAKE_A_PATH: Final = frozenset({"torchrun", "accelerate", "deepspeed"})  # they start Python themselves
+_MODULE_OPTION: Final = {"deepspeed": "--module"}  # others take -m, as Python itself does
+
+
+class Launch(Struct, frozen=True):
+    """A command that starts the ranks of a job.
+
+    Attributes:
+        before: its words before the script.
+        script: the script's path.
+        arguments: the words behind it.
+    """
+
+    before: tuple[str, ...]
+    script: str
+    arguments: tuple[str, ...]
+
+    def of_ranks(self, folder: Path) -> list[str]:
+        """Return the command that starts opscope's process of each rank instead of the script.
+
+        Args:
+            folder: of the job, where each rank finds what it is to do.
+        """
+        option = _MODULE_OPTION.get(Path(self.before[0]).name, "-m")
+        return [*self.before, option, RANK_MODULE, f"{JOB_OPTION}{folder}", *self.arguments]
+
+
+def launch_named(target: str, arguments: Sequence[str], processes: int | None) -> Launch | None:
+    """Return how the ranks of a job are started, as the command line says it; None if it names no job.
+
+    Args:
+        target: what is profiled: a script, or a launcher.
+        arguments: the words behind it.
+        processes: how many ranks opscope is to start itself; None if it is not to.
+
+    Raises:
+        UsageError: the command line is contradictory, or no script is started.
+    """
+    if processes is not None:
+        if not is_script(target):
+            raise UsageError(
+                f"--nproc starts the ranks of a script, and {target} is none: name a file that ends in .py"
+            )
+        return _on_this_machine(processes, target, arguments)
+    if is_script(target) or is_built_in(target) or ":" in target or not arguments:
+        return None
+    launch = _launch_of((target, *arguments))
+    if launch is not None and shutil.which(target) is None:
+        raise EnvironmentLacksError(f"cannot start {target}: there is no such program")
+    return launch
+
+
+def _launch_of(words: Sequence[str]) -> Launch | None:
+    """Read a command that starts a script; None if no word of it but the first is a script.
+
+    Args:
+        words: of the command.
+
+    Raises:
+        UsageError: the script is started in a way that opscope cannot take the place of.
+    """
+    place = next((place for place, word in enumerate(words) if place and is_script(word)), None)
+    if place is None:
+        return None
+    before = tuple(words[:place])
+    if Path(before[0]).name not in _TAKE_A_PATH and not any(_is_python(word) for word in before):
+        raise UsageError(
+            f"{words[place]} is started without the name of a Python in front: write it as {before[-1]} python "
+            f"{words[place]}"
+        )
+    return Launch(before, words[place], tuple(words[place + 1 :]))
+
+
+def _on_this_machine(processes: int, script: str, arguments: Sequence[str]) -> Launch:
+    """Return how PyTorch's own launcher starts a script as several ranks on this machine.
+
+    Args:
+        processes: how many ranks.
+        script: the script's path.
+        arguments: what it is started with.
+    """
+    torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
+    return Launch(torchrun, script, tuple(arguments))
+
+
+def _is_python(word: str) -> bool:
+    name = Path(word).name
+    return name.startswith(("python", "pypy")) and not name.endswith(".py")
