@@ -11,7 +11,7 @@ from opscope.base.summary import Summarised, Summary
 from opscope.base.units import format_ns
 from opscope.distributed.engines import engine_for
 from opscope.distributed.frames import communications_of, steps_of, work_of
-from opscope.distributed.inputs import files_of
+from opscope.distributed.inputs import files_of, record_of
 from opscope.distributed.job import Job, document_of, read_job
 from opscope.documents.ranks import RanksDocument, RankState
 
@@ -77,5 +77,5 @@ def ranks(paths: str | Path | Sequence[str | Path], *, jobs: int = 1, dask: str 
     files = files_of(map(str, names))
     # Workers of a cluster are in folders of their own.
     files = files if dask is None else [path.absolute() for path in files]
-    job = read_job(files, engine_for(len(files), jobs, dask))
+    job = read_job(files, engine_for(len(files), jobs, dask), record_of(map(str, names)))
     return JobOfRanks(document_of(job), job)

@@ -112,6 +112,7 @@ def _export_ranks(
     tune_for_one_analysis()
     from opscope.distributed.engines import Here
     from opscope.distributed.inputs import files_of as traces_in
+    from opscope.distributed.inputs import record_of
     from opscope.distributed.job import read_job
     from opscope.distributed.timeline import one_timeline
     from opscope.export.chrome import chrome_parts
@@ -121,7 +122,7 @@ def _export_ranks(
     files = traces_in([str(folder)])
     refuse_output(output, [folder, *files], overwrite=overwrite)
     stale = _refused_parts(output, files, overwrite=overwrite)
-    job = read_job(files, Here())
+    job = read_job(files, Here(), record_of([str(folder)]))
     trace, untied = one_timeline(job, steps, max_input)
     if untied:
         listed = ", ".join(map(str, untied))

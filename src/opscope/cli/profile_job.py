@@ -75,12 +75,12 @@ def _make_way(folder: Path, replaced: Replaced, world: int) -> None:
 
 def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str) -> None:
     from opscope.distributed.engines import engine_for
-    from opscope.distributed.inputs import files_of
+    from opscope.distributed.inputs import files_of, record_of
     from opscope.distributed.job import document_of, read_job
     from opscope.report.ranks_document import ranks_section, ranks_values
 
     files = files_of([str(folder)])
-    document = document_of(read_job(files, engine_for(len(files), cores(), None)))
+    document = document_of(read_job(files, engine_for(len(files), cores(), None), record_of([str(folder)])))
     emit(
         Output.of_section(document, lambda: ranks_values(document, "late"), lambda: ranks_section(document)),
         output_format,

@@ -75,7 +75,7 @@ def command(
     """
     tune_for_one_analysis()
     from opscope.distributed.engines import engine_for
-    from opscope.distributed.inputs import files_of
+    from opscope.distributed.inputs import files_of, record_of
     from opscope.distributed.job import document_of, read_job
 
     if dask is not None and jobs is not None:
@@ -87,7 +87,7 @@ def command(
     if shard is not None:
         _read_shard(files[shard[0] - 1 :: shard[1]], engine)
         return
-    job = read_job(files, engine)
+    job = read_job(files, engine, record_of(paths))
     document = document_of(job)
     from opscope.report.ranks_document import TABLES, ranks_section, ranks_values
 

@@ -19,6 +19,7 @@ from opscope.report.finding_text import first_things, together_line
 from opscope.report.overview import own_clock_text
 from opscope.report.step_parts import bar_lines
 from opscope.report.trust_text import failures
+from opscope.runs.folders import rank_here
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.sweep.runner import failed_entries, worthless_entries
@@ -31,7 +32,11 @@ _TAIL = 1 << 14  # bytes at the end of a log that are looked at
 
 
 def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format: str) -> None:
-    """Print the results of one or more sweeps to standard output, and problems to standard error."""
+    """Print the results of one or more sweeps to standard output, and problems to standard error.
+
+    Of several ranks that were launched together the first prints its results for people, as the others' are alike.
+    """
+    rank = rank_here()
     results = [(directory, manifest, list(read_documents(directory, manifest))) for directory, manifest in finished]
     comparisons = {str(directory.path): compare(documents, manifest) for directory, manifest, documents in results}
     if output_format == "json":
@@ -41,8 +46,13 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
         show(as_csv(comparison_values(comparisons)))
     else:
         for directory, manifest, documents in results:
-            if documents:
+            if documents and not rank:
                 _print_one(directory, manifest, comparisons[str(directory.path)], documents, output_format)
+    if rank == 0 and output_format == "table":
+        say(
+            f"The other ranks' results are beside it. All together: opscope ranks {finished[0][0].path.parent}",
+            err=False,
+        )
     for reason in dict.fromkeys(document.device_times_reason for _, _, found in results for document in found):
         if reason is not None:
             say(f"Device times are unknown (null): {reason}. CPU times are shown.")

@@ -8,11 +8,13 @@ from typing import Final
 from opscope.base.errors import UsageError
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
+from opscope.record.codec import decode
 from opscope.record.execution import EXECUTION, RAW
+from opscope.record.job import JOB, JobRecord
 from opscope.record.run_files import MANIFEST, TRACE_NAME
 
 # What is found beside traces: opscope's own records, and what benchmarks and the authors of traces write.
-_NOT_TRACES: Final = frozenset({MANIFEST, EXECUTION, STORE_MANIFEST, "record.json", "results.json", "truth.json"})
+_NOT_TRACES: Final = frozenset({MANIFEST, EXECUTION, JOB, STORE_MANIFEST, "record.json", "results.json", "truth.json"})
 _MAGIC: Final = "*?["
 
 
@@ -29,6 +31,16 @@ def files_of(paths: Iterable[str]) -> list[Path]:
             raise UsageError(f"{text}: there is no trace")
         found |= {path.resolve(): path for path in files if path.resolve() not in found}
     return list(found.values())
+
+
+def record_of(paths: Iterable[str]) -> JobRecord | None:
+    """Return what ``opscope profile`` wrote of the one job that is named; None if it did not start the job.
+
+    Raises:
+        BadInputError: the record is damaged.
+    """
+    found = [path for text in paths if (path := Path(text) / JOB).is_file()]
+    return decode(found[0], JobRecord) if len(found) == 1 else None
 
 
 def _named(text: str) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
@@ -31,12 +31,14 @@ from opscope.documents.ranks import (
     RanksDocument,
     RankState,
 )
+from opscope.record.job import JobRecord
 
 # Under a profiler hosts that do the same differ: of two ranks on one machine that had nothing built in, one was slower
 # in all it did, by 9 to 34 % of a step in nine recordings. So where only a host's time says that a rank is late, it has
 # to be late by more than that, or in one place.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
 _LEAST_IN_TURN: Final = 0.15  # of a step: the largest of some ranks is late by less where they only differ a little
+_NO_TRACE: Final = "there is no trace of it"
 _HALF: Final = 0.5  # of the steps: a rank that is the last in more of them is not one of many
 _LISTED: Final = 8  # ranks
 _SHOWN: Final = 3  # reasons why files are no ranks
@@ -66,20 +68,23 @@ class Job(Struct, frozen=True):
         world: how many there should be; None where no trace says it.
         duplicates: files that hold a rank again.
         unread: files without a rank, with why.
+        died: why ranks left no trace, as far as it is known.
     """
 
     ranks: dict[int, RankSummary]
     world: int | None
     duplicates: list[str]
     unread: dict[str, str]
+    died: dict[int, str] = field(default_factory=dict)
 
 
-def read_job(files: Iterable[Path], engine: Engine) -> Job:
+def read_job(files: Iterable[Path], engine: Engine, record: JobRecord | None = None) -> Job:
     """Read the traces of a job.
 
     Args:
         files: the traces.
         engine: runs what reads them.
+        record: what opscope wrote of the job when it started its ranks; None where another tool recorded them.
 
     Raises:
         BadInputError: none of them is a trace of a rank.
@@ -94,7 +99,7 @@ def read_job(files: Iterable[Path], engine: Engine) -> Job:
             unread[summary.facts.path] = "neither its header nor its name says which rank it is of"
         else:
             summaries.append(summary)
-    world = _world_of(summaries)
+    world = _world_of(summaries) if record is None else record.world
     for one in [one for one in summaries if one.facts.world not in (None, world)]:
         unread[one.facts.path] = f"of another job: its header says {one.facts.world} ranks, and most say {world}"
         summaries.remove(one)
@@ -115,7 +120,8 @@ def read_job(files: Iterable[Path], engine: Engine) -> Job:
         listed = [why if path in why else f"{path}: {why}" for path, why in unread.items()]
         more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         raise BadInputError(f"no file is a trace of a rank: {'; '.join(listed[:_SHOWN])}{more}")
-    return Job(ranks, world, duplicates, unread)
+    died = {} if record is None else {end.rank: end.failure for end in record.ranks if end.failure is not None}
+    return Job(ranks, world, duplicates, unread, died)
 
 
 def _world_of(summaries: Sequence[RankSummary]) -> int | None:
@@ -172,7 +178,7 @@ def _entries(job: Job) -> list[RankEntry]:
     for number in sorted(numbers):
         one = job.ranks.get(number)
         if one is None:
-            entries.append(RankEntry(number, RankState.MISSING, "there is no trace of it"))
+            entries.append(RankEntry(number, RankState.MISSING, job.died.get(number, _NO_TRACE)))
             continue
         facts = one.facts
         entries.append(

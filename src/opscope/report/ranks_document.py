@@ -49,10 +49,9 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
     yield (f"Ranks: {told or 'none'}",)
     for one in states[RankState.DAMAGED][:_SHOWN]:
         yield (f"Rank {one.rank} is damaged: ", Name(one.reason or "unknown"))
-    missing = [str(one.rank) for one in states[RankState.MISSING]]
-    if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        yield (f"Missing: rank {', '.join(missing[:_SHOWN])}{more}",)
+    for why, ranks in _by_reason(states[RankState.MISSING]).items():
+        more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
+        yield (f"Missing: rank {', '.join(ranks[:_SHOWN])}{more}: ", Name(why))
     for path, why in list(document.unread.items())[:_SHOWN]:
         yield ("Not read: ", Name(why)) if path in why else ("Not read: ", Name(path), ": ", Name(why))
     if len(document.unread) > _SHOWN:
@@ -74,6 +73,14 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
         yield (f"Clocks: {document.clock_note}",)
     if document.matched_by:
         yield (f"Collectives of different ranks are matched by {document.matched_by}",)
+
+
+def _by_reason(entries: Sequence[RankEntry]) -> dict[str, list[str]]:
+    """Group ranks by what is wrong with them."""
+    found: dict[str, list[str]] = {}
+    for one in entries:
+        found.setdefault(one.reason or "unknown", []).append(str(one.rank))
+    return found
 
 
 def _finding(document: RanksDocument) -> Iterator[Inline]:

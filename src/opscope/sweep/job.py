@@ -22,6 +22,7 @@ from opscope.base.threads import cores
 from opscope.distributed.engines import Lost, engine_for
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
+from opscope.record.job import JOB, JobRecord, RankEnd
 from opscope.record.redaction import Redactor
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
@@ -90,7 +91,7 @@ class Measured(Struct, frozen=True):
             return outcome.message.failure
         if not outcome.ended:
             return Failure("killed", f"it ended without a word ({outcome.message.phase})")
-        return Failure("error", "the script ended before a profile of it was taken")
+        return Failure("error", "the script ended before its steps were measured")
 
     @property
     def whole(self) -> list[int]:
@@ -305,6 +306,7 @@ def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest],
     ]
     engine = engine_for(len(plans), cores(), None)
     done: Ranks = {}
+    write_whole(job.folder / JOB, encode(_record(job, measured)))
     try:
         for item, manifest in engine.run(reported, plans):
             if isinstance(manifest, Lost):
@@ -314,6 +316,22 @@ def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest],
     finally:
         shutil.rmtree(measured.scratch, ignore_errors=True)
     return dict(sorted(done.items()))
+
+
+def _record(job: Job, measured: Measured) -> JobRecord:
+    ends = []
+    for rank in range(measured.world):
+        outcome, failure = measured.outcomes.get(rank), measured.failure_of(rank)
+        why = None if failure is None else job.redactor.scrubbed(failure.message)
+        ends.append(RankEnd(rank, None if outcome is None else outcome.host, why))
+    return JobRecord(
+        command=job.manifest.command,
+        created=job.manifest.created,
+        opscope=job.manifest.opscope,
+        world=measured.world,
+        first_failed=measured.first_failed,
+        ranks=tuple(ends),
+    )
 
 
 def _plan(job: Job, rank: int, place: RunDirectory | None, failure: Failure | None, replaced: Manifest | None) -> Plan:

@@ -30,7 +30,7 @@ from opscope.sweep.launchers import JOB_OPTION
 from opscope.sweep.process import InProcess
 from opscope.sweep.worker import Message, Sender
 
-REQUEST: Final = "job.json"
+REQUEST: Final = "request.json"
 SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 
