@@ -25,6 +25,7 @@ from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.page import PageDocument
 from opscope.documents.ranks import RanksDocument
+from opscope.documents.ranks_difference import RanksDifference
 from opscope.documents.runs import RunsDocument
 from opscope.documents.stats import Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
@@ -68,6 +69,7 @@ DOCUMENTS: dict[str, type] = {
     "whatif-1.json": WhatIfDocument,
     "advise-1.json": AdviseDocument,
     "ranks-1.json": RanksDocument,
+    "ranks_difference-1.json": RanksDifference,
 }
 
 

@@ -9,11 +9,13 @@ from msgspec import Struct
 
 from opscope.base.summary import Summarised, Summary
 from opscope.base.units import format_ns
+from opscope.distributed.difference import difference_of
 from opscope.distributed.engines import engine_for
 from opscope.distributed.frames import communications_of, steps_of, work_of
 from opscope.distributed.inputs import files_of, record_of
 from opscope.distributed.job import Job, document_of, read_job
 from opscope.documents.ranks import RanksDocument, RankState
+from opscope.documents.ranks_difference import RanksDifference
 
 
 class JobOfRanks(Summarised, Struct, frozen=True, dict=True):
@@ -41,6 +43,15 @@ class JobOfRanks(Summarised, Struct, frozen=True, dict=True):
     def work(self) -> pl.DataFrame:
         """One row per rank, step and kind of work: operator, kernel, sizes, calls, nanoseconds."""
         return work_of(self.job)
+
+    def difference(self, after: "JobOfRanks", names: tuple[str, str] = ("before", "after")) -> RanksDifference:
+        """Return what changed from this job to another.
+
+        Args:
+            after: the other job.
+            names: what the two are called.
+        """
+        return difference_of(self.job, after.job, names)
 
     def summary(self) -> Summary:
         """Summarise what there is, and who is late."""

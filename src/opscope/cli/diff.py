@@ -37,6 +37,12 @@ if TYPE_CHECKING:
     metavar="PERCENT",
     help="Exit with code 1 if a step has become slower by more than this.",
 )
+@click.option(
+    "--ranks",
+    "of_ranks",
+    is_flag=True,
+    help="BEFORE and AFTER are folders with the traces of all ranks of a job each: compare the jobs.",
+)
 @click.option("--any-device", is_flag=True, help="Compare even if the devices differ.")
 @click.option(
     "--any-steps", is_flag=True, help="Compare even if the kinds of steps differ, such as training and evaluation."
@@ -53,6 +59,7 @@ def command(
     after: Path | None,
     runs: Path,
     fail_over: float | None,
+    of_ranks: bool,
     any_device: bool,
     any_steps: bool,
     top: int | None,
@@ -72,8 +79,18 @@ def command(
     With --fail-over 5%, ends with exit code 1 if a step proves to take over 5 % longer, and names what grew most;
     with 5 if that cannot be decided, as between traces without unprofiled steps, and if a configuration of either
     side has no result. Steps of different kinds (training, evaluation, ...) are not compared: exit code 5.
+
+    With --ranks each side is a job, and what is compared are its steps over all ranks: what they are made of, late
+    ranks, process groups, collectives and kernels.
     """
     tune_for_one_analysis()
+    if of_ranks:
+        if before is None or after is None:
+            raise UsageError("--ranks compares two jobs: name their folders, BEFORE and AFTER")
+        if page is not None:
+            raise UsageError("a difference of jobs has no page: leave out --page")
+        _compare_jobs(before, after, fail_over, shown_rows(top), report, output_format, overwrite=overwrite)
+        return
     from opscope.api.diff import compare_sides, traces_by_name
 
     before, after = _sides(before, after, runs)
@@ -114,6 +131,24 @@ def command(
     gate = diff.document.gate
     if gate is not None and gate is not Gate.FINE:
         sys.exit(1 if gate is Gate.REGRESSION else INCONCLUSIVE)
+
+
+def _compare_jobs(
+    before: Path,
+    after: Path,
+    fail_over: float | None,
+    top: int | None,
+    report: Path | None,
+    output_format: str,
+    *,
+    overwrite: bool,
+) -> None:
+    from opscope.cli.diff_ranks import difference_of_jobs, exit_code, show
+
+    refuse_outputs((report,), (before, after), overwrite=overwrite)
+    document = difference_of_jobs(before, after)
+    show(document, top, output_format, report)
+    sys.exit(exit_code(document, fail_over))
 
 
 def _sides(before: Path | None, after: Path | None, runs: Path) -> tuple[Path, Path]:

@@ -13,12 +13,19 @@ from msgspec import Struct, field
 
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import UsageError
+from opscope.base.threads import cores
 from opscope.cli.bounded import limited
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.reading import Size, input_option, traces_of
+from opscope.cli.say import say
 from opscope.cli.terminal import echo_table
 from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.distributed.engines import engine_for
+from opscope.distributed.frames import TABLES_OF_JOB
+from opscope.distributed.inputs import files_of, record_of
+from opscope.distributed.job import Job, read_job
+from opscope.distributed.summary import RankSummary
 from opscope.documents.trust import Check
 from opscope.export.sql_query import checked
 from opscope.export.sql_tables import COMPUTED, frames_of, schema_table, table_names
@@ -53,11 +60,15 @@ _HELP = f"""Run a SQL query over traces, converted traces, run directories and f
 Every table has the column "trace". Tables of the records: {", ".join(TABLES)}. Tables of what they cost:
 {", ".join(COMPUTED)}. Times are nanoseconds. --schema lists all columns with what they mean.
 
+With --ranks the inputs are the traces of one job's ranks, and tables are over all of them: ranks, steps, communications
+(on one clock), work, gaps.
+
 \b
 Examples:
   opscope sql --schema
   opscope sql "select trace, sum(total_ns) / 1e6 as ms from kernel_costs group by trace" runs/*/
   opscope sql "select operator, step, sum(duration_ns) as ns from linked_activities group by operator, step" t.json
+  opscope sql --ranks "select rank, median(late_ns) as late from steps group by rank order by late desc" job/
 """
 
 
@@ -65,6 +76,9 @@ Examples:
 @click.argument("query", required=False)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--schema", "show_schema", is_flag=True, help="List all tables and columns, with their meaning.")
+@click.option(
+    "--ranks", "of_ranks", is_flag=True, help="The inputs are traces of one job's ranks: query tables over all ranks."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.001),
@@ -86,6 +100,7 @@ def command(
     query: str | None,
     inputs: tuple[Path, ...],
     show_schema: bool,
+    of_ranks: bool,
     timeout: float,
     max_memory: int,
     strict: bool,
@@ -97,14 +112,14 @@ def command(
     if show_schema:
         if query is not None:
             raise UsageError("--schema takes neither a query nor a trace: all traces have the same tables")
-        _print_schema(output_format)
+        _print_schema(output_format, of_ranks=of_ranks)
         return
     if query is None or not inputs:
         raise UsageError("a query and a trace are needed: opscope sql 'select ...' trace.json (--schema lists tables)")
     _refuse_swapped(query, inputs)
     # Only the tables that the query names are made.
-    runnable, wanted = checked(query, table_names())
-    tables = _read(inputs, wanted, max_input, strict=strict)
+    runnable, wanted = checked(query, tuple(TABLES_OF_JOB) if of_ranks else table_names())
+    tables = _of_job(inputs, wanted) if of_ranks else _read(inputs, wanted, max_input, strict=strict)
     with limited("the query", timeout, max_memory):
         result = _run(runnable, tables.frames)
     failed = {one.trace: one.failed for one in tables.doubted if one.failed}
@@ -137,9 +152,9 @@ def _is_there(text: str) -> bool:
         return False
 
 
-def _print_schema(output_format: str) -> None:
+def _print_schema(output_format: str, *, of_ranks: bool) -> None:
     # Even a trace without events has all tables, with all columns.
-    table = schema_table(frames_of(analyze(empty_trace()), table_names()))
+    table = _schema_of_job() if of_ranks else schema_table(frames_of(analyze(empty_trace()), table_names()))
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     emit(Output.of_table(rows, table, "Tables"), output_format)
 
@@ -165,6 +180,31 @@ def _read(inputs: tuple[Path, ...], wanted: tuple[str, ...], max_input: int, *, 
             signed = frame.with_columns(pl.col(pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64).cast(pl.Int64))
             parts[name].append(signed.select(pl.lit(str(file)).alias("trace"), pl.all()))
     return _Tables({name: pl.concat(frames) for name, frames in parts.items()}, tuple(doubted), tuple(unreadable))
+
+
+def _of_job(inputs: tuple[Path, ...], wanted: tuple[str, ...]) -> _Tables:
+    """Return tables over all ranks; a part of a job that cannot be read is said."""
+    names = [str(path) for path in inputs]
+    files = files_of(names)
+    job = read_job(files, engine_for(len(files), cores(), None), record_of(names))
+    for path, reason in job.unread.items():
+        say(f"opscope: {path}: {reason}")
+    frames = {name: TABLES_OF_JOB[name].frame(job) for name in wanted}
+    # Categories are numbered per table; SQL compares text.
+    as_strings = pl.col(pl.Categorical).cast(pl.String)
+    return _Tables({name: frame.with_columns(as_strings) for name, frame in frames.items()}, (), tuple(job.unread))
+
+
+def _schema_of_job() -> Table:
+    # Even a rank without events has all tables, with all columns.
+    nothing = Job({0: RankSummary.empty()}, None, [], {})
+    rows: list[tuple[str, str, str, str]] = []
+    for name, table in TABLES_OF_JOB.items():
+        rows.append((name, "", "", table.meaning))
+        rows += [
+            (name, column, str(kind), table.columns[column]) for column, kind in table.frame(nothing).schema.items()
+        ]
+    return Table(("table", "column", "type", "meaning"), tuple(rows))
 
 
 def _table(result: pl.DataFrame) -> Table:

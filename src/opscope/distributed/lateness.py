@@ -77,6 +77,8 @@ class Own(Struct, frozen=True):
     @property
     def late_ns(self) -> Ints:
         """Per rank and step by how much the rank is late; negative where it waits for others."""
+        if not self.own_ns.size:
+            return self.own_ns
         late: Ints = self.own_ns - np.take_along_axis(self.own_ns, self.typical[None], axis=0)
         return np.minimum(late, self._others_wait)
 

@@ -133,6 +133,11 @@ class RankSummary:
         self.facts = facts
         self._tables = dict(tables)
 
+    @classmethod
+    def empty(cls) -> "RankSummary":
+        """Return the summary of a trace without events."""
+        return cls(RankFacts(path=""), {name: pl.DataFrame(schema=columns) for name, columns in TABLES.items()})
+
     def changed(self, facts: RankFacts | None = None, **tables: pl.DataFrame) -> "RankSummary":
         """Return the summary with other facts, or some other tables."""
         return RankSummary(facts or self.facts, {**self._tables, **tables})

@@ -234,7 +234,6 @@ TABLES: Final[Mapping[str, Callable[[RanksDocument], Table]]] = {
 }
 _ROWS: Final[Mapping[str, tuple[Callable[[RanksDocument], Sequence[object]], tuple[str, ...]]]] = {
     "late": (lambda document: document.late, ("rank", "cause", "late_ns", "of_step_ns", "where", "steps")),
-    "rank": (lambda document: document.ranks, RankEntry.__struct_fields__),
     "step": (lambda document: document.steps, JobStep.__struct_fields__),
     "group": (lambda document: document.groups, ("description", "size", "groups", "busy_ns", "exposed_ns")),
     "collective": (lambda document: document.collectives, JobCollective.__struct_fields__),
@@ -245,8 +244,23 @@ def ranks_values(document: RanksDocument, by: str) -> Table:
     """Build the table of CSV, with bare figures."""
     if by == "heat":
         return _heat_values(document)
+    if by == "rank":
+        return _rank_values(document)
     rows, fields = _ROWS[by]
     return Table(columns=fields, rows=tuple(field_values(one, fields) for one in rows(document)))
+
+
+def _rank_values(document: RanksDocument) -> Table:
+    """Build the table of ranks with what the one for people shows of each: why it is late, and its clock."""
+    late = {one.rank: one for one in document.late}
+    clocks = {one.rank: one for one in document.clocks}
+    of_late, of_clock = ("late_ns", "cause"), ("offset_ns", "error_ns", "drift_ppm")
+    rows = []
+    for one in document.ranks:
+        found = [(late.get(one.rank), of_late), (clocks.get(one.rank), of_clock)]
+        joined = [("",) * len(fields) if of is None else field_values(of, fields) for of, fields in found]
+        rows.append((*field_values(one, RankEntry.__struct_fields__), *joined[0], *joined[1]))
+    return Table(columns=(*RankEntry.__struct_fields__, *of_late, *of_clock), rows=tuple(rows))
 
 
 def _heat_values(document: RanksDocument) -> Table:

@@ -1,0 +1,57 @@
+"""``opscope diff --ranks BEFORE AFTER``: what changed between two jobs."""
+
+from pathlib import Path
+
+from opscope.base.files import write_output
+from opscope.base.threads import cores
+from opscope.cli.emit import Output, emit
+from opscope.cli.options import INCONCLUSIVE
+from opscope.cli.say import say
+from opscope.distributed.difference import difference_of
+from opscope.distributed.engines import engine_for
+from opscope.distributed.inputs import files_of, record_of
+from opscope.distributed.job import Job, read_job
+from opscope.documents.ranks_difference import RanksDifference, StepChange
+from opscope.render.markdown import render
+from opscope.report.ranks_difference import ranks_difference_section, ranks_difference_values
+
+
+def difference_of_jobs(before: Path, after: Path) -> RanksDifference:
+    """Read two jobs and compare them.
+
+    Raises:
+        UsageError: a path names no trace.
+        BadInputError: no file of a side is a trace of a rank.
+    """
+    return difference_of(_read(before), _read(after), (str(before), str(after)))
+
+
+def _read(path: Path) -> Job:
+    files = files_of([str(path)])
+    job = read_job(files, engine_for(len(files), cores(), None), record_of([str(path)]))
+    for name, reason in job.unread.items():
+        say(f"opscope: {name}: {reason}")
+    return job
+
+
+def show(document: RanksDifference, top: int | None, output_format: str, report: Path | None) -> None:
+    """Print what changed, and write it to a file if one is named."""
+    section = ranks_difference_section(document, top)
+    emit(Output.of_section(document, lambda: ranks_difference_values(document), lambda: section), output_format)
+    if report is not None:
+        write_output(report, render(section, level=2).encode())
+
+
+def exit_code(document: RanksDifference, fail_over: float | None) -> int:
+    """Return 1 where steps became longer by more than a share, 5 where that is not decided, else 0.
+
+    Args:
+        document: what changed.
+        fail_over: the share, 0.05 for 5 %; None where nothing is to fail.
+    """
+    before, after = document.before.step_ns, document.after.step_ns
+    if fail_over is None:
+        return 0
+    if before is None or after is None or document.step is StepChange.UNDECIDED:
+        return INCONCLUSIVE
+    return 1 if document.step is StepChange.LONGER and after > before * (1 + fail_over) else 0

@@ -1,0 +1,144 @@
+"""SQL over a job's ranks, what changed between two jobs, and ranks whose reason for being missing is known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import opscope as package
+from tests.command import opscope
+from tests.jobs import Job, Lateness, Shape, write_job
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("late")
+    write_job(Job(Shape(4), {2: Lateness("kernels", 3 * MS)}), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("healthy")
+    write_job(Job(Shape(4)), folder)
+    return folder
+
+
+def rows_of(query: str, job: Path) -> list[dict[str, str]]:
+    done = opscope("sql", "--ranks", query, str(job), "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+def test_a_query_over_all_ranks_finds_the_late_one(late: Path) -> None:
+    found = rows_of("select rank, median(late_ns) as late from steps group by rank order by late desc", late)
+    assert len(found) == 4
+    assert found[0]["rank"] == "2"
+    assert float(found[0]["late"]) == pytest.approx(3 * MS, rel=0.01)
+
+
+def test_tables_of_ranks_can_be_joined_and_are_on_one_clock(late: Path) -> None:
+    query = """select c.call, max(c.finish_ns) - min(c.finish_ns) as apart, count(*) as n from communications c
+        join ranks r on c.rank = r.rank where r.state = 'whole' and c.call is not null group by c.call"""
+    found = rows_of(query, late)
+    assert found
+    assert {row["n"] for row in found} == {"4"}
+    # Nobody leaves before the last enters: ends are close on one clock, and milliseconds apart on four.
+    assert max(float(row["apart"]) for row in found) < 0.1 * MS
+
+
+def test_every_column_has_a_meaning(late: Path) -> None:
+    done = opscope("sql", "--ranks", "--schema", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    tables = {row["table"] for row in told}
+    assert tables == {"ranks", "steps", "communications", "work", "gaps"}
+    assert all(row["meaning"] for row in told)
+    for table in tables:
+        columns = [row["column"] for row in told if row["table"] == table and row["column"]]
+        assert list(rows_of(f"select * from {table} limit 1", late)[0]) == columns
+
+
+def test_tables_of_single_traces_are_not_there(late: Path) -> None:
+    done = opscope("sql", "--ranks", "select * from kernels", str(late))
+    assert done.returncode == 2
+    assert "there is no table 'kernels'" in done.stderr
+
+
+def difference(before: Path, after: Path, *more: str) -> Any:
+    done = opscope("diff", "--ranks", str(before), str(after), "--format", "json", *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_parts_of_a_step_add_up_to_the_mean_step(healthy: Path, late: Path) -> None:
+    found = difference(healthy, late)
+    for side, job in (("before_ns", healthy), ("after_ns", late)):
+        mean = package.ranks(job).steps["device_ns"].mean()
+        assert isinstance(mean, float)
+        assert sum(part[side] for part in found["parts"]) == pytest.approx(mean, abs=len(found["parts"]))
+
+
+def test_what_changed_is_named(healthy: Path, late: Path) -> None:
+    found = difference(healthy, late)
+    assert found["step"] == "longer"
+    assert [(one["rank"], one["cause"], one["before_ns"]) for one in found["late"]] == [(2, "kernels", None)]
+    assert {part["part"] for part in found["parts"][:2]} == {"exposed communication", "compute"}
+    assert found["work"][0]["operator"] == "aten::sort"
+    back = difference(late, healthy)
+    assert back["step"] == "shorter"
+    assert back["late"][0]["after_ns"] is None
+    assert [part["before_ns"] for part in back["parts"]] == [part["after_ns"] for part in found["parts"]]
+
+
+def test_a_job_has_not_changed_from_itself(late: Path) -> None:
+    found = difference(late, late)
+    assert found["step"] == "undecided"
+    assert all(one["before_ns"] == one["after_ns"] for one in (*found["parts"], *found["work"], *found["late"]))
+
+
+@pytest.mark.parametrize(("order", "over", "code"), [(0, "5%", 1), (0, "500%", 0), (1, "5%", 0), (2, "5%", 5)])
+def test_a_gate_on_jobs(healthy: Path, late: Path, order: int, over: str, code: int) -> None:
+    sides = [(healthy, late), (late, healthy), (late, late)][order]
+    assert opscope("diff", "--ranks", *map(str, sides), "--fail-over", over).returncode == code
+
+
+def test_text_names_the_late_rank_and_what_is_lacking(healthy: Path, late: Path, tmp_path: Path) -> None:
+    done = opscope("diff", "--ranks", str(healthy), str(late), "--report", str(tmp_path / "diff.md"))
+    assert done.returncode == 0, done.stderr
+    assert "longer" in done.stdout
+    assert "steps ran under a profiler" in done.stdout
+    assert "aten::sort" in (tmp_path / "diff.md").read_text()
+    assert opscope("diff", "--ranks", str(late)).returncode == 2
+
+
+def test_a_rank_without_a_trace_is_missing_for_the_reason_that_the_record_gives(late: Path, tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"rank{rank}.json.gz").write_bytes((late / f"rank{rank}.json.gz").read_bytes())
+    record = {
+        **{"schema": "opscope.job/1", "command": ["opscope"], "created": "", "opscope": "", "world": 4},
+        "first_failed": 3,
+        "ranks": [
+            {"rank": rank, "host": "a", "failure": None if rank < 3 else "killed by SIGKILL"} for rank in range(4)
+        ],
+    }
+    (tmp_path / "job.json").write_text(json.dumps(record))
+    done = opscope("ranks", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "Missing: rank 3: killed by SIGKILL" in done.stdout
+    assert rows_of("select rank, state from ranks", tmp_path)[3] == {"rank": "3", "state": "missing"}
+
+
+def test_the_values_of_ranks_hold_what_the_table_shows(late: Path) -> None:
+    done = opscope("ranks", str(late), "--by", "rank", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert float(rows[2]["late_ns"]) == pytest.approx(3 * MS, rel=0.01)
+    assert rows[0]["late_ns"] == rows[0]["cause"] == ""
+    assert all(float(row["error_ns"]) > 0 for row in rows)
