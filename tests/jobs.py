@@ -100,6 +100,7 @@ class Job:
         bias_ns: how much later the rank leaves that came last, if it came so much later.
         sequence: whether traces have sequence numbers.
         lose: the share of kernels that the profiler loses.
+        slow: how many times as long transfers take between some ranks.
         leftovers: collectives from before the recording, which say nothing of themselves.
         seed: of everything that is random.
     """
@@ -116,6 +117,7 @@ class Job:
     bias_ns: int = 20_000
     sequence: bool = False
     lose: float = 0.0
+    slow: dict[tuple[int, ...], float] = field(default_factory=dict)
     leftovers: int = 0
     seed: int = 1
 
@@ -210,7 +212,7 @@ class Rank:
         start = max(self.host, *self.streams.values())
         ends = ("message", self.number, peer) if name == "send" else ("message", peer, self.number)
         key = (*(ends if peer is not None else (kind, members, name)), count)
-        end = yield key, len(members), start, transfer
+        end = yield key, len(members), start, round(transfer * self.job.slow.get(members, 1))
         # Names of groups count over the whole job.
         group = (
             f"{sorted({self.job.shape.group(one, kind) for one in range(self.job.shape.ranks)}).index(members)}-{kind}"

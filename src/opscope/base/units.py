@@ -49,6 +49,11 @@ def format_share(part: float | None, whole: float | None) -> str:
     return f"{100 * part / whole:.1f} %"
 
 
+def format_rate(value: float | None) -> str:
+    """Format a rate of ``value`` bytes per second in GB/s; ``-`` for unknown."""
+    return "-" if value is None else f"{value / 1e9:.4g} GB/s"
+
+
 def format_count(value: float | None) -> str:
     """Format a count or a rate with thousands separators; ``-`` for unknown."""
     if value is None:

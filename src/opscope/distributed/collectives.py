@@ -4,25 +4,31 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from opscope.distributed.clocks import Clocks
+from opscope.distributed.links import peaks_of_groups
 from opscope.distributed.match import Matched
 from opscope.distributed.summary import RankSummary
-from opscope.documents.ranks import JobCollective, RankGroup
+from opscope.documents.ranks import JobCollective, RankEntry, RankGroup
 from opscope.knowledge.collectives import TOGETHER, Collective, collective_of
 
 _HALF, _DEVIATIONS = 0.5, 3.0  # a rank comes last that often, and that far beyond chance
 _NS: Final = 1e9
 
 
-def collectives_of(found: Matched, every: pl.DataFrame, clocks: Clocks | None) -> list[JobCollective]:
+def collectives_of(
+    found: Matched, every: pl.DataFrame, clocks: Clocks | None, entries: list[RankEntry]
+) -> list[JobCollective]:
     """Return what collectives of one kind and size take, those first that take longest together.
 
     Args:
         found: the matched ones.
         every: all rows of all ranks, matched or not, with ``rank``.
         clocks: the ranks' clocks; None leaves who is last to the durations.
+        entries: the ranks, with hosts and devices.
     """
+    peaks = peaks_of_groups(every.with_columns(described=_described().cast(pl.String)), entries)
     calls = _each_call(found.calls, clocks)
     keys = ["description", "collective", "bytes"]
     whole = dict(_grouped(calls, keys))
@@ -32,7 +38,8 @@ def collectives_of(found: Matched, every: pl.DataFrame, clocks: Clocks | None) -
         # A group's calls are what each of its ranks has recorded, or the rank with most of them.
         of_ranks = part.group_by("group", "members", "rank").len()
         count = int(of_ranks.group_by("group", "members").agg(pl.col("len").max())["len"].sum())
-        rows.append((_of_kind(key, mine, count), int((part["end_ns"] - part["start_ns"]).sum())))
+        told = replace(_of_kind(key, mine, count), link_bandwidth=peaks.get(str(key[0])))
+        rows.append((told, int((part["end_ns"] - part["start_ns"]).sum())))
     return [one for one, _ in sorted(rows, key=lambda row: -row[1])]
 
 

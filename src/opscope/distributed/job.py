@@ -7,17 +7,19 @@ from typing import Final
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
-from opscope.base.units import format_ns
+from opscope.base.units import format_bytes, format_ns, format_rate
+from opscope.distributed.bubbles import bubbles_of
 from opscope.distributed.causes import Why, why_late
 from opscope.distributed.clocks import Clocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.kept import kept_summary
 from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times, slow_ranks
+from opscope.distributed.links import slow_links
 from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
@@ -30,8 +32,9 @@ from opscope.documents.ranks import (
     RankEntry,
     RanksDocument,
     RankState,
+    SlowLink,
 )
-from opscope.record.job import JobRecord
+from opscope.record.job import JobRecord, RankEnd
 
 # Under a profiler hosts that do the same differ: of two ranks on one machine that had nothing built in, one was slower
 # in all it did, by 9 to 34 % of a step in nine recordings. So where only a host's time says that a rank is late, it has
@@ -68,14 +71,19 @@ class Job(Struct, frozen=True):
         world: how many there should be; None where no trace says it.
         duplicates: files that hold a rank again.
         unread: files without a rank, with why.
-        died: why ranks left no trace, as far as it is known.
+        record: what opscope wrote of the job; None where another tool recorded it.
     """
 
     ranks: dict[int, RankSummary]
     world: int | None
     duplicates: list[str]
     unread: dict[str, str]
-    died: dict[int, str] = field(default_factory=dict)
+    record: JobRecord | None = None
+
+    @property
+    def ends(self) -> Mapping[int, RankEnd]:
+        """What is known of the ranks beside their traces."""
+        return {} if self.record is None else {end.rank: end for end in self.record.ranks}
 
 
 def read_job(files: Iterable[Path], engine: Engine, record: JobRecord | None = None) -> Job:
@@ -120,8 +128,7 @@ def read_job(files: Iterable[Path], engine: Engine, record: JobRecord | None = N
         listed = [why if path in why else f"{path}: {why}" for path, why in unread.items()]
         more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         raise BadInputError(f"no file is a trace of a rank: {'; '.join(listed[:_SHOWN])}{more}")
-    died = {} if record is None else {end.rank: end.failure for end in record.ranks if end.failure is not None}
-    return Job(ranks, world, duplicates, unread, died)
+    return Job(ranks, world, duplicates, unread, record)
 
 
 def _world_of(summaries: Sequence[RankSummary]) -> int | None:
@@ -136,10 +143,11 @@ def document_of(job: Job) -> RanksDocument:
     found, clocks = matched_on_clocks(every, job.world)
     every = every.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
     own = own_times(job.ranks, Collectives(every, found.calls))
-    late = _late(job.ranks, own)
+    late, entries = _late(job.ranks, own), _entries(job)
+    slow = slow_links(found, round(np.mean([one.steps.height for one in job.ranks.values()])))
     return RanksDocument(
         world=job.world,
-        ranks=_entries(job),
+        ranks=entries,
         duplicates=job.duplicates,
         unread=job.unread,
         steps=_steps(job.ranks, own),
@@ -148,10 +156,12 @@ def document_of(job: Job) -> RanksDocument:
         late=late,
         heat=_heat(own),
         groups=groups_of(every, job.ranks),
-        collectives=collectives_of(found, every, clocks),
+        collectives=collectives_of(found, every, clocks, entries),
+        slow_links=slow,
+        bubbles=bubbles_of(job.ranks, every),
         matched_by=found.by,
         ambiguous=found.ambiguous,
-        findings=_findings(own, late),
+        findings=_findings(own, late, slow),
         notes=list(_notes(job, own, found)),
     )
 
@@ -174,11 +184,13 @@ def matched_on_clocks(rows: pl.DataFrame, world: int | None) -> tuple[Matched, C
 
 def _entries(job: Job) -> list[RankEntry]:
     numbers = set(job.ranks) | set(range(job.world or 0))
-    entries = []
+    entries, ends = [], job.ends
     for number in sorted(numbers):
-        one = job.ranks.get(number)
+        one, end = job.ranks.get(number), ends.get(number)
         if one is None:
-            entries.append(RankEntry(number, RankState.MISSING, job.died.get(number, _NO_TRACE)))
+            entries.append(
+                RankEntry(number, RankState.MISSING, end.failure if end is not None and end.failure else _NO_TRACE)
+            )
             continue
         facts = one.facts
         entries.append(
@@ -187,7 +199,7 @@ def _entries(job: Job) -> list[RankEntry]:
                 state=RankState.DAMAGED if facts.damage or facts.impossible else RankState.WHOLE,
                 reason=facts.damage or _impossible(facts.impossible),
                 path=facts.path,
-                host=facts.host,
+                host=facts.host or (None if end is None else end.host),
                 device=facts.device,
                 steps=one.steps["step"].count(),
             )
@@ -277,7 +289,7 @@ def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
     return late.late_ns >= max(least * late.of_step_ns, _MANY_DEVIATIONS * (spread or 0.0))
 
 
-def _findings(own: Own, late: list[LateRank]) -> list[JobFinding]:
+def _findings(own: Own, late: list[LateRank], slow: list[SlowLink]) -> list[JobFinding]:
     """Return what could be gained: a step is as long as the rank with the most of its own, then as the next one."""
     found = []
     numbers = {rank: place for place, rank in enumerate(own.ranks)}
@@ -294,6 +306,7 @@ def _findings(own: Own, late: list[LateRank]) -> list[JobFinding]:
         )
         found.append(JobFinding("late_rank", saving, sentence, one.rank))
     found += _of_several(own, late)
+    found += [JobFinding("slow_link", one.costs_ns, _of_link(one)) for one in slow]
     return sorted(found, key=lambda finding: -finding.saving_ns)
 
 
@@ -327,6 +340,14 @@ def _of_several(own: Own, late: list[LateRank]) -> Iterable[JobFinding]:
                 "what they have to do a different amount in each step?"
             )
             yield JobFinding("late_in_turn", int(lost.mean()), said)
+
+
+def _of_link(one: SlowLink) -> str:
+    rates = f"{format_rate(one.bandwidth)}, others {format_rate(one.others_bandwidth)}"
+    return (
+        f"transfers between ranks {_few(one.ranks)} are slow: {one.calls} of {one.collective} with "
+        f"{format_bytes(one.bytes)} at {rates}; look at the link (nvidia-smi topo -m, nvidia-smi nvlink -e) or network"
+    )
 
 
 def _few(ranks: Sequence[int]) -> str:

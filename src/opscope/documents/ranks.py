@@ -143,6 +143,8 @@ class JobCollective(Struct, frozen=True):
         bus_bandwidth: the same by what each rank's link carries.
         last_rank: the rank that enters last most often; null where none does more often than others.
         last_share: the share of calls in which it does.
+        link_bandwidth: what the links of each rank's device carry in one direction, in bytes per second, by its
+            datasheet; null where that is unknown, and where a group has ranks on several hosts or of unknown ones.
     """
 
     group: str
@@ -157,6 +159,47 @@ class JobCollective(Struct, frozen=True):
     bus_bandwidth: float | None
     last_rank: int | None
     last_share: float | None
+    link_bandwidth: float | None = None
+
+
+class SlowLink(Struct, frozen=True):
+    """Ranks between which transfers of one size take longer than between others, even the fastest.
+
+    Attributes:
+        ranks: the ranks.
+        collective: the operation; ``message`` for sending and receiving.
+        group: the description of their process group; null where it has none.
+        bytes: how much goes in or comes out.
+        calls: how many there are.
+        bandwidth: these bytes by the transfer's typical time, in bytes per second.
+        others_bandwidth: the same between other ranks.
+        costs_ns: by how much a step would be shorter, at most, if they were as fast as others.
+    """
+
+    ranks: list[int]
+    collective: str
+    group: str | None
+    bytes: int
+    calls: int
+    bandwidth: float
+    others_bandwidth: float
+    costs_ns: int
+
+
+class Bubble(Struct, frozen=True):
+    """Time in which the device of a rank of a pipeline has nothing to do: medians over its steps.
+
+    Attributes:
+        rank: the rank.
+        bubble_ns: time in which its device is idle, or only waits in messages of other stages or transfers them.
+        messages_ns: the part of that in messages.
+        of_step_ns: how long the step takes.
+    """
+
+    rank: int
+    bubble_ns: int
+    messages_ns: int
+    of_step_ns: int
 
 
 class HeatMap(Struct, frozen=True):
@@ -204,6 +247,8 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
         heat: by how much ranks are late in each step; null without steps or a second rank.
         groups: the process groups by their use.
         collectives: the collectives, those that take longest first.
+        slow_links: ranks between which transfers take longer than between others, the dearest first.
+        bubbles: of the ranks of a pipeline, those first that have most; empty where ranks send no messages.
         matched_by: how a collective's kernels of different ranks were found to belong together.
         ambiguous: collectives that could not be matched: their number of calls differs between ranks.
         findings: what could make steps faster, the most first.
@@ -222,6 +267,8 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
     heat: HeatMap | None = None
     groups: list[RankGroup] = field(default_factory=list)
     collectives: list[JobCollective] = field(default_factory=list)
+    slow_links: list[SlowLink] = field(default_factory=list)
+    bubbles: list[Bubble] = field(default_factory=list)
     matched_by: str = ""
     ambiguous: int = 0
     findings: list[JobFinding] = field(default_factory=list)

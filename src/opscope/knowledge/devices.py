@@ -26,8 +26,9 @@ class Device(Struct, frozen=True, kw_only=True):
         kind: ``data centre``, ``workstation``, ``consumer`` or ``embedded``.
         multiprocessors: streaming multiprocessors, compute units; None where that is not known.
         source: where the figures are from.
-        memory_bytes: the nominal size of its own memory; None if not known, as with the next three.
+        memory_bytes: the nominal size of its own memory; None if not known, as with the next four.
         memory_bytes_per_s: to and from that memory.
+        link_bytes_per_s: to other devices through all of its own links (NVLink), in one direction.
         l2_bytes: the size of the cache that all multiprocessors share.
         boost_clock_mhz: the highest clock that its maker promises.
         peaks: dense operations per second by the type of the operands, a multiplication and an addition counted as
@@ -46,6 +47,7 @@ class Device(Struct, frozen=True, kw_only=True):
     multiprocessors: int | None = None
     memory_bytes: int | None = None
     memory_bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None
     l2_bytes: int | None = None
     boost_clock_mhz: int | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)

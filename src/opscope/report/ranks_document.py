@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_rate, format_share
 from opscope.documents.ranks import (
+    Bubble,
     JobCollective,
     JobStep,
     LateRank,
@@ -69,10 +70,23 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
             f"{len(spans)} steps of {format_ns(spans[middle])}; for {format_ns(exposed[middle])} of it ({share}) "
             "devices only communicate",
         )
+    if document.bubbles:
+        yield (_bubbles(document.bubbles),)
     if len(document.ranks) > 1:
         yield (f"Clocks: {document.clock_note}",)
     if document.matched_by:
         yield (f"Collectives of different ranks are matched by {document.matched_by}",)
+
+
+def _bubbles(rows: Sequence[Bubble]) -> str:
+    most = rows[0]
+    share = sum(one.bubble_ns / one.of_step_ns for one in rows) / len(rows)
+    messages = sum(one.messages_ns for one in rows) / max(sum(one.bubble_ns for one in rows), 1)
+    return (
+        f"Pipeline: devices have nothing to do for {format_share(share, 1.0)} of a step (mean of {len(rows)} ranks), "
+        f"{format_share(messages, 1.0)} of that in messages; most on rank {most.rank}, "
+        f"{format_ns(most.bubble_ns)} of {format_ns(most.of_step_ns)}"
+    )
 
 
 def _by_reason(entries: Sequence[RankEntry]) -> dict[str, list[str]]:
@@ -133,10 +147,6 @@ def group_table(rows: Sequence[RankGroup]) -> Table:
     )
 
 
-def _rate(value: float | None) -> str:
-    return "unknown" if value is None else f"{value / 1e9:.4g} GB/s"
-
-
 def _last(one: JobCollective) -> str:
     return "" if one.last_rank is None else f"{one.last_rank} ({format_share(one.last_share, 1.0)})"
 
@@ -152,7 +162,10 @@ def collective_table(rows: Sequence[JobCollective]) -> Table:
             Column[JobCollective]("Transfer", lambda one: format_ns(one.transfer_ns), numeric=True),
             Column[JobCollective]("Wait", lambda one: format_ns(one.wait_ns), numeric=True),
             Column[JobCollective]("Worst wait", lambda one: format_ns(one.worst_wait_ns), numeric=True),
-            Column[JobCollective]("Bus bandwidth", lambda one: _rate(one.bus_bandwidth), numeric=True),
+            Column[JobCollective]("Bus bandwidth", lambda one: format_rate(one.bus_bandwidth), numeric=True),
+            Column[JobCollective](
+                "Of the link", lambda one: format_share(one.bus_bandwidth, one.link_bandwidth), numeric=True
+            ),
             Column[JobCollective]("Last rank", _last),
         ],
         rows,
