@@ -9,7 +9,7 @@ import pytest
 
 import opscope
 from opscope.documents.ranks import RanksDocument
-from tests.conftest import DATA
+from tests.distributed import recorded
 from tests.jobs import Job, Shape, write_job
 
 
@@ -48,9 +48,9 @@ def test_of_two_pairs_neither_is_called_slow(tmp_path: Path) -> None:
     assert not said_of(Job(Shape(4, tensor=2), slow={(0, 1): 3.0}, steps=6), tmp_path).slow_links
 
 
-@pytest.mark.parametrize("kind", sorted(path.name for path in (DATA / "ranks").iterdir() if path.is_dir()))
+@pytest.mark.parametrize("kind", sorted(path.name for path in recorded.RECORDED.iterdir() if path.is_dir()))
 def test_recordings_of_two_devices_have_no_slow_link(kind: str) -> None:
-    assert not opscope.ranks(DATA / "ranks" / kind).document.slow_links
+    assert not recorded.said_of(recorded.recorded(kind)).slow_links
 
 
 def test_bandwidth_stands_beside_what_links_carry_within_a_host(tmp_path: Path) -> None:
