@@ -92,6 +92,7 @@ class Job:
         late: per rank what makes it late.
         steps: how many are recorded.
         layers: per stage.
+        bucket: of how many layers gradients are reduced together.
         jitter_ns: how much the host's and device's work differs by chance (standard deviation per piece).
         offset_ns: standard deviation of the clocks of hosts.
         drift_ppm: that of their drifts.
@@ -109,6 +110,7 @@ class Job:
     late: dict[int, Lateness] = field(default_factory=dict)
     steps: int = 4
     layers: int = 3
+    bucket: int = 1
     jitter_ns: int = 500
     offset_ns: int = 300_000
     drift_ppm: float = 5.0
@@ -341,14 +343,14 @@ def forward(rank: Rank, step: int, micro: int) -> Program:
 
 def backward(rank: Rank, step: int) -> Program:
     shape = rank.job.shape
-    for _ in range(rank.job.layers):
+    for layer in range(rank.job.layers):
         rank.kernel("aten::mm", rank.about(700_000))
         if shape.tensor > 1:
             yield from rank.communicates("allreduce", "tensor", 1 << 18, 30_000)
             rank.joins()
         if shape.sharded:
             yield from rank.communicates("_reduce_scatter_base", "data", 1 << 20, 60_000)
-        else:
+        elif layer % rank.job.bucket == rank.job.bucket - 1:
             yield from rank.communicates("allreduce", "data", 1 << 22, 120_000)
 
 

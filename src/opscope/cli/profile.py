@@ -63,7 +63,10 @@ hidden_size, layers, attention, mode, dtype or device get the values of the opti
 
 or a script, path/to/script.py, which is run as it is, with the arguments after its name. Its steps are found by
 themselves, timed before any profiler runs, and then a few of them are profiled. A script that ends too soon for that,
-or has no boundaries of steps, is run a second time and recorded. Options of opscope stand before the script.
+or has no boundaries of steps, is run a second time and recorded. Options of opscope stand before the script;
+
+or, behind --, the command that launches a script as the ranks of a job (torchrun, mpirun, srun, accelerate). Each rank
+measures itself, on steps that the ranks choose together, and gets a folder of its own. --nproc N launches N ranks here.
 
 Options that take lists are swept over, and every combination is a configuration. Each configuration runs in its own
 process. One that fails is recorded with its reason and the others go on; the exit code is then 1, and also where a
@@ -76,6 +79,8 @@ Examples:
   opscope profile gpt2 --hidden-size 768 1024 --dtype fp32 bf16
   opscope profile train.py:make_step --with-stack --set width=64,128
   opscope profile --with-stack train.py --epochs 1
+  opscope profile --nproc 8 train.py --epochs 1
+  opscope profile -- torchrun --nproc-per-node 8 train.py --epochs 1
 """
 
 
