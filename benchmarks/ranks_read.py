@@ -1,11 +1,12 @@
 """How long the traces of a job take to be read: by processes of this machine, and by workers of a Dask cluster.
 
-python benchmarks/ranks_read.py make FOLDER --ranks 64 --steps 110
+python benchmarks/ranks_read.py make FOLDER --ranks 64 --steps 150
 python benchmarks/ranks_read.py processes FOLDER --ranks 8 --save benchmarks/results/ranks-processes.json
 python benchmarks/ranks_read.py dask FOLDER --workers 1 2 4 --save benchmarks/results/ranks-dask.json
 
 Eight ranks are made; further ones are copies of these under their own numbers, in groups of all ranks. Each Dask worker
-has one core of its own. In the last run with Dask a worker is killed each time that an eighth of the traces are read.
+has one core of its own. With the last number of workers the traces are read twice: the second time a worker is killed
+each time that an eighth of them are there.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def forget(folder: Path) -> None:
 
 
 def traces(folder: Path, ranks: int) -> list[Path]:
-    return [next(folder.glob(f"rank{rank}.json*")) for rank in range(ranks)]
+    return sorted(folder.glob("rank*.json*"))[:ranks]
 
 
 def by_processes(options: argparse.Namespace) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def by_dask(options: argparse.Namespace) -> dict[str, Any]:
     files = [path.absolute() for path in traces(options.folder, options.ranks)]
     seconds, recovered = {}, {}
     for workers in options.workers:
-        for kill in (False, True) if workers == max(options.workers) else (False,):
+        for kill in (False, True) if workers == options.workers[-1] else (False,):
             forget(options.folder)
             cluster = Cluster(workers)
             try:
