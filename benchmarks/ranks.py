@@ -63,6 +63,7 @@ def tried(number: int, folder: Path) -> dict[str, Any]:
         "number": number,
         "shape": name,
         "late": [(one.rank, str(one.cause), one.late_ns) for one in document.late],
+        "slow_links": len(document.slow_links),
     }
     clocks = clocks_of(matched(rows_of(ranks)).calls)
     if clocks is not None:
@@ -89,6 +90,7 @@ def summed(results: list[dict[str, Any]]) -> dict[str, Any]:
         "rank and cause right": len(right),
         "healthy": len(healthy),
         "healthy with a late rank": sum(bool(one["late"]) for one in healthy),
+        "with a slow link, where none is": sum(one["slow_links"] > 0 for one in results),
         "lateness off, median and worst, in us": [statistics.median(off) / 1e3, max(off) / 1e3] if off else None,
         "clocks off, median and worst, in us": [statistics.median(errors) / 1e3, max(errors) / 1e3] if errors else None,
         "wrong": [one["number"] for one in late if one not in right],

@@ -32,14 +32,20 @@ def packed(ranks: int, steps: int) -> list[bytes]:
     members = str(list(range(30)))[:-1] + ", ...]"
     found = []
     for rank in range(ranks):
+        late = 5_000_000 if rank == ranks // 2 else 0
         offset, noise = int(chance.normal(0, 300_000)), chance.integers(0, 1_000, one.communications.height)
+        # The others wait for the late rank in the last collective of each step.
+        waits = (
+            pl.when(pl.col("ordinal") == pl.col("ordinal").max().over("row"))
+            .then(0 if late else 5_000_000)
+            .otherwise(0)
+        )
         moved = one.communications.with_columns(
-            pl.col("start_ns") + offset,
+            pl.col("start_ns") + offset - waits,
             pl.col("end_ns") + offset + noise,
             members=pl.lit(members).cast(pl.Categorical),
             size=pl.lit(ranks, pl.Int32),
         )
-        late = 5_000_000 if rank == ranks // 2 else 0
         of_steps = one.steps.with_columns(
             pl.col("device_ns") + 5_000_000, pl.col("communication_ns") + 5_000_000 - late
         )
