@@ -133,6 +133,9 @@ def test_the_ranks_of_a_job_open(
         assert document["findings"][0]["sentence"] in shown
         assert "<i>notes.json" in shown
         assert page.evaluate("document.querySelectorAll('table.heat td').length") == 2 * len(document["steps"])
+        calls = sum(len(lane["calls"]) for lane in document["timeline"]["lanes"])
+        assert page.evaluate("document.querySelectorAll('.lane i').length") == calls > 0
+        assert page.evaluate("document.querySelectorAll('.lane b').length") == 2
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert_clean(page)
 

@@ -21,6 +21,7 @@ from opscope.distributed.kept import kept_summary
 from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times, slow_ranks
 from opscope.distributed.links import slow_links
 from opscope.distributed.match import Matched, matched, rows_of
+from opscope.distributed.picture import picture_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
     HeatMap,
@@ -155,6 +156,7 @@ def document_of(job: Job) -> RanksDocument:
         clock_note=_clock_note(clocks),
         late=late,
         heat=_heat(own),
+        timeline=picture_of(job.ranks, found.calls, clocks, own),
         groups=groups_of(every, job.ranks),
         collectives=collectives_of(found, every, clocks, entries),
         slow_links=slow,

@@ -202,6 +202,43 @@ class Bubble(Struct, frozen=True):
     of_step_ns: int
 
 
+class RankLane(Struct, frozen=True):
+    """A rank in one step. Times are on the clock of all ranks, from the first thing that is shown.
+
+    Attributes:
+        rank: the rank.
+        begin_ns: when its host began the step.
+        host_ns: how long that took on the host.
+        late_ns: by how much the rank is late in it; negative where it waits for others.
+        calls: its collectives and messages on the device: begin, length, place in ``kinds``, and how much of the length
+            it waits for the last rank.
+        left_out: how many shorter ones are not listed.
+    """
+
+    rank: int
+    begin_ns: int
+    host_ns: int
+    late_ns: int
+    calls: list[tuple[int, int, int, int]]
+    left_out: int
+
+
+class JobTimeline(Struct, frozen=True):
+    """The step in which a rank is latest, of the ranks that are late by most.
+
+    Attributes:
+        step: its number; null where no steps are marked.
+        kinds: what collectives there are, with their process groups.
+        lanes: the ranks, in order.
+        ranks_left_out: how many ranks are not listed.
+    """
+
+    step: int | None
+    kinds: list[str]
+    lanes: list[RankLane]
+    ranks_left_out: int
+
+
 class HeatMap(Struct, frozen=True):
     """By how much ranks are late, step by step: of many, those that are late by most, and several steps as one.
 
@@ -245,6 +282,7 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
         clock_note: what the clocks rest on, or why there are none.
         late: the ranks that others wait for, the dearest first; empty for a healthy job.
         heat: by how much ranks are late in each step; null without steps or a second rank.
+        timeline: one step on one clock; null without steps, or without clocks.
         groups: the process groups by their use.
         collectives: the collectives, those that take longest first.
         slow_links: ranks between which transfers take longer than between others, the dearest first.
@@ -265,6 +303,7 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
     clock_note: str = ""
     late: list[LateRank] = field(default_factory=list)
     heat: HeatMap | None = None
+    timeline: JobTimeline | None = None
     groups: list[RankGroup] = field(default_factory=list)
     collectives: list[JobCollective] = field(default_factory=list)
     slow_links: list[SlowLink] = field(default_factory=list)

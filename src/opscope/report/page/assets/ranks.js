@@ -24,8 +24,10 @@ function ranksView(page) {
                 : doc.heat && note("No rank is late."),
             doc.late.length ? lateOf(doc) : null,
             doc.heat ? heatOf(doc.heat) : null,
+            doc.timeline ? laneOf(doc.timeline) : null,
             doc.groups.length ? groupsOf(doc.groups) : null,
             doc.collectives.length ? collectivesOf(doc.collectives) : null,
+            doc.bubbles.length ? bubblesOf(doc.bubbles) : null,
             ranksOf(doc),
             doc.notes.length ? [el("h3", null, "What these figures lack"), el("ul", null, doc.notes.map((one) => el("li", null, one)))] : null,
         ),
@@ -92,6 +94,74 @@ function heatOf(heat) {
     ];
 }
 
+// One step on the clock of all ranks: the host's part of it as a line, collectives of the device as bars below.
+function laneOf(timeline) {
+    const ends = timeline.lanes.map((lane) =>
+        most(lane.begin_ns + lane.host_ns, lane.calls.map(([begin, length]) => begin + length)),
+    );
+    const span = Math.max(1, most(1, ends));
+    const at = (time) => `${(100 * time) / span}%`;
+    const color = (kind) => PALETTE[kind % PALETTE.length];
+    const bar = (rank) => ([begin, length, kind, wait]) => {
+        const name = timeline.kinds[kind];
+        const about = `rank ${rank}: ${name}, ${formatNs(length)} from ${formatNs(begin)} on, of it ${formatNs(wait)} waiting for the last rank`;
+        const waits = `${(100 * wait) / Math.max(1, length)}%`;
+        return el("i", {
+            title: about,
+            style: { left: at(begin), width: at(length), background: `linear-gradient(90deg, ${color(kind)}55 ${waits}, ${color(kind)} ${waits})` },
+        });
+    };
+    const late = (lane) => (lane.late_ns > 0 ? `, ${formatNs(lane.late_ns)} late` : "");
+    const lane = (one) => [
+        el("span", { class: "lane-name" }, `rank ${one.rank}`),
+        el(
+            "div",
+            { class: "lane", role: "img", "aria-label": `rank ${one.rank}${late(one)}: ${one.calls.length} collectives` },
+            el("b", { title: `rank ${one.rank}: the host's step, ${formatNs(one.host_ns)}${late(one)}`, style: { left: at(one.begin_ns), width: at(one.host_ns) } }),
+            one.calls.map(bar(one.rank)),
+        ),
+    ];
+    const ticks = roundTicks(span);
+    const left = timeline.ranks_left_out ? `; ${formatCount(timeline.ranks_left_out)} ranks that are less late are left out` : "";
+    const step = timeline.step === null ? "The recording" : `Step ${timeline.step}`;
+    return [
+        el("h3", null, "One step on one clock"),
+        note(`${step}, in which a rank is latest. The line is the step on the host; bars are collectives of the device, pale while they wait for the last rank${left}.`),
+        el("div", { class: "chips" }, timeline.kinds.map((name, kind) => el("span", { class: "chip", style: { "--chip": color(kind) } }, name))),
+        el(
+            "div",
+            { class: "lanes" },
+            timeline.lanes.map(lane),
+            el("span"),
+            el("div", { class: "lane axis" }, ticks.map((time) => el("em", { style: { left: at(time) } }, shortNs(time)))),
+        ),
+    ];
+}
+
+const shortNs = (time) => (time ? formatNs(time).replace(/\.0+ /, " ") : "0");
+
+// Four to nine times from 0 on, apart by 1, 2 or 5 times a power of ten.
+function roundTicks(span) {
+    const power = 10 ** Math.floor(Math.log10(span / 4));
+    const apart = [5, 2, 1].map((times) => times * power).find((one) => span / one >= 4) || power;
+    return Array.from({ length: Math.floor(span / apart) + 1 }, (_, place) => place * apart);
+}
+
+const bubblesOf = (bubbles) => [
+    el("h3", null, "Devices with nothing to do"),
+    note("Time of a step in which the device of a pipeline's rank is idle, or only waits in messages of other stages and transfers them."),
+    plainTable(
+        "bubbles",
+        [
+            { key: "rank", label: "Rank", value: (one) => one.rank, format: String },
+            { key: "bubble", label: "In a step", value: (one) => one.bubble_ns, format: formatNs },
+            { key: "messages", label: "Of it in messages", value: (one) => one.messages_ns, format: formatNs },
+            { key: "step", label: "Of a step of", value: (one) => one.of_step_ns, format: formatNs },
+        ],
+        bubbles.slice(0, 32),
+    ),
+];
+
 const groupsOf = (groups) => [
     el("h3", null, "Process groups"),
     plainTable(
@@ -125,6 +195,12 @@ function collectivesOf(collectives) {
         { key: "wait", label: "Wait", value: (one) => one.wait_ns, format: formatNs },
         { key: "worst", label: "Worst wait", value: (one) => one.worst_wait_ns, format: formatNs },
         { key: "bus", label: "Bus bandwidth", value: (one) => one.bus_bandwidth, format: rate },
+        {
+            key: "link",
+            label: "Of the link",
+            value: (one) => (one.link_bandwidth === null || one.bus_bandwidth === null ? null : one.bus_bandwidth / one.link_bandwidth),
+            format: (value) => (value === null ? "-" : formatShare(value, 1)),
+        },
         { key: "last", label: "Last rank", value: (one) => one.last_rank, format: (value) => (value === null ? "-" : `${value}`) },
     ];
     const search = (one) => `${one.collective} ${one.group}`;
