@@ -19,7 +19,7 @@ def test_the_step_in_which_a_rank_is_latest_is_shown_on_one_clock(tmp_path: Path
     assert timeline.step == 4  # the generator counts from 0
     assert [lane.rank for lane in timeline.lanes] == [0, 1, 2, 3]
     assert timeline.lanes[2].late_ns == pytest.approx(5 * MS, rel=0.05)
-    # Their clocks are milliseconds apart; a rank that is last leaves collectives up to 25 us late, and seems to be ahead.
+    # Clocks are milliseconds apart; a rank that is last leaves collectives up to 25 us late, and seems to be ahead.
     true = [next(start for _, name, _, start, _, _ in rank.events if name == "ProfilerStep#4") for rank in ran(job)]
     for lane, begin in zip(timeline.lanes, true, strict=True):
         assert lane.begin_ns - timeline.lanes[0].begin_ns == pytest.approx(begin - true[0], abs=30_000)
@@ -43,6 +43,15 @@ def test_many_ranks_and_calls_are_cut_and_counted(tmp_path: Path) -> None:
     assert timeline.ranks_left_out == 8
     assert 33 in {lane.rank for lane in timeline.lanes}
     assert {(len(lane.calls), lane.left_out) for lane in timeline.lanes} == {(60, 10)}
+
+
+def test_a_step_whose_collectives_could_not_be_matched_shows_its_ranks_all_the_same(tmp_path: Path) -> None:
+    ranks = made(Job(Shape(3), {1: Lateness("host", 9 * MS, (2,))}, steps=4), tmp_path)
+    rows = ranks[0].steps["step"].to_list()
+    ranks[0] = ranks[0].changed(communications=ranks[0].communications.filter(row=rows.index(2)))
+    timeline = said_of(ranks).timeline
+    assert timeline is not None
+    assert (timeline.step, [lane.calls for lane in timeline.lanes]) == (3, [[], [], []])
 
 
 def test_there_is_none_without_a_clock() -> None:

@@ -57,7 +57,7 @@ def picture_of(
                 left_out=mine.height - shown.height,
             )
         )
-    first = min(min(lane.begin_ns, *(call[0] for call in lane.calls)) for lane in lanes)
+    first = min(time for lane in lanes for time in (lane.begin_ns, *(call[0] for call in lane.calls)))
     moved = [_moved(lane, first) for lane in lanes]
     return JobTimeline(step=number, kinds=kinds, lanes=moved, ranks_left_out=len(own.ranks) - len(moved))
 
