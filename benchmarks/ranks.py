@@ -9,6 +9,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ def tried(number: int, folder: Path) -> dict[str, Any]:
         true = np.array([offset + drift * (clocks.middle_ns - offset) for offset, drift in job.clocks()])[clocks.ranks]
         off = clocks.offset_ns - true
         found["clock_errors_ns"] = np.abs(off - np.median(off)).tolist()
+    replayed = next((one for one in document.findings if one.rule == "late_rank" and one.replayed_ns), None)
+    if replayed is not None:
+        twin = replace(job, late={})
+        ranks = {rank: summarise(path) for rank, path in enumerate(write_job(twin, folder / f"{number}-healthy"))}
+        healthy = document_of(ReadJob(ranks, len(ranks), [], {}))
+        steps = [statistics.mean(step.duration_ns for step in one.steps) for one in (document, healthy)]
+        found["saving_off"] = (replayed.saving_ns - (steps[0] - steps[1])) / steps[0]
     for rank, one in job.late.items():
         found |= {"rank": rank, "cause": one.cause, "built_in_ns": one.ns if one.cause != "clock" else None}
     return found
@@ -82,6 +90,7 @@ def summed(results: list[dict[str, Any]]) -> dict[str, Any]:
     # Waits make a rank late by what follows each, which is not built in to the microsecond.
     sized = [one for one in right if one["built_in_ns"] is not None and one["cause"] != "blocking"]
     off = [abs(one["late"][0][2] - one["built_in_ns"]) for one in sized]
+    savings = [abs(one["saving_off"]) for one in results if "saving_off" in one]
     errors = [error for one in results for error in one.get("clock_errors_ns", [])]
     return {
         "jobs": len(results),
@@ -92,6 +101,13 @@ def summed(results: list[dict[str, Any]]) -> dict[str, Any]:
         "healthy with a late rank": sum(bool(one["late"]) for one in healthy),
         "with a slow link, where none is": sum(one["slow_links"] > 0 for one in results),
         "lateness off, median and worst, in us": [statistics.median(off) / 1e3, max(off) / 1e3] if off else None,
+        "savings by replay": sum("saving_off" in one for one in results),
+        "savings off what the job without the late rank takes, median and worst, of a step": [
+            statistics.median(savings),
+            max(savings),
+        ]
+        if savings
+        else None,
         "clocks off, median and worst, in us": [statistics.median(errors) / 1e3, max(errors) / 1e3] if errors else None,
         "wrong": [one["number"] for one in late if one not in right],
         "causes": dict(Counter(one["cause"] for one in late)),

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
@@ -22,6 +23,7 @@ from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own
 from opscope.distributed.links import slow_links
 from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.picture import picture_of
+from opscope.distributed.replay import Replays, replays_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
     HeatMap,
@@ -45,6 +47,7 @@ _LEAST_IN_TURN: Final = 0.15  # of a step: the largest of some ranks is late by 
 _NO_TRACE: Final = "there is no trace of it"
 _HALF: Final = 0.5  # of the steps: a rank that is the last in more of them is not one of many
 _LISTED: Final = 8  # ranks
+_MOST_REPLAYED: Final = 8  # late ranks at once
 _SHOWN: Final = 3  # reasons why files are no ranks
 _MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
 _MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
@@ -163,7 +166,7 @@ def document_of(job: Job) -> RanksDocument:
         bubbles=bubbles_of(job.ranks, every),
         matched_by=found.by,
         ambiguous=found.ambiguous,
-        findings=_findings(own, late, slow),
+        findings=_findings(own, late, slow, replays_of(job.ranks, found, clocks) if late else None),
         notes=list(_notes(job, own, found)),
     )
 
@@ -291,8 +294,8 @@ def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
     return late.late_ns >= max(least * late.of_step_ns, _MANY_DEVIATIONS * (spread or 0.0))
 
 
-def _findings(own: Own, late: list[LateRank], slow: list[SlowLink]) -> list[JobFinding]:
-    """Return what could be gained: a step is as long as the rank with the most of its own, then as the next one."""
+def _findings(own: Own, late: list[LateRank], slow: list[SlowLink], replays: Replays | None) -> list[JobFinding]:
+    """Return what could be gained: by replay, or else as a step is at most as long as the next one of its own."""
     found = []
     numbers = {rank: place for place, rank in enumerate(own.ranks)}
     for one in late:
@@ -306,13 +309,28 @@ def _findings(own: Own, late: list[LateRank], slow: list[SlowLink]) -> list[JobF
             f"rank {one.rank} is late by {format_ns(one.late_ns)} of {format_ns(one.of_step_ns)}{how_often}: "
             f"{one.cause}{where}; {_ADVICE[one.cause]}"
         )
-        found.append(JobFinding("late_rank", saving, sentence, one.rank))
-    found += _of_several(own, late)
+        found.append(_replayed(JobFinding("late_rank", saving, sentence, one.rank), replays, own, [one.rank]))
+    found += _of_several(own, late, replays)
     found += [JobFinding("slow_link", one.costs_ns, _of_link(one)) for one in slow]
     return sorted(found, key=lambda finding: -finding.saving_ns)
 
 
-def _of_several(own: Own, late: list[LateRank]) -> Iterable[JobFinding]:
+def _replayed(finding: JobFinding, replays: Replays | None, own: Own, late: list[int]) -> JobFinding:
+    """Return a finding with what a replay says of its saving, if there is one."""
+    if replays is None or len(late) > _MOST_REPLAYED:
+        return finding
+    others = np.take_along_axis(own.own_ns, own.typical[None], axis=0)[0]
+    more = {rank: float((own.own_ns[own.ranks.index(rank)] - others).mean()) for rank in late}
+    saving = replays.saving(more)
+    if saving is None:
+        return finding
+    # Begin and end of a recording count too, and may seem to save more than the ranks are late.
+    most = int(sum(more.values()))
+    late_ns, early_ns = min(saving.late_ns, most), min(saving.early_ns, most)
+    return replace(finding, saving_ns=late_ns, replayed_ns=(min(late_ns, early_ns), max(late_ns, early_ns)))
+
+
+def _of_several(own: Own, late: list[LateRank], replays: Replays | None) -> Iterable[JobFinding]:
     """Yield what ranks cost together that cost little alone: several that are as late, or one after the other."""
     if not own.steps:
         return
@@ -324,7 +342,8 @@ def _of_several(own: Own, late: list[LateRank]) -> Iterable[JobFinding]:
             own.own_ns[others].max(axis=0) if others else np.take_along_axis(own.own_ns, own.typical[None], axis=0)[0]
         )
         saving = int(np.maximum(own.own_ns.max(axis=0) - rest, 0).mean())
-        yield JobFinding("late_ranks", saving, f"{len(named)} ranks are late: {_few(sorted(named))}; see each of them")
+        said = f"{len(named)} ranks are late: {_few(sorted(named))}; see each of them"
+        yield _replayed(JobFinding("late_ranks", saving, said), replays, own, sorted(named))
     slow = [own.ranks[place] for place in slow_ranks(own)] if not named else []
     if len(slow) > 1:
         late_ns = own.late_ns[[own.ranks.index(rank) for rank in slow]]

@@ -258,15 +258,18 @@ class JobFinding(Struct, frozen=True):
 
     Attributes:
         rule: what kind of finding it is.
-        saving_ns: by how much a step would be shorter, at most.
+        saving_ns: by how much a step would be shorter; at most, where it was not replayed.
         sentence: what was found.
         rank: the rank that it is about; null for all.
+        replayed_ns: the least and the most that a replay of the recorded steps gives, in which late ranks do what
+            another rank like each does; null where the steps could not be replayed.
     """
 
     rule: str
     saving_ns: int
     sentence: str
     rank: int | None = None
+    replayed_ns: tuple[int, int] | None = None
 
 
 class RanksDocument(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from opscope.base.units import format_bytes, format_count, format_ns, format_rat
 from opscope.documents.ranks import (
     Bubble,
     JobCollective,
+    JobFinding,
     JobStep,
     LateRank,
     RankClock,
@@ -20,7 +21,8 @@ from opscope.render.table_columns import Column, field_values, table_of
 
 _SHOWN: Final = 10  # collectives, and ranks that are not whole
 _LISTED: Final = 6  # numbers of steps
-_NOTHING_SAVED: Final = "Without that a step would be no shorter, as another rank is as late"
+_NOTHING_SAVED: Final = "Without that a step would be no shorter: something else holds it up as long"
+_MUCH_APART: Final = 0.1  # of what is saved: replays that differ by more are both shown
 
 
 def ranks_section(document: RanksDocument) -> Section:
@@ -99,9 +101,19 @@ def _by_reason(entries: Sequence[RankEntry]) -> dict[str, list[str]]:
 
 def _finding(document: RanksDocument) -> Iterator[Inline]:
     for one in document.findings:
-        # Another late rank may hold the step up just as long.
-        saved = f"Without that a step would take {format_ns(one.saving_ns)} less" if one.saving_ns else _NOTHING_SAVED
-        yield (Name(one.sentence), f". {saved}")
+        yield (Name(one.sentence), f". {saving_text(one)}")
+
+
+def saving_text(one: JobFinding) -> str:
+    """Say what a step would save, and how that is known."""
+    if one.replayed_ns is not None:
+        least, most = one.replayed_ns
+        if not one.saving_ns:
+            return _NOTHING_SAVED
+        between = f" ({format_ns(least)} to {format_ns(most)})" if most - least > _MUCH_APART * one.saving_ns else ""
+        return f"Without that a step would take {format_ns(one.saving_ns)} less{between}, by replay"
+    # Another late rank may hold the step up just as long.
+    return f"Without that a step would take up to {format_ns(one.saving_ns)} less" if one.saving_ns else _NOTHING_SAVED
 
 
 def _steps(numbers: Sequence[int | None]) -> str:

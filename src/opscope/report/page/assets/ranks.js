@@ -34,10 +34,13 @@ function ranksView(page) {
     );
 }
 
-const savedBy = (one) =>
-    one.saving_ns
-        ? `Without that a step would take ${formatNs(one.saving_ns)} less`
-        : "Without that a step would be no shorter, as another rank is as late";
+function savedBy(one) {
+    if (!one.saving_ns) return "Without that a step would be no shorter: something else holds it up as long";
+    if (one.replayed_ns === null) return `Without that a step would take up to ${formatNs(one.saving_ns)} less`;
+    const [least, most] = one.replayed_ns;
+    const between = most - least > 0.1 * one.saving_ns ? ` (${formatNs(least)} to ${formatNs(most)})` : "";
+    return `Without that a step would take ${formatNs(one.saving_ns)} less${between}, by replay`;
+}
 
 function statesOf(doc) {
     const count = (state) => doc.ranks.filter((one) => one.state === state).length;
