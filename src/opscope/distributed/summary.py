@@ -20,6 +20,9 @@ from opscope.documents.bound import IdleCause
 VERSION: Final = 3
 
 _RANK_IN_NAME: Final = lazy_pattern(r"(?:^|[^a-z]|global[-_]?)rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
+# As SGLang names its traces (1764131213.5-TP-3.trace.json.gz): the place in a group of tensor parallelism, which is the
+# rank where the name has no other place.
+_PLACE_IN_NAME: Final = lazy_pattern(r"(?:^|[-_.])(TP|DP|PP|EP|CP)[-_](\d{1,9})(?!\d)")
 _MOST_RANKS: Final = 1 << 17  # the largest clusters have about a hundred thousand GPUs
 _TIMES: Final = (
     *("begin_ns", "host_ns", "host_waits_ns", "host_loading_ns", "device_ns"),
@@ -112,7 +115,9 @@ class RankFacts(Struct, frozen=True, kw_only=True):
             return self.rank
         path = Path(self.path)
         found = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.search(path.parent.name)
-        return rank_from(int(found[1])) if found else None
+        if found is None and [kind for kind, _ in _PLACE_IN_NAME.findall(path.name)] == ["TP"]:
+            found = _PLACE_IN_NAME.search(path.name)
+        return rank_from(int(found[found.lastindex or 1])) if found else None
 
 
 def rank_from(value: object) -> int | None:
