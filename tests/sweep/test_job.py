@@ -112,3 +112,16 @@ def test_a_launcher_that_starts_nothing_is_quoted(tmp_path: Path) -> None:
     assert run.returncode == 3
     assert "before any rank began" in run.stderr
     assert "no-such-option" in run.stderr
+
+
+@pytest.mark.slow
+def test_processes_without_ranks_are_told_apart(tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text("import torch\nfor _ in range(40): torch.ones(64, 64) @ torch.ones(64, 64)\n")
+    both = f"{sys.executable} $* & {sys.executable} $* & wait"
+    (tmp_path / "twice.sh").write_text(f"shift; {both}\n")
+    one = opscope("profile", "-o", "one", "--", "env", sys.executable, str(script), cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    assert (tmp_path / "one" / "rank0" / "manifest.json").is_file()
+    opscope("profile", "-o", "two", "--", "sh", "twice.sh", sys.executable, str(script), cwd=tmp_path)
+    assert "two processes are rank 0" in (tmp_path / "two" / "launcher.log").read_text()

@@ -88,7 +88,7 @@ def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str
     if output_format != "table":
         return
     say("", err=False)
-    say(f"Results of each rank in {folder}/ (rank0 to rank{measured.world - 1}):", err=False)
+    say(f"Results of each rank in {folder}/:", err=False)
     for rank in measured.whole[:_SHOWN]:
         say(f"  rank {rank}: {_step_of(*done[rank])}", err=False)
     if len(measured.whole) > _SHOWN:

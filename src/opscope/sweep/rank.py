@@ -103,16 +103,16 @@ def _measured(job: Path, arguments: list[str]) -> int:
     """Run the script of a job as this rank; return the exit code.
 
     Raises:
-        EnvironmentLacksError: the launcher says no rank, or the job's folder cannot be read here.
+        EnvironmentLacksError: another process has this rank, or the job's folder cannot be read here.
     """
     rank, world = rank_and_size(os.environ)
-    if rank is None:
-        raise EnvironmentLacksError("the launcher gave this process no rank in its environment (RANK, PMI_RANK, ...)")
     if not (job / REQUEST).is_file():
         raise EnvironmentLacksError(
             f"there is no {job / REQUEST} on {socket.gethostname()}: the results must go to a folder that all hosts "
             "of the job share (--output-dir)"
         )
+    rank, world = (0, 1) if rank is None else (rank, world)  # accelerate starts a single process as any program
+    _claim(job, rank)
     request = decode(job / REQUEST, JobRequest)
     if not request.safe_path:
         os.environ.pop(SAFE_PATH, None)
@@ -132,6 +132,18 @@ def _measured(job: Path, arguments: list[str]) -> int:
         return 128 + signal.SIGTERM
     tell(ended, time.time())
     return 0 if ended.failure is None else 1
+
+
+def _claim(job: Path, rank: int) -> None:
+    """Take a rank for this process alone."""
+    try:
+        outcome_path(job, rank).touch(exist_ok=False)
+    except FileExistsError:
+        raise EnvironmentLacksError(
+            f"two processes are rank {rank}: their launcher has to give each its own (RANK, PMI_RANK, ...)"
+        ) from None
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write to {job}: {error.strerror or error}") from error
 
 
 def _worker_of(request: JobRequest, job: Path, rank: int, arguments: list[str], tell: Sender) -> Message:
