@@ -242,3 +242,43 @@ def test_expressions_of_the_action_reach_the_shell_as_variables_only() -> None:
     (used,) = [one for one in example["jobs"]["step-time"]["steps"] if str(one.get("uses", "")).startswith("opscope/")]
     assert set(used["with"]) <= known
     assert "diff" in COMMANDS
+
+
+def test_what_changed_most_stands_first_and_small_rows_are_folded() -> None:
+    shown = diff(CHANGES / "before", CHANGES / "compiled").stdout
+    document = json.loads(diff(CHANGES / "before", CHANGES / "compiled", "--format", "json").stdout)
+    step = document["pairs"][0]["step"]
+    parts = [(row["change_ns"], row["operator"]) for row in step["work"]]
+    parts += [(part["change_ns"], part["name"]) for part in step["parts"]]
+    largest = sorted(parts, key=lambda part: -abs(part[0]))[:3]
+    first = next(line for line in shown.splitlines() if line.startswith("What changed most"))
+    places = [first.index(name) for _, name in largest]
+    assert places == sorted(places)
+    assert "idle +39.52 us (mostly dispatch)" in first
+    assert shown.index(first) < shown.index("Work by operator and inputs:")
+    small = [row for row in step["work"] if abs(row["change_ns"]) < 0.01 * abs(largest[0][0])]
+    assert len(small) == 1
+    assert "1 other groups of work" in shown
+    assert small[0]["operator"] not in shown.partition("Work by operator")[2]
+
+
+@pytest.mark.parametrize("by", ["kernel", "category"])
+def test_work_by_kernel_or_category_is_that_of_each_side(by: str) -> None:
+    sides = CHANGES / "before", CHANGES / "compiled"
+    (pair,) = json.loads(diff(*sides, "--by", by, "--format", "json").stdout)["pairs"]
+    assert pair["by"] == by
+    for side, name in zip(sides, ("before_ns", "after_ns"), strict=True):
+        shown = opscope("analyze", str(side), "--by", by, "--format", "csv").stdout
+        rows = list(csv.DictReader(shown.splitlines()))
+        column = "total_ns" if by == "kernel" else "self_device_ns"
+        steps = pair["step"]["steps_before" if name == "before_ns" else "steps_after"]
+        assert sum(one[name] for one in pair["groups"]) == pytest.approx(sum(int(row[column]) for row in rows) / steps)
+    values = list(csv.DictReader(diff(*sides, "--by", by, "--format", "csv").stdout.splitlines()))
+    assert [int(row["change_ns"]) for row in values] == [one["change_ns"] for one in pair["groups"]]
+    assert f"By {by}" in diff(*sides, "--by", by).stdout
+
+
+def test_modules_that_were_not_recorded_are_said_to_be_missing() -> None:
+    done = diff(CHANGES / "before", CHANGES / "compiled", "--by", "module")
+    assert done.returncode == 0
+    assert "Not both sides recorded modules" in done.stdout

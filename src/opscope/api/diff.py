@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,7 @@ from opscope.analysis.measured import Measured
 from opscope.api.profile import Run
 from opscope.base.errors import BadInputError, InconclusiveError, UsageError
 from opscope.base.summary import Bar, Summarised, Summary
-from opscope.documents.difference import DiffDocument, Gate, PairDiff
+from opscope.documents.difference import DiffBy, DiffDocument, Gate, PairDiff
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
@@ -82,7 +82,13 @@ Side = Run | Analysis | Trace | str | Path
 
 
 def diff(
-    before: Side, after: Side, *, fail_over: float | None = None, any_device: bool = False, any_steps: bool = False
+    before: Side,
+    after: Side,
+    *,
+    fail_over: float | None = None,
+    any_device: bool = False,
+    any_steps: bool = False,
+    by: Literal["kernel", "module", "category"] | None = None,
 ) -> Diff:
     """Compare two runs: whether the step changed, and what the change is made of.
 
@@ -93,6 +99,7 @@ def diff(
             None for no gate.
         any_device: whether to compare even if they ran on different devices.
         any_steps: whether to compare even if their steps are of different kinds.
+        by: adds groups of work to each pair, by kernel, by module (needs recorded stacks) or by category.
 
     Raises:
         UsageError: they ran on different devices, or have no configuration in common.
@@ -107,6 +114,7 @@ def diff(
         fail_over=fail_over,
         any_device=any_device,
         any_steps=any_steps,
+        by=None if by is None else DiffBy(by),
         without_result=(_without_result(before), _without_result(after)),
     )
 
@@ -124,6 +132,7 @@ def compare_sides(
     fail_over: float | None,
     any_device: bool,
     any_steps: bool = False,
+    by: DiffBy | None = None,
     without_result: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
 ) -> Diff:
     """Compare traces of equal names; if each side has only one trace, compare these two whatever their names.
@@ -136,6 +145,7 @@ def compare_sides(
         fail_over: as for `diff`.
         any_device: as for `diff`.
         any_steps: as for `diff`.
+        by: as for `diff`.
         without_result: for each side, its configurations that have no result, with the reason.
 
     Raises:
@@ -154,7 +164,7 @@ def compare_sides(
         for one, other in names:
             _check_steps(first[one], second[other])
     pairs = tuple(
-        difference(one if one == other else f"{one}, {other}", first[one], second[other], fail_over)
+        difference(one if one == other else f"{one}, {other}", first[one], second[other], fail_over, by)
         for one, other in names
     )
     paired = {one for one, _ in names}, {other for _, other in names}

@@ -13,7 +13,7 @@ from opscope.cli.reading import input_option
 from opscope.cli.say import say
 from opscope.cli.startup import tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.documents.difference import Gate
+from opscope.documents.difference import DiffBy, Gate
 from opscope.runs.folders import RESULTS, last_two
 from opscope.runs.inputs import unmeasured_of
 
@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 @click.option(
     "--any-steps", is_flag=True, help="Compare even if the kinds of steps differ, such as training and evaluation."
 )
+@click.option(
+    "--by",
+    type=click.Choice([by.value for by in DiffBy]),
+    help="Also list work by kernel, module (needs recorded stacks) or category, over all operators.",
+)
 @top_option("rows of work")
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page for a browser.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as Markdown.")
@@ -62,6 +67,7 @@ def command(
     of_ranks: bool,
     any_device: bool,
     any_steps: bool,
+    by: str | None,
     top: int | None,
     page: Path | None,
     report: Path | None,
@@ -89,6 +95,8 @@ def command(
             raise UsageError("--ranks compares two jobs: name their folders, BEFORE and AFTER")
         if page is not None:
             raise UsageError("a difference of jobs has no page: leave out --page")
+        if by is not None:
+            raise UsageError("a difference of jobs lists operators and kernels: leave out --by")
         _compare_jobs(before, after, fail_over, shown_rows(top), report, output_format, overwrite=overwrite)
         return
     from opscope.api.diff import compare_sides, traces_by_name
@@ -109,6 +117,7 @@ def command(
         fail_over=fail_over,
         any_device=any_device,
         any_steps=any_steps,
+        by=None if by is None else DiffBy(by),
         without_result=(unmeasured_of([before]), unmeasured_of([after])),
     )
     from opscope.render.markdown import render
@@ -168,10 +177,15 @@ def _sides(before: Path | None, after: Path | None, runs: Path) -> tuple[Path, P
 
 def _show(diff: "Diff", top: int | None, output_format: str) -> None:
     from opscope.cli.emit import Output, emit
-    from opscope.report.difference_sections import difference_section, work_values
+    from opscope.report.difference_sections import difference_section, group_values, work_values
 
     document = diff.document
-    section = Output.of_section(document, lambda: work_values(document), lambda: difference_section(document, top))
+    grouped = any(pair.by is not None for pair in document.pairs)
+    section = Output.of_section(
+        document,
+        lambda: (group_values if grouped else work_values)(document),
+        lambda: difference_section(document, top),
+    )
     emit(section, output_format)
 
 

@@ -34,6 +34,14 @@ class Gate(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+class DiffBy(StrEnum):
+    """What the groups of ``opscope diff --by`` are."""
+
+    KERNEL = "kernel"
+    MODULE = "module"
+    CATEGORY = "category"
+
+
 class Matched(StrEnum):
     """How work on one side was matched with work on the other."""
 
@@ -208,6 +216,24 @@ class HostChange(Struct, frozen=True, kw_only=True):
     operators: tuple[Part, ...]
 
 
+class GroupChange(Struct, frozen=True, kw_only=True):
+    """Device time of a kernel, a module or a category in a recorded step.
+
+    Attributes:
+        name: of the group.
+        before_ns, after_ns: durations added up.
+        change_ns: the difference.
+        calls_before, calls_after: how often it ran, or was called.
+    """
+
+    name: str
+    before_ns: float
+    after_ns: float
+    change_ns: int
+    calls_before: float
+    calls_after: float
+
+
 class MemoryPart(Struct, frozen=True, kw_only=True):
     """Bytes allocated by one operator that were alive at the peaks."""
 
@@ -246,6 +272,9 @@ class PairDiff(Struct, frozen=True, kw_only=True):
         memory: null if neither side has any.
         culprit: for a slower step, what grew most, in a sentence; null if the evidence names nothing.
         gate: the result of ``--fail-over``; null without it.
+        by: what ``groups`` are, if they were asked for; else null.
+        groups: work by kernel, module or category, the largest change first; null where it was not asked for, or where
+            a side recorded no modules.
     """
 
     name: str
@@ -258,6 +287,8 @@ class PairDiff(Struct, frozen=True, kw_only=True):
     memory: MemoryChange | None
     culprit: str | None
     gate: Gate | None = None
+    by: DiffBy | None = None
+    groups: tuple[GroupChange, ...] | None = None
 
 
 class DiffDocument(Struct, frozen=True, kw_only=True):

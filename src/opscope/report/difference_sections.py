@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
+from opscope.analysis.difference import IDLE
 from opscope.base.shapes import input_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.difference import (
+    DiffBy,
     DiffDocument,
+    GroupChange,
     Matched,
     MemoryChange,
     MemoryPart,
@@ -29,6 +32,11 @@ _REASONS: Final = {
     "same_kernel_ns": "same work, other time",
     "clocks_ns": "clocks, at most",
 }
+
+
+_LEADING: Final = 3  # parts that are named first
+_LEAST_LEADING: Final = 0.1  # of the largest of them
+_LEAST_SHOWN: Final = 0.01  # of the largest part: smaller groups of work are one line together
 
 
 def difference_section(document: DiffDocument, top: int | None = SHOWN_ROWS) -> Section:
@@ -53,6 +61,7 @@ def difference_section(document: DiffDocument, top: int | None = SHOWN_ROWS) -> 
 def _pair(pair: PairDiff, top: int | None) -> Section:
     parts = (
         Section(("What it is made of",), tuple(_made_of(pair.step, top))),
+        None if pair.by is None else Section((f"By {pair.by}",), tuple(_grouped(pair, top))),
         Section(("The host, under the profiler",), tuple(_host(pair))) if pair.host else None,
         Section(("Memory",), tuple(_memory(pair.memory))) if pair.memory else None,
     )
@@ -81,14 +90,14 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
     if step.reason is not None:
         yield Paragraph.of(f"It is not taken apart: {step.reason}.")
         return
-    yield work_table(step, top)
-    shown = step.work[:top]
-    # The lines of the table below add up to the change exactly, however many rows of work are shown.
+    yield Paragraph.of(*_leading(step))
+    shown = _shown(step, top)
+    # The lines of the table add up to the change exactly, however many rows of work are shown.
     rest = step.work_ns - sum(row.change_ns for row in shown)
     others = len(step.work) - len(shown)
     lines = chain(
-        (("work listed above", step.work_ns - rest),),
-        ((f"{others} other groups of work", rest),) if others else (),
+        (("work listed below", step.work_ns - rest),) if shown else (),
+        ((f"{others} {'other ' if shown else ''}groups of work", rest),) if others else (),
         ((part.name, part.change_ns) for part in step.parts),
         ((f"change of the {what}", step.change_ns),),
     )
@@ -96,6 +105,40 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
     if step.idle:
         yield Paragraph.of("Idle time by its causes in the recorded steps:")
         yield Table(("Cause", "Change"), tuple((p.name, change(p.change_ns)) for p in step.idle), frozenset({1}))
+    if shown:
+        yield Paragraph.of("Work by operator and inputs:")
+        yield work_table(step, len(shown))
+
+
+def _leading(step: StepChange) -> Inline:
+    """Name the parts that changed most; of idle time, the cause."""
+    parts = [(row.change_ns, _called(row), "") for row in step.work]
+    parts += [(part.change_ns, part.name, _cause(step) if part.name == IDLE else "") for part in step.parts]
+    parts.sort(key=lambda part: -abs(part[0]))
+    largest = abs(parts[0][0]) if parts else 0
+    leading = [part for part in parts[:_LEADING] if part[0] and abs(part[0]) >= _LEAST_LEADING * largest]
+    if not leading:
+        return ("No part of it has changed.",)
+    named = ((Name(name), f" {change(ns)}{cause}") for ns, name, cause in leading)
+    first, *others = named
+    return ("What changed most: ", *first, *(text for pair in others for text in ("; ", *pair)), ".")
+
+
+def _cause(step: StepChange) -> str:
+    """Say which cause of idle time changed most, in the direction of all of it."""
+    idle = sum(part.change_ns for part in step.idle)
+    along = [part for part in step.idle if part.change_ns * idle > 0]
+    return f" (mostly {max(along, key=lambda part: abs(part.change_ns)).name})" if along else ""
+
+
+def _shown(step: StepChange, top: int | None) -> tuple[WorkChange, ...]:
+    """Return the groups of work that are listed: without those that hardly count beside the largest part."""
+    if top is None:
+        return step.work
+    largest = max(
+        (abs(ns) for ns in (*(row.change_ns for row in step.work), *(part.change_ns for part in step.parts))), default=0
+    )
+    return tuple(row for row in step.work[:top] if abs(row.change_ns) >= _LEAST_SHOWN * largest)
 
 
 def work_table(step: StepChange, top: int | None = None) -> Table:
@@ -118,6 +161,37 @@ def work_table(step: StepChange, top: int | None = None) -> Table:
     return table_of(columns, step.work[:top])
 
 
+def _grouped(pair: PairDiff, top: int | None) -> Iterator[Block]:
+    if pair.groups is None:
+        yield Paragraph.of("Not both sides recorded modules: profile with --with-stack.")
+        return
+    inside = " with what runs inside it" if pair.by is DiffBy.MODULE else ""
+    yield Paragraph.of(
+        f"Device time of a recorded {'step' if pair.step.per_step else 'trace'}, of each {pair.by}{inside}:"
+    )
+    changed = [one for one in pair.groups if one.change_ns]
+    if not changed:
+        yield Paragraph.of("None of them has changed.")
+        return
+    columns: tuple[Column[GroupChange], ...] = (
+        Column(
+            str(pair.by).capitalize(), lambda one: Name(short_name(one.name) if pair.by is DiffBy.KERNEL else one.name)
+        ),
+        Column("Change", lambda one: change(one.change_ns), numeric=True),
+        Column("Before", lambda one: format_ns(one.before_ns), numeric=True),
+        Column("After", lambda one: format_ns(one.after_ns), numeric=True),
+        Column("Calls", lambda one: _both_counts(one.calls_before, one.calls_after)),
+    )
+    yield table_of(columns, changed[:top])
+
+
+def group_values(document: DiffDocument) -> Table:
+    """Build the table for programs: every kernel, module or category of every pair, as plain values."""
+    columns = ("pair", *GroupChange.__struct_fields__)
+    rows = tuple((pair.name, *field_values(one, columns[1:])) for pair in document.pairs for one in pair.groups or ())
+    return Table(columns, rows)
+
+
 def work_values(document: DiffDocument) -> Table:
     """Build the table for programs: every group of work of every pair, as plain values."""
     columns = (
@@ -136,9 +210,11 @@ def _called(row: WorkChange) -> str:
 
 
 def _calls(row: WorkChange) -> str:
-    if row.calls_before == row.calls_after:
-        return format_count(row.calls_before)
-    return f"{format_count(row.calls_before)} -> {format_count(row.calls_after)}"
+    return _both_counts(row.calls_before, row.calls_after)
+
+
+def _both_counts(before: float, after: float) -> str:
+    return format_count(before) if before == after else f"{format_count(before)} -> {format_count(after)}"
 
 
 def _reasons(row: WorkChange) -> Iterator[str]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.difference.differing import clocks_of, differing
 from opscope.analysis.difference.exact import apportioned, per_step
+from opscope.analysis.difference.groups import groups_of
 from opscope.analysis.difference.peak_memory import memory_change
 from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
 from opscope.analysis.difference.work import MatchedWork, Side, work_changes
@@ -20,6 +21,7 @@ from opscope.base.units import format_ns
 from opscope.documents.bound import IdleCause
 from opscope.documents.difference import (
     ChangeVerdict,
+    DiffBy,
     Gate,
     HostChange,
     Matched,
@@ -41,7 +43,9 @@ OPERATORS, API, REST = "operators' own time", "API calls", "all else, less what 
 _LISTED: Final = 50
 
 
-def difference(name: str, before: Measured, after: Measured, fail_over: float | None = None) -> PairDiff:
+def difference(
+    name: str, before: Measured, after: Measured, fail_over: float | None = None, by: DiffBy | None = None
+) -> PairDiff:
     """Compare two traces.
 
     Args:
@@ -49,6 +53,7 @@ def difference(name: str, before: Measured, after: Measured, fail_over: float | 
         before: the measurement to compare with.
         after: the measurement whose changes are reported.
         fail_over: how much longer the step may take, as a share (0.05 is 5 %); None for no gate.
+        by: what work is grouped by beside operators; None for no such groups.
     """
     unprofiled = unprofiled_change(before, after)
     step = _step(before, after, unprofiled)
@@ -63,6 +68,8 @@ def difference(name: str, before: Measured, after: Measured, fail_over: float | 
         memory=memory_change(before, after),
         culprit=_culprit(step) if _names_one(unprofiled, before, after) else None,
         gate=None if fail_over is None else gate_of(unprofiled, fail_over),
+        by=by,
+        groups=None if by is None else groups_of(before, after, by, (step.steps_before, step.steps_after)),
     )
 
 
