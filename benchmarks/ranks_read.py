@@ -27,8 +27,9 @@ from tests.jobs import Job, Shape, write_job
 from opscope.base.threads import cores
 from opscope.distributed.engines import Lost, engine_for
 from opscope.distributed.job import document_of, read_job
-from opscope.distributed.kept import FOLDER, kept_summary
+from opscope.distributed.kept import kept_summary
 from opscope.record.codec import encode
+from opscope.record.run_files import KEPT
 
 _MADE = 8
 
@@ -54,7 +55,7 @@ def make(folder: Path, ranks: int, steps: int, layers: int, ending: str) -> None
 
 
 def forget(folder: Path) -> None:
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    shutil.rmtree(folder / KEPT, ignore_errors=True)
 
 
 def traces(folder: Path, ranks: int) -> list[Path]:
@@ -160,7 +161,7 @@ def by_dask(options: argparse.Namespace) -> dict[str, Any]:
         "with killed workers": recovered,
         "seconds to put kept summaries together": reduced,
         "bytes of the document": len(encode(document)),
-        "bytes of a summary": sum(one.stat().st_size for one in (options.folder / FOLDER).iterdir()) / len(files),
+        "bytes of a summary": sum(one.stat().st_size for one in (options.folder / KEPT).iterdir()) / len(files),
     }
 
 

@@ -298,6 +298,8 @@ def _of_job(job: "Job", output_dir: Path | None, output_format: str, *, overwrit
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write to {root}: {error.strerror or error}") from error
     except KeyboardInterrupt as interrupt:
+        with contextlib.suppress(OSError):
+            root.rmdir()  # if it is empty, as a new one is
         say("opscope: interrupted; all ranks were ended, and nothing of them is kept")
         sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
     if output_dir is None and any(entry.measured for manifest in manifests for entry in manifest.entries):

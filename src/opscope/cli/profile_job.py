@@ -1,5 +1,6 @@
 """``opscope profile --nproc N SCRIPT`` and ``opscope profile -- LAUNCHER ... SCRIPT``: all ranks of a job."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from opscope.record.run_files import MANIFEST
 from opscope.record.sweep import Manifest
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import PAGE, RunDirectory
-from opscope.sweep.job import LOG, Job, Measured, Ranks, measure_job, report_ranks
+from opscope.sweep.job import FAILED_LOG, LOG, Job, Measured, Ranks, measure_job, report_ranks
 
 _SHOWN = 8  # ranks, a line each
 
@@ -50,8 +51,6 @@ def profile_job(job: Job, replaced: Replaced, output_format: str) -> list[Manife
     Raises:
         EnvironmentLacksError: the launcher cannot be started, or a folder cannot be written.
     """
-    if replaced.ranks:
-        (job.folder / LOG).unlink(missing_ok=True)
     with SweepProgress(job.manifest) as progress:
         measured = measure_job(job, progress)
         if measured.whole:
@@ -70,7 +69,7 @@ def _make_way(folder: Path, replaced: Replaced, world: int) -> None:
         directory = RunDirectory(folder / f"rank{rank}")
         directory.remove_written(manifest)
         if rank >= world:
-            directory.remove_empty()
+            directory.remove_run()
 
 
 def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str) -> None:
@@ -93,7 +92,9 @@ def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str
         say(f"  rank {rank}: {_step_of(*done[rank])}", err=False)
     if len(measured.whole) > _SHOWN:
         say(f"  and {len(measured.whole) - _SHOWN} more", err=False)
-    say(f"The same again: opscope ranks {folder}; on one clock: opscope export --ranks {folder}", err=False)
+    say(f"The same again: opscope ranks {shlex.quote(str(folder))}", err=False)
+    if document.clocks:
+        say(f"On one clock, for Perfetto: opscope export --ranks {shlex.quote(str(folder))} -o job.json", err=False)
 
 
 def _step_of(directory: RunDirectory, manifest: Manifest) -> str:
@@ -126,7 +127,7 @@ def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:
     for reason, ranks in reasons.items():
         say(f"opscope: {_ranks_text(ranks)} failed: {reason}")
     if first is not None:
-        say(f"opscope: what the launcher said: {folder / LOG}")
+        say(f"opscope: what the launcher said: {folder / (LOG if measured.whole else FAILED_LOG)}")
 
 
 def _ranks_text(ranks: Sequence[int]) -> str:

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -10,8 +9,7 @@ from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import is_own, path_text, write_whole
 from opscope.distributed.one_rank import summarise
 from opscope.distributed.summary import VERSION, RankSummary
-
-FOLDER: Final = ".opscope"  # in the folder of the traces
+from opscope.record.run_files import KEPT
 
 
 def kept_summary(path: Path) -> bytes:
@@ -36,7 +34,7 @@ def keep(path: Path) -> None:
     """
     _, failure = _kept(path)
     if failure is not None:
-        said = f"cannot keep a summary in {path.parent / FOLDER}: {failure.strerror or failure}"
+        said = f"cannot keep a summary in {path.parent / KEPT}: {failure.strerror or failure}"
         raise EnvironmentLacksError(said) from failure
 
 
@@ -66,7 +64,7 @@ def _place(path: Path) -> Path:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror or error}") from error
-    return path.parent / FOLDER / f"rank-{VERSION}-{digest[:32]}"
+    return path.parent / KEPT / f"rank-{VERSION}-{digest[:32]}"
 
 
 def _of_file(summary: RankSummary, path: Path) -> bytes:

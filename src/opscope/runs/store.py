@@ -36,7 +36,7 @@ from opscope.base.units import NS_PER_S
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import Configuration
-from opscope.record.run_files import MANIFEST, TRACE_NAME, WORD
+from opscope.record.run_files import KEPT, MANIFEST, TRACE_NAME, WORD
 from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
 
 COMPARISON, COMPARISON_REPORT, PAGE = "comparison.json", "comparison.md", "report.html"
@@ -161,8 +161,13 @@ class RunDirectory(Struct, frozen=True):
         """Remove a folder from `staging` with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def remove_empty(self) -> None:
-        """Remove the directory and its folder of raw files, if nothing is in them."""
+    def remove_run(self) -> None:
+        """Remove the manifest, what was kept of the traces, and the directory, if nothing else is in it.
+
+        What the manifest names has to be removed before.
+        """
+        self.manifest.unlink(missing_ok=True)
+        shutil.rmtree(self.path / KEPT, ignore_errors=True)
         for folder in (self.path / "raw", self.path):
             with contextlib.suppress(OSError):
                 folder.rmdir()

@@ -17,22 +17,24 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, OpscopeError
 from opscope.base.files import partial_prefix, write_whole
-from opscope.base.processes import own_environment
+from opscope.base.processes import own_environment, own_process
 from opscope.base.threads import cores
 from opscope.distributed.engines import Lost, engine_for
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
 from opscope.record.job import JOB, JobRecord, RankEnd
 from opscope.record.redaction import Redactor
+from opscope.record.step_kinds import ScriptRun
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
 from opscope.sweep.launchers import Launch
 from opscope.sweep.process import first_run
-from opscope.sweep.rank import REQUEST, SAFE_PATH, JobRequest, Outcome, folder_of
+from opscope.sweep.rank import ENDED_BY_LAUNCHER, REQUEST, SAFE_PATH, JobRequest, Outcome, folder_of
 from opscope.sweep.runner import Observer, Plan, run_sweep
-from opscope.sweep.worker import Sender
+from opscope.sweep.worker import Message, Sender
 
 LOG: Final = "launcher.log"
+FAILED_LOG: Final = "launcher-failed.log"  # of a job without results, which replaces nothing
 _POLL_S: Final = 0.3
 _GRACE_S: Final = 40.0  # torchrun gives its ranks 30 s to end
 _RUNS: Final = 3  # of the script: one that measures, one that records, and one more where ranks disagree
@@ -91,6 +93,8 @@ class Measured(Struct, frozen=True):
             return outcome.message.failure
         if not outcome.ended:
             return Failure("killed", f"it ended without a word ({outcome.message.phase})")
+        if outcome.message.error is not None:
+            return Failure("error", f"the script failed before its steps were measured ({outcome.message.error})")
         return Failure("error", "the script ended before its steps were measured")
 
     @property
@@ -100,10 +104,22 @@ class Measured(Struct, frozen=True):
 
     @property
     def first_failed(self) -> int | None:
-        """The rank that failed before all others; None if all have results."""
+        """The rank whose failure made others fail; None if all have results.
+
+        A rank that was killed by a signal comes before those whose script failed, as theirs may have failed because it
+        was gone; of as good reasons the first counts, and what the launcher ended has none.
+        """
         failed = {rank: one for rank, one in self.outcomes.items() if self.failure_of(rank) is not None}
-        # A rank without a time was killed together with its process, which no other rank's end does.
-        return min(failed, key=lambda rank: failed[rank].ended, default=None)
+        return min(failed, key=self._order_of_failure, default=None)
+
+    def _order_of_failure(self, rank: int) -> tuple[int, float]:
+        outcome, failure = self.outcomes[rank], self.failure_of(rank)
+        ended = outcome.ended or float("inf")
+        if failure is None or failure.message == ENDED_BY_LAUNCHER:
+            return 3, ended
+        if failure.kind == "killed" and outcome.ended:
+            return 0, ended
+        return (2 if outcome.message.again is not None and outcome.message.error is None else 1), ended
 
 
 def measure_job(job: Job, observer: Observer) -> Measured:
@@ -138,12 +154,29 @@ def measure_job(job: Job, observer: Observer) -> Measured:
 
 def _following(request: JobRequest, measured: Measured) -> JobRequest | None:
     """Return what makes up for a run in which a rank was not profiled; None if that would not help."""
-    again = {rank: one.message.again for rank, one in measured.outcomes.items() if one.message.again is not None}
-    if not again or any(outcome.message.failure is not None for outcome in measured.outcomes.values()):
+    messages = {rank: one.message for rank, one in measured.outcomes.items()}
+    if any(message.error is not None for message in messages.values()):
+        return None  # it would fail again
+    if _ended_too_soon(request, messages):
+        runs = {rank: _recording(request.runs.get(rank, request.run)) for rank in messages}
+        return replace(request, run=_recording(request.run), runs=runs)
+    again = {rank: message.again for rank, message in messages.items() if message.again is not None}
+    if not again or any(message.failure is not None for message in messages.values()):
         return None
     # All ranks have to run, also those that have a profile; what one of them timed is not another one's.
     others = replace(again[min(again)], wall_ns=(), by_device=False)
     return replace(request, run=others, runs=again)
+
+
+def _ended_too_soon(request: JobRequest, messages: Mapping[int, Message]) -> bool:
+    """Tell whether a second run ended before the ranks had chosen steps together; a recording needs no choice."""
+    failed = [message.failure.kind for message in messages.values() if message.failure is not None]
+    return bool(failed) and set(failed) == {"usage"} and request.run.reason is not None and not request.run.records
+
+
+def _recording(run: ScriptRun) -> ScriptRun:
+    reason = "The script was run again: the ranks could not be profiled together in time, so this run was recorded"
+    return replace(run, records=True, reason=reason)
 
 
 def _later(first: Measured, second: Measured) -> Measured:
@@ -161,12 +194,13 @@ def _run(job: Job, request: JobRequest, folder: Path, observer: Observer) -> Mea
     """Start the launcher once, and follow it to its end."""
     folder.mkdir(parents=True)
     write_whole(folder / REQUEST, encode(request))
-    log = job.folder / LOG
+    log = folder.parent / LOG
     with log.open("ab") as output:
         code = _followed(_started(job.launch.of_ranks(folder.absolute()), output.fileno()), folder, observer)
     _scrub(log, job.redactor)
     outcomes = {outcome.rank: outcome for outcome in _outcomes(folder)}
     if not outcomes:
+        log = log.replace(job.folder / FAILED_LOG)
         raise EnvironmentLacksError(
             f"{job.launch.before[0]} ended with exit code {code} before any rank began. {log} ends: {_last(log)}"
         )
@@ -180,7 +214,7 @@ def _started(command: Sequence[str], output: int) -> "subprocess.Popen[bytes]":
     environment = own_environment(**{SAFE_PATH: os.environ.get(SAFE_PATH, "1")})
     try:
         return subprocess.Popen(
-            command,
+            [*own_process("opscope.base.tethered"), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -306,7 +340,10 @@ def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest],
     ]
     engine = engine_for(len(plans), cores(), None)
     done: Ranks = {}
-    write_whole(job.folder / JOB, encode(_record(job, measured)))
+    whole = bool(measured.whole)
+    (measured.scratch / LOG).replace(job.folder / (LOG if whole else FAILED_LOG))
+    if whole or not replaced:  # a record of ranks whose results stay is not replaced
+        write_whole(job.folder / JOB, encode(_record(job, measured)))
     try:
         for item, manifest in engine.run(reported, plans):
             if isinstance(manifest, Lost):

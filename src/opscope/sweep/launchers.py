@@ -64,6 +64,10 @@ def launch_named(target: str, arguments: Sequence[str], processes: int | None) -
     if is_script(target) or is_built_in(target) or ":" in target or not arguments:
         return None
     launch = _launch_of((target, *arguments))
+    if launch is None and Path(target).name in KNOWN:
+        raise UsageError(
+            f"{target} is to start no script: name a file that ends in .py (a module behind -m cannot be profiled so)"
+        )
     if launch is not None and shutil.which(target) is None:
         raise EnvironmentLacksError(f"cannot start {target}: there is no such program")
     return launch

@@ -48,7 +48,19 @@ class ScriptTask(Struct, frozen=True):
     run: ScriptRun
 
 
-def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callable[[], None]) -> ScriptRun | None:
+class Again(Struct, frozen=True):
+    """A script that has to run again.
+
+    Attributes:
+        run: the run that makes up for the one that ended without a profile.
+        error: what the script raised in that one; None if it ended by itself.
+    """
+
+    run: ScriptRun
+    error: str | None
+
+
+def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callable[[], None]) -> Again | None:
     """Run a script, and write the trace of some of its steps, and its record.
 
     Args:
@@ -57,7 +69,7 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
         kept: called once everything is written; the script may go on after that, or be ended.
 
     Returns:
-        The run that makes up for this one, where this one ended without a profile; None where it has one.
+        What makes up for this run, where it ended without a profile; None where it has one.
 
     Raises:
         UsageError: there is no such script, or it does not use PyTorch.
@@ -110,7 +122,7 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     if failures and not failed:
         raise failures[0]
     if watcher.again is not None:
-        return watcher.again
+        return Again(watcher.again, _one_line(error) if failed else None)
     if not failed:
         raise UsageError(f"{script} ended, and {watcher.missed}")
     if isinstance(error, SystemExit):
@@ -160,6 +172,11 @@ def _reason(error: BaseException | None) -> str:
     if isinstance(error, SystemExit):
         return f"exit code {error.code}" if isinstance(error.code, int) else "exit code 1"
     return type(error).__name__
+
+
+def _one_line(error: BaseException | None) -> str:
+    text = str(error).splitlines()[:1]
+    return ": ".join([_reason(error), *text]) if text and not isinstance(error, SystemExit) else _reason(error)
 
 
 def _is_plain_exit(error: BaseException) -> bool:

@@ -25,6 +25,7 @@ from opscope.sweep.warm import WarmProcess
 from opscope.sweep.worker import Message, Request, Sender
 from opscope.workloads.catalog import is_script
 
+_STORE_OF_TORCHRUN = "TORCHELASTIC_USE_AGENT_STORE"
 _POLL_SECONDS = 0.5  # without a message, until the time limit is looked at
 _AFTER_END_SECONDS = 0.02  # between looks at a process that has closed its pipe
 _GRACE_SECONDS = 5  # between asking a process to end and killing it
@@ -76,7 +77,7 @@ def start_worker(request: Request, log: Path) -> "Worker":
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=(request.messages,),
-            env=own_environment(),
+            env=own_environment(**_apart_from_earlier(request.earlier)),
         )
     # If it died at once, its exit code will explain.
     with contextlib.suppress(BrokenPipeError):
@@ -84,6 +85,18 @@ def start_worker(request: Request, log: Path) -> "Worker":
             process.stdin.write(msgspec.json.encode(request))
             process.stdin.close()
     return process
+
+
+def _apart_from_earlier(runs: int) -> dict[str, str]:
+    """Return the variables with which the ranks of torchrun meet again, after their script has run before.
+
+    Its store still holds what they told each other then, such as addresses of processes that have ended. So the first
+    rank has a store of its own, at another port.
+    """
+    port = os.environ.get("MASTER_PORT", "")
+    if not runs or os.environ.get(_STORE_OF_TORCHRUN) != "True" or not port.isdecimal():
+        return {}
+    return {_STORE_OF_TORCHRUN: "False", "MASTER_PORT": str(1024 + (int(port) + runs - 1024) % (65_536 - 1024))}
 
 
 class InProcess(Struct, frozen=True):
@@ -119,16 +132,17 @@ class InProcess(Struct, frozen=True):
             ended = self._run(request, directory, progress, until)
             if ended.again is None:
                 break
-            request = replace(request, script=ended.again)
+            request = replace(request, script=ended.again, earlier=request.earlier + 1)
             progress(Message(phase="running the script again"))
         if ended.failure is not None:
             return replace(ended.failure, log=entry.files.log)
         if options.check_clock and is_script(entry.configuration.target):
             # Whatever becomes of this run, the measurement stands.
             progress(Message(phase="checking the clock"))
-            self._run(
-                replace(request, script=ScriptRun(first_run(options).wanted, clock=True)), directory, progress, until
+            last = replace(
+                request, script=ScriptRun(first_run(options).wanted, clock=True), earlier=request.earlier + 1
             )
+            self._run(last, directory, progress, until)
         return None
 
     def run_once(

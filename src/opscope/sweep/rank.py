@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -32,6 +33,7 @@ from opscope.sweep.worker import Message, Sender
 
 REQUEST: Final = "request.json"
 SAFE_PATH: Final = "PYTHONSAFEPATH"
+ENDED_BY_LAUNCHER: Final = "its launcher ended it"
 
 
 class JobRequest(Struct, frozen=True):
@@ -124,13 +126,13 @@ def _measured(job: Path, arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent and its launcher end the ranks
     tell(running.message)
-    try:
+    ended: Message | None = None
+    with suppress(_EndedByLauncher):
         ended = _worker_of(request, job, rank, arguments, tell)
-    except _EndedByLauncher:
-        # How a worker ends is of no interest any more: another rank has failed before.
-        tell(Message(failure=Failure("killed", "its launcher ended it", request.entry.files.log)), time.time())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what became of the rank is written, whatever ends it now
+    tell(ended or Message(failure=Failure("killed", ENDED_BY_LAUNCHER, request.entry.files.log)), time.time())
+    if ended is None:
         return 128 + signal.SIGTERM
-    tell(ended, time.time())
     return 0 if ended.failure is None else 1
 
 

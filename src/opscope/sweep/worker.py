@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct, field
@@ -25,6 +26,9 @@ from opscope.record.step_kinds import ScriptRun
 from opscope.record.sweep import EntryFiles, Failure, FailureKind
 from opscope.runs.store import RunDirectory
 from opscope.workloads.catalog import is_script
+
+if TYPE_CHECKING:
+    from opscope.sweep.measure_script import Again
 
 _LONGEST = 300  # characters of a message, which is to be one line
 _OUT_OF_MEMORY = lazy_pattern("out of memory|can't allocate memory", re.IGNORECASE)
@@ -41,6 +45,7 @@ class Request(Struct, frozen=True):
         messages: the descriptor that messages go to.
         actual: the true values of settings that are redacted where they are written; they are stored nowhere.
         script: which run of a script it is; of other targets there is one.
+        earlier: how many runs of the script came before, under the same launcher.
     """
 
     configuration: Configuration
@@ -50,6 +55,7 @@ class Request(Struct, frozen=True):
     messages: int
     actual: Mapping[str, Value] = field(default_factory=dict)
     script: ScriptRun = field(default_factory=ScriptRun)
+    earlier: int = 0
 
     @property
     def run(self) -> Configuration:
@@ -67,6 +73,7 @@ class Message(Struct, frozen=True):
         failure: why there is no result; None where nothing failed.
         complete: whether everything is measured and written.
         again: another run of the script that makes up for this one; None where none is needed.
+        error: what the script raised, where it has to run again; None if it ended by itself.
     """
 
     phase: str = ""
@@ -74,6 +81,7 @@ class Message(Struct, frozen=True):
     failure: Failure | None = None
     complete: bool = False
     again: ScriptRun | None = None
+    error: str | None = None
 
 
 Sender = Callable[[Message], None]
@@ -111,7 +119,7 @@ def run(request: Request, send: Sender, *, isolated: bool = True) -> Message:
         if is_script(request.configuration.target):
             again = _measure_script(request, send)
             if again is not None:
-                return Message(again=again)
+                return Message(again=again.run, error=again.error)
         else:
             _measure(request, send)
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
@@ -131,7 +139,7 @@ def _measure(request: Request, send: Sender) -> None:
     measure(task, lambda progress: send(Message(progress.phase, progress.fraction)))
 
 
-def _measure_script(request: Request, send: Sender) -> ScriptRun | None:
+def _measure_script(request: Request, send: Sender) -> "Again | None":
     from opscope.sweep.measure_script import ScriptTask, check_clock, measure_script
 
     task = ScriptTask(

@@ -16,6 +16,7 @@ from msgspec import Struct
 _ROUNDS: Final = 3  # how often a boundary is named before each rank begins on its own
 _EVERY_S: Final = 0.05  # between looks at the store, which all ranks ask
 _AHEAD_S: Final = 0.5  # how far ahead the boundary is: ten looks
+_SOON_S: Final = 0.005  # the same where the script is known to end soon, and each boundary is a look
 _AHEAD_STEPS: Final = 2  # ... and at least these; a rank may have ended one more than it last said
 _NOT_SEEN_S: Final = 5.0  # how long a rank waits at the boundary for one that has not seen which it is
 _PATIENCE_S: Final = 60.0  # after being ready, for the others to be
@@ -49,11 +50,13 @@ class Group(Struct, frozen=True):
         store: that all of them reach.
         rank: of this process.
         size: how many there are.
+        issued: tells how many collectives this rank has issued; None where PyTorch does not say.
     """
 
     store: Store
     rank: int
     size: int
+    issued: Callable[[], int | None] = lambda: None
 
 
 def group_here() -> Group | None:
@@ -67,7 +70,15 @@ def group_here() -> Group | None:
     store = distributed.distributed_c10d._get_default_store()
     if hasattr(store, "clone"):  # a connection of its own: one that waits for a key keeps all others out
         store = store.clone()
-    return Group(distributed.PrefixStore("opscope", store), distributed.get_rank(), size)
+    return Group(distributed.PrefixStore("opscope", store), distributed.get_rank(), size, _issued)
+
+
+def _issued() -> int | None:
+    group = sys.modules["torch.distributed"].group.WORLD
+    try:
+        return int(group._get_sequence_number_for_group())
+    except (AttributeError, RuntimeError):  # not of every backend
+        return None
 
 
 class Together:
@@ -76,19 +87,29 @@ class Together:
     Attributes:
         size: how many ranks agreed; None if none was asked to, or if they could not.
         apart: why this rank went on by itself; None if it did not.
+        differs: why the boundaries that were agreed on turned out not to be the same; None if nothing shows that.
+        met: whether the ranks have agreed on any boundary, and still speak to each other.
     """
 
     def __init__(
-        self, group: Callable[[], Group | None] = group_here, clock: Callable[[], float] = time.monotonic
+        self,
+        group: Callable[[], Group | None] = group_here,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        soon: bool = False,
     ) -> None:
         """Begin without a group, which the script joins later.
 
         Args:
             group: finds the ranks of this job.
             clock: tells seconds.
+            soon: whether the script ends soon, so that the ranks look at each boundary, and begin at one that is near.
         """
+        self._soon = soon
         self.size: int | None = None
         self.apart: str | None = None
+        self.differs: str | None = None
+        self.met = False
         self._find, self._clock = group, clock
         self._group: Group | None = None
         self._over: set[str] = set()  # stages that need no agreement any more
@@ -129,13 +150,13 @@ class Together:
         self._round, self._since, self._begin = number, None, None
 
     def _go_apart(self, reason: str) -> None:
-        self.apart, self.size = reason, None
+        self.apart, self.size, self.met = reason, None, False
 
     def _ask(self, group: Group, stage: str, place: str, count: int, typical_ns: float) -> bool:
         key = f"{stage}/{self._round}"
         if self._begin is None:
             now = self._clock()
-            if self._since is not None and now - self._looked < _EVERY_S:
+            if self._since is not None and not self._soon and now - self._looked < _EVERY_S:
                 return False
             self._looked = now
             group.store.set(f"{key}/at/{group.rank}", place)
@@ -153,7 +174,27 @@ class Together:
                 group.store.compare_set(f"{key}/outcome", "", _MISSED.decode())
         if count < self._begin:
             return False
-        return self._all_begin(group, key)
+        return self._all_begin(group, stage, key)
+
+    def check(self, stage: str) -> None:
+        """Give up the claim that a stage began at the same step on all ranks, where they show that it did not.
+
+        Ranks that take steps of their own have passed other numbers of boundaries when they have issued as many
+        collectives. To be called when something of the stage has ended that takes all ranks.
+
+        Args:
+            stage: its name.
+        """
+        if self._group is None or self.size is None:
+            return
+        store, keys = self._group.store, [f"{stage}/issued/{rank}" for rank in range(self._group.size)]
+        try:
+            same = all(store.check([key]) for key in keys) and len({store.get(key) for key in keys}) == 1
+        except Exception:  # the store is gone: nothing shows it
+            return
+        if not same:
+            self.size = None
+            self.differs = "they had passed different numbers of steps before, so these are not the same on all"
 
     def _named(self, group: Group, stage: str, key: str, typical_ns: float) -> int | None:
         """Return the boundary at which the stage begins, which this rank names if all are ready; None before that."""
@@ -173,14 +214,14 @@ class Together:
         if len({kind for kind, _, _ in places}) > 1:
             self._all_apart(store, stage, "their steps are of different kinds")
             return None
-        ahead = _AHEAD_STEPS + math.ceil(_AHEAD_S * 1e9 / max(typical_ns, 1.0))
+        ahead = _AHEAD_STEPS + math.ceil((_SOON_S if self._soon else _AHEAD_S) * 1e9 / max(typical_ns, 1.0))
         begin = max(int(count) for _, _, count in places) + ahead * self._round
         return int(store.compare_set(f"{key}/begin", "", str(begin)))
 
     def _all_apart(self, store: Store, stage: str, reason: str) -> None:
         self._go_apart(store.compare_set(f"{stage}/apart", "", reason).decode())
 
-    def _all_begin(self, group: Group, key: str) -> bool:
+    def _all_begin(self, group: Group, stage: str, key: str) -> bool:
         """Wait until all ranks know the boundary, or one says that it has passed it; then another is named."""
         store, until = group.store, self._clock() + _NOT_SEEN_S
         while not store.check([f"{key}/outcome"]):
@@ -191,7 +232,8 @@ class Together:
             else:
                 time.sleep(0.001)
         if store.get(f"{key}/outcome") == _GO:
-            self.size = group.size
+            self.size, self.met = group.size, True
+            store.set(f"{stage}/issued/{group.rank}", str(group.issued()))
             return True
         if self._round == _ROUNDS:
             self._go_apart(f"one of them had passed the step on which all were to begin, {_ROUNDS} times")

@@ -116,7 +116,7 @@ class Watcher(StepFinder):
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
         self._raised = 0  # how often the script was asked to end
-        self._ranks = Together()
+        self._ranks = Together(soon=self._run.reason is not None)
 
     @property
     def _unseen(self) -> bool:
@@ -141,7 +141,7 @@ class Watcher(StepFinder):
             return f"it has no steps as --steps {self._options.steps} asks for; seen were {seen or 'none of any kind'}"
         if not self._run.may_repeat and not self._run.records and self._run.reason is None:
             return "its steps could not be measured before that. Without --once it is run again, and recorded"
-        return nothing if self._early.began else "it did so before anything could be recorded on a GPU"
+        return nothing if self._early.began else "it did so before its steps could be profiled"
 
     # ---------------------------------------------------------------- signals
 
@@ -191,7 +191,7 @@ class Watcher(StepFinder):
     @property
     def _stays(self) -> bool:
         """Whether a script that was profiled goes on until all ranks of its job were."""
-        return self._ranks.size is not None and not self._run_on and not self._raised
+        return self._ranks.met and not self._run_on and not self._raised
 
     @property
     def _has_chosen(self) -> bool:
@@ -377,9 +377,10 @@ class Watcher(StepFinder):
         self.phase = Phase.DONE
         if self._run.reason is not None:
             self.found.notes.append(self._run.reason)
+        self._ranks.check("profiling")
         self.found.ranks = self._ranks.size
-        if self._ranks.apart is not None:
-            self.found.notes.append(f"Each rank chose its steps by itself: {self._ranks.apart}")
+        if (reason := self._ranks.apart or self._ranks.differs) is not None:
+            self.found.notes.append(f"The ranks of the job did not choose the same steps: {reason}")
         chosen = {self.found.kind, None if self._stream is None else self._stream.kind}
         if self.found.kind is StepKind.TRAINING:
             chosen.add(StepKind.CALLS)  # a step of training is made of module calls
