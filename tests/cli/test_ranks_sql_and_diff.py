@@ -142,3 +142,44 @@ def test_the_values_of_ranks_hold_what_the_table_shows(late: Path) -> None:
     assert float(rows[2]["late_ns"]) == pytest.approx(3 * MS, rel=0.01)
     assert rows[0]["late_ns"] == rows[0]["cause"] == ""
     assert all(float(row["error_ns"]) > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "mine"}', "[]", "no JSON", '{"schema": "opscope.job/1", "world": 10}', "\x00\xff"]
+)
+def test_a_file_job_json_that_is_no_record_of_ours_keeps_nothing_from_being_read(
+    late: Path, tmp_path: Path, text: str
+) -> None:
+    for path in late.glob("*.json.gz"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "job.json").write_bytes(text.encode("latin-1"))
+    done = opscope("ranks", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "Ranks: 4 whole" in done.stdout
+    assert ("job.json" in done.stdout) is ("opscope.job" in text)
+
+
+def test_a_record_of_another_world_does_not_overrule_what_traces_say(late: Path, tmp_path: Path) -> None:
+    for path in late.glob("*.json.gz"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    record = {"schema": "opscope.job/1", "command": [], "created": "", "opscope": "", "world": 5, "first_failed": None}
+    ends = [{"rank": rank, "host": None, "failure": None} for rank in range(5)]
+    (tmp_path / "job.json").write_text(json.dumps({**record, "ranks": ends}))
+    assert "Ranks: 4 whole" in opscope("ranks", str(tmp_path)).stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("diff", "--ranks", "--any-steps"),
+        ("diff", "--ranks", "--by", "kernel"),
+        ("diff", "--ranks", "--page", "x.html"),
+    ],
+)
+def test_options_that_do_not_apply_to_jobs_are_refused(late: Path, command: tuple[str, ...]) -> None:
+    assert opscope(*command, str(late), str(late)).returncode == 2
+
+
+def test_sql_over_ranks_refuses_options_of_single_traces(late: Path) -> None:
+    for option in (("--strict",), ("--max-input", "1GiB")):
+        assert opscope("sql", "--ranks", *option, "select * from ranks", str(late)).returncode == 2

@@ -53,16 +53,22 @@ def began(
     ready: Sequence[int],
     *,
     ahead: int = 1,
+    shift: Sequence[int] = (),
     stages: Sequence[str] = ("timing", "profiling", "end"),
     seed: int = 0,
 ) -> list[list[int]]:
-    """Let ranks step, none further than ``ahead`` before the slowest; return at which steps each began each stage."""
+    """Let ranks step, none further than ``ahead`` before the slowest; return at which steps each began each stage.
+
+    With ``shift`` ranks have passed that many boundaries of their own before, and PyTorch counts their collectives.
+    """
     store, steps = Shared(), [0] * size
     found: list[list[int]] = [[] for _ in range(size)]
     moved = threading.Condition()
 
     def run(rank: int) -> None:
-        chance, together = random.Random(seed * 100 + rank), grouped(store, rank, size)
+        chance = random.Random(seed * 100 + rank)
+        issued = (lambda: 3 * steps[rank]) if shift else (lambda: None)
+        together = Together(lambda: Group(store, rank, size, issued))
         while len(found[rank]) < len(stages):
             time.sleep(chance.random() * 0.002)
             with moved:
@@ -70,7 +76,9 @@ def began(
                 moved.wait_for(lambda: steps[rank] < min(steps) + ahead, timeout=20)
                 steps[rank] += 1
                 moved.notify_all()
-            if steps[rank] >= ready[rank] and together.agree(stages[len(found[rank])], "training", steps[rank], 1e6):
+            count = steps[rank] + (shift[rank] if shift else 0)
+            together.arrive(count)
+            if steps[rank] >= ready[rank] and together.agree(stages[len(found[rank])], "training", count, 1e6):
                 found[rank].append(steps[rank])
                 assert together.size == size
         with moved:
@@ -90,7 +98,8 @@ def began(
 def test_all_ranks_begin_each_stage_at_the_same_step(size: int, data: st.DataObject) -> None:
     ready = data.draw(st.lists(st.integers(1, 60), min_size=size, max_size=size))
     ahead = data.draw(st.integers(1, 30))
-    found = began(size, ready, ahead=ahead, seed=data.draw(st.integers(0, 1000)))
+    shift = data.draw(st.just(()) | st.lists(st.integers(0, 40), min_size=size, max_size=size))
+    found = began(size, ready, ahead=ahead, shift=shift, seed=data.draw(st.integers(0, 1000)))
     assert found == [found[0]] * size
     assert found[0] == sorted(set(found[0]))
     assert found[0][0] >= max(ready)
@@ -124,14 +133,59 @@ def test_ranks_with_steps_of_different_kinds_go_apart() -> None:
 
 
 def test_a_rank_that_is_never_ready_is_not_waited_for_for_long() -> None:
-    now = [0.0]
-    together = grouped(Shared(), 0, 2, lambda: now[0])
-    assert not together.agree("timing", "training", 1, 1e6)
-    now[0] = 30.0
-    assert not together.agree("timing", "training", 2, 1e6)
+    now, store = [0.0], Shared()
+    together = grouped(store, 0, 2, lambda: now[0])
+    grouped(store, 1, 2).arrive(1)
+    for time_s in (0.0, 30.0):
+        now[0] = time_s
+        assert not together.agree("timing", "training", 1, 1e6)
     now[0] = 61.0
     assert together.agree("timing", "training", 3, 1e6)
     assert together.apart == "1 of 2 had found theirs after 60 s"
+
+
+def test_ranks_that_nobody_watches_are_waited_for_less() -> None:
+    now = [0.0]
+    together = grouped(Shared(), 0, 2, lambda: now[0])
+    assert not together.agree("timing", "training", 1, 1e6)
+    now[0] = 11.0
+    assert together.agree("timing", "training", 2, 1e6)
+    assert together.apart == "only 1 of 2 are profiled"
+
+
+def test_a_rank_that_did_not_ask_at_the_step_gives_up_the_claim() -> None:
+    store = Shared()
+    first, second = grouped(store, 0, 2), grouped(store, 1, 2)
+    assert not first.agree("timing", "training", 1, 1e9)
+    assert not second.agree("timing", "training", 2, 1e9)  # names step 5
+    time.sleep(0.06)
+    assert not first.agree("timing", "training", 3, 1e9)
+    assert second.agree("timing", "training", 5, 1e9)
+    assert first.agree("timing", "training", 9, 1e9)  # something was compiled meanwhile
+    assert second.size == 2
+    assert (first.size, first.differs) == (None, "this rank passed the step at which the others began")
+    assert first.met
+
+
+def test_stages_that_ranks_reach_by_different_ways_are_agreed_on_all_the_same() -> None:
+    store, steps = Shared(), {}
+    first, second = grouped(store, 0, 2), grouped(store, 1, 2)
+    assert not first.agree("timing", "training", 1, 1e9)
+    assert not second.agree("profiling", "training", 1, 1e9)  # it has taken over its times
+
+    def go(together: Together, rank: int) -> None:
+        step = 2
+        while not together.agree("profiling", "training", step, 1e9):
+            time.sleep(0.06)
+            step += 1
+        steps[rank] = step
+
+    threads = [threading.Thread(target=go, args=pair) for pair in ((first, 0), (second, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert steps[0] == steps[1]
 
 
 def test_a_rank_that_has_passed_the_step_has_another_one_named() -> None:

@@ -31,7 +31,9 @@ def test_the_late_rank_its_cause_and_by_how_much_are_right(tmp_path: Path, shape
     assert late.late_ns == pytest.approx(3 * MS, abs=5_000 if cause != "blocking" else 600_000)
     (finding,) = document.findings
     assert finding.rank == 2
-    assert finding.saving_ns == pytest.approx(late.late_ns, rel=0.05)
+    # Work that is divided evenly is not gone: the other ranks have more of it then.
+    share = 1 - 1 / shape.ranks if cause == "work" else 1
+    assert finding.saving_ns == pytest.approx(share * late.late_ns, rel=0.05)
 
 
 @pytest.mark.parametrize("cause", ["kernels", "work"])

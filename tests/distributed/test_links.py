@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import opscope
@@ -37,6 +38,22 @@ def test_a_slow_link_is_named_with_its_ranks_and_nobody_is_called_late(
     assert not found.late
     assert [finding.rule for finding in found.findings] == ["slow_link"]
     assert 0 < link.costs_ns <= max(step.duration_ns for step in found.steps)
+
+
+def test_small_transfers_of_a_slow_link_are_not_listed_and_times_of_zero_stop_nothing(tmp_path: Path) -> None:
+    job = Job(Shape(16, tensor=2), slow={(4, 5): 4.0}, steps=6)
+    ranks = recorded.made(job, tmp_path)
+    for rank, one in ranks.items():
+        rows = one.communications
+        # The same again with 64 bytes, which take as long on all links, and with no time at all.
+        small = rows.with_columns(bytes=pl.lit(64, pl.Int64), end_ns=pl.col("start_ns") + 7_000)
+        nothing = rows.with_columns(bytes=pl.lit(32, pl.Int64), end_ns=pl.col("start_ns"))
+        both = [
+            part.with_columns(ordinal=pl.col("ordinal") + 1_000 * n) for n, part in enumerate((rows, small, nothing))
+        ]
+        ranks[rank] = one.changed(communications=pl.concat(both))
+    found = recorded.said_of(ranks).slow_links
+    assert [(one.ranks, one.bytes) for one in found] == [([4, 5], 512 << 10)]
 
 
 @pytest.mark.parametrize("shape", [Shape(16, tensor=2), Shape(8, stages=4), Shape(4), Shape(4, stages=2)])

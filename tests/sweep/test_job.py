@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ from typing import Any
 import pytest
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.record.sweep import Failure
+from opscope.sweep.job import Measured
 from opscope.sweep.launchers import RANK_MODULE, launch_named
+from opscope.sweep.rank import ENDED_BY_LAUNCHER, Outcome
+from opscope.sweep.worker import Message
 from tests.command import ROOT, opscope
 
 SCRIPT = str(ROOT / "tests" / "workloads" / "scripts" / "ranks.py")
@@ -46,7 +51,7 @@ def test_what_is_no_job_is_none(target: str) -> None:
 
 
 def test_a_script_that_is_its_own_program_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"write it as env python train\.py"):
+    with pytest.raises(UsageError, match=r"put python before it, as in python train\.py"):
         launch_named("env", ("train.py",), None)
 
 
@@ -66,6 +71,45 @@ def annotations(trace: Path) -> set[str]:
 
 def record_of(rank: Path) -> Any:
     return json.loads((rank / "raw" / "capture_default.json").read_text())
+
+
+def test_a_launcher_behind_another_program_is_seen() -> None:
+    assert words("env", "A=1", "torchrun", "--nproc-per-node", "2", SCRIPT)[-2:] == [RANK_MODULE, "--opscope-job=/job"]
+
+
+def test_a_module_cannot_be_launched() -> None:
+    with pytest.raises(UsageError, match="a module behind -m cannot"):
+        launch_named("torchrun", ("-m", "package.train"), None)
+
+
+def outcomes(**told: dict[str, Any]) -> Measured:
+    made = {
+        int(rank.removeprefix("rank")): Outcome(
+            int(rank.removeprefix("rank")), 4, "a", one.pop("ended"), Message(**one)
+        )
+        for rank, one in told.items()
+    }
+    return Measured(4, made, {}, Path())
+
+
+def test_what_made_others_fail_comes_first() -> None:
+    found = outcomes(
+        rank0={"ended": 0.0, "phase": "settling"},
+        rank1={"ended": 5.0, "failure": Failure("error", "RuntimeError: Connection closed by peer")},
+        rank2={"ended": 7.0, "failure": Failure("killed", "the process was killed by SIGKILL")},
+        rank3={"ended": 6.0, "failure": Failure("killed", ENDED_BY_LAUNCHER)},
+    )
+    assert found.first_failed == 2
+    assert found.whole == []
+
+
+def test_a_rank_that_left_no_word_is_missing() -> None:
+    found = outcomes(rank0={"ended": 1.0, "complete": True}, rank1={"ended": 1.0, "complete": True})
+    assert found.whole == [0, 1]
+    assert found.first_failed is None
+    failure = found.failure_of(3)
+    assert failure is not None
+    assert "without a word" in failure.message
 
 
 @pytest.mark.slow
@@ -93,6 +137,53 @@ def test_a_job_that_is_too_short_runs_again_as_a_whole(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     for number in (0, 1):
         assert "The script was run twice" in record_of(tmp_path / "out" / f"rank{number}")["steady_state"]
+
+
+@pytest.mark.slow
+def test_a_job_of_a_few_dozen_steps_is_profiled(tmp_path: Path) -> None:
+    run = opscope("profile", "--nproc", "2", "--output-dir", "out", SCRIPT, "60", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert "2 whole" in run.stdout
+
+
+@pytest.mark.slow
+def test_ranks_that_run_twice_under_one_launcher_meet_again(tmp_path: Path) -> None:
+    command = [*TORCHRUN, "-m", "opscope", "profile", "-o", "out", SCRIPT, "40"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for number in (0, 1):
+        assert "The script was run" in record_of(tmp_path / "out" / f"rank{number}")["steady_state"]
+
+
+@pytest.mark.slow
+def test_steps_that_one_rank_takes_alone_do_not_shift_the_others(tmp_path: Path) -> None:
+    script = tmp_path / "shifted.py"
+    script.write_text(
+        Path(SCRIPT).read_text().replace("for step in", "for _ in range(7 * rank):\n    optimizer.step()\nfor step in")
+    )
+    run = opscope("profile", "--nproc", "2", "--output-dir", "out", str(script), "100000", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    ranks = [tmp_path / "out" / f"rank{number}" for number in (0, 1)]
+    first, second = (annotations(rank / "shifted_trace_default.json") for rank in ranks)
+    assert first == second
+    assert [record_of(rank)["steps"]["ranks"] for rank in ranks] == [2, 2]
+
+
+@pytest.mark.slow
+def test_results_are_replaced_as_a_whole_and_nothing_else_is(tmp_path: Path) -> None:
+    first = opscope("profile", "--nproc", "3", "--output-dir", "out", SCRIPT, "100000", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    failed = opscope("profile", "--nproc", "2", "-o", "out", "--overwrite", SCRIPT, "100000", "12", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert json.loads((tmp_path / "out" / "job.json").read_text())["world"] == 3  # of the results that are there
+    second = opscope("profile", "--nproc", "2", "-o", "out", "--overwrite", SCRIPT, "100000", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert json.loads((tmp_path / "out" / "job.json").read_text())["world"] == 2
+    assert not (tmp_path / "out" / "rank2").exists()
+    (tmp_path / "out" / "rank0" / "report.html").write_text("mine")
+    refused = opscope("profile", "--nproc", "2", "-o", "out", "--overwrite", SCRIPT, "100000", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert (tmp_path / "out" / "rank0" / "report.html").read_text() == "mine"
 
 
 @pytest.mark.slow

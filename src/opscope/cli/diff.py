@@ -95,9 +95,10 @@ def command(
             raise UsageError("--ranks compares two jobs: name their folders, BEFORE and AFTER")
         if page is not None:
             raise UsageError("a difference of jobs has no page: leave out --page")
-        if by is not None:
-            raise UsageError("a difference of jobs lists operators and kernels: leave out --by")
-        _compare_jobs(before, after, fail_over, shown_rows(top), report, output_format, overwrite=overwrite)
+        if by is not None or any_steps or runs != RESULTS:
+            raise UsageError("--by, --any-steps and --runs are for two runs: leave them out with --ranks")
+        refuse_outputs((report,), (before, after), overwrite=overwrite)
+        _compare_jobs(before, after, fail_over, shown_rows(top), report, output_format, any_device=any_device)
         return
     from opscope.api.diff import compare_sides, traces_by_name
 
@@ -150,12 +151,11 @@ def _compare_jobs(
     report: Path | None,
     output_format: str,
     *,
-    overwrite: bool,
+    any_device: bool,
 ) -> None:
     from opscope.cli.diff_ranks import difference_of_jobs, exit_code, show
 
-    refuse_outputs((report,), (before, after), overwrite=overwrite)
-    document = difference_of_jobs(before, after)
+    document = difference_of_jobs(before, after, any_device=any_device)
     show(document, top, output_format, report)
     sys.exit(exit_code(document, fail_over))
 

@@ -1,7 +1,9 @@
 """``opscope diff --ranks BEFORE AFTER``: what changed between two jobs."""
 
 from pathlib import Path
+from typing import Final
 
+from opscope.base.errors import UsageError
 from opscope.base.files import write_output
 from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
@@ -15,15 +17,29 @@ from opscope.documents.ranks_difference import RanksDifference, StepChange
 from opscope.render.markdown import render
 from opscope.report.ranks_difference import ranks_difference_section, ranks_difference_values
 
+_LEAST_STEPS: Final = 4  # of each job: three that do not mix come about once in ten times where nothing has changed
 
-def difference_of_jobs(before: Path, after: Path) -> RanksDifference:
+
+def difference_of_jobs(before: Path, after: Path, *, any_device: bool) -> RanksDifference:
     """Read two jobs and compare them.
 
+    Args:
+        before: the folder of the first job.
+        after: that of the second.
+        any_device: whether to compare even if their devices differ.
+
     Raises:
-        UsageError: a path names no trace.
+        UsageError: a path names no trace, or the devices differ.
         BadInputError: no file of a side is a trace of a rank.
     """
-    return difference_of(_read(before), _read(after), (str(before), str(after)))
+    jobs = _read(before), _read(after)
+    devices = [sorted({one.facts.device for one in job.ranks.values() if one.facts.device}) for job in jobs]
+    if all(devices) and devices[0] != devices[1] and not any_device:
+        raise UsageError(
+            f"these ran on different devices: {', '.join(devices[0])}; {', '.join(devices[1])}. Times say nothing of "
+            "the program then; --any-device compares them all the same"
+        )
+    return difference_of(*jobs, (str(before), str(after)))
 
 
 def _read(path: Path) -> Job:
@@ -43,7 +59,7 @@ def show(document: RanksDifference, top: int | None, output_format: str, report:
 
 
 def exit_code(document: RanksDifference, fail_over: float | None) -> int:
-    """Return 1 where steps became longer by more than a share, 5 where that is not decided, else 0.
+    """Return 1 where steps became longer by more than a share, 5 where that is not decided or steps are few, else 0.
 
     Args:
         document: what changed.
@@ -53,5 +69,7 @@ def exit_code(document: RanksDifference, fail_over: float | None) -> int:
     if fail_over is None:
         return 0
     if before is None or after is None or document.step is StepChange.UNDECIDED:
+        return INCONCLUSIVE
+    if min(document.before.steps, document.after.steps) < _LEAST_STEPS:
         return INCONCLUSIVE
     return 1 if document.step is StepChange.LONGER and after > before * (1 + fail_over) else 0

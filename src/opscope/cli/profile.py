@@ -289,7 +289,7 @@ def _of_job(job: "Job", output_dir: Path | None, output_format: str, *, overwrit
     """Profile the ranks of a job into their folders; return their manifests."""
     from opscope.cli.profile_job import Replaced, job_folder, profile_job
 
-    replaced = Replaced({}) if output_dir is None else job_folder(output_dir, overwrite=overwrite)
+    replaced = Replaced({}) if output_dir is None else job_folder(output_dir, job.entry, overwrite=overwrite)
     root = new_folder(short_name(job.entry.configuration.target)) if output_dir is None else output_dir
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from opscope.base.errors import BadInputError, UsageError
 from opscope.base.threads import cores
 from opscope.base.units import format_ns
 from opscope.cli.emit import Output, emit
 from opscope.cli.progress import SweepProgress
 from opscope.cli.results import last_lines
 from opscope.cli.say import say
-from opscope.record.run_files import MANIFEST
-from opscope.record.sweep import Manifest
+from opscope.record.codec import decode
+from opscope.record.job import JOB, JobRecord
+from opscope.record.sweep import Entry, Manifest
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import PAGE, RunDirectory
 from opscope.sweep.job import FAILED_LOG, LOG, Job, Measured, Ranks, measure_job, report_ranks
@@ -31,18 +33,33 @@ class Replaced(Struct, frozen=True):
     ranks: Mapping[int, Manifest]
 
 
-def job_folder(folder: Path, *, overwrite: bool) -> Replaced:
+def job_folder(folder: Path, entry: Entry, *, overwrite: bool) -> Replaced:
     """Check that a job's results may go to a folder; return what they replace there.
 
+    Args:
+        folder: where the user wants them.
+        entry: names the files that each rank writes.
+        overwrite: whether the user said that results there may be replaced.
+
     Raises:
-        UsageError: it holds something, and the user did not say that it may be replaced.
+        UsageError: it holds something, and may not be replaced, or opscope did not write it.
     """
-    if not overwrite:
+    if not overwrite or not folder.exists():
         RunDirectory(folder).refuse_if_used("choose another --output-dir, or replace the results with --overwrite")
         return Replaced({})
-    found = {path.parent.name: RunDirectory(path.parent) for path in folder.glob(f"rank*/{MANIFEST}")}
-    numbered = {name.removeprefix("rank"): directory for name, directory in found.items()}
-    return Replaced({int(name): one.replaceable() for name, one in numbered.items() if name.isdecimal()})
+    try:
+        decode(folder / JOB, JobRecord)
+    except BadInputError as error:
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} cannot be overwritten: {error}. Choose another --output-dir") from error
+        return Replaced({})
+    found: dict[int, Manifest] = {}
+    for path in folder.glob("rank*"):
+        number = path.name.removeprefix("rank")
+        if number.isdecimal():
+            found[int(number)] = RunDirectory(path).replaceable()
+            RunDirectory(path).refuse_foreign(found[int(number)], [entry])
+    return Replaced(found)
 
 
 def profile_job(job: Job, replaced: Replaced, output_format: str) -> list[Manifest]:

@@ -50,7 +50,7 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
                 _print_one(directory, manifest, comparisons[str(directory.path)], documents, output_format)
     if rank == 0 and output_format == "table":
         say(
-            f"The other ranks' results are beside it. All together: opscope ranks {finished[0][0].path.parent}",
+            f"The other ranks' results are beside it. All together: opscope ranks {_job_of(finished[0][0].path)}",
             err=False,
         )
     for reason in dict.fromkeys(document.device_times_reason for _, _, found in results for document in found):
@@ -58,6 +58,11 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
             say(f"Device times are unknown (null): {reason}. CPU times are shown.")
     for directory, manifest, _ in results:
         _print_problems(directory, manifest)
+
+
+def _job_of(folder: Path) -> Path:
+    """Return the folder with those of all ranks; presets have folders of their own within a rank's."""
+    return next((one.parent for one in (folder, *folder.parents) if one.name == f"rank{rank_here()}"), folder.parent)
 
 
 def _print_one(

@@ -5,10 +5,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import click
 import polars as pl
+from click.core import ParameterSource
 from msgspec import Struct, field
 
 from opscope.analysis.analyzed import analyze
@@ -35,6 +36,8 @@ from opscope.render.blocks import Name, Section, Table
 from opscope.report.explain_sections import failed_checks
 from opscope.runs.inputs import measured_of
 from opscope.trace.columns import TABLES
+
+_TYPED: Final = ParameterSource.COMMANDLINE
 
 
 class QueryResult(Struct, frozen=True, kw_only=True):
@@ -117,6 +120,8 @@ def command(
     if query is None or not inputs:
         raise UsageError("a query and a trace are needed: opscope sql 'select ...' trace.json (--schema lists tables)")
     _refuse_swapped(query, inputs)
+    if of_ranks and (strict or click.get_current_context().get_parameter_source("max_input") is _TYPED):
+        raise UsageError("--strict and --max-input are for single traces: leave them out with --ranks")
     # Only the tables that the query names are made.
     runnable, wanted = checked(query, tuple(TABLES_OF_JOB) if of_ranks else table_names())
     tables = _of_job(inputs, wanted) if of_ranks else _read(inputs, wanted, max_input, strict=strict)
@@ -239,4 +244,6 @@ def _run(query: str, frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         # polars adds its plan of the query; what is wrong stands before it.
         message = " ".join(str(error).partition("Resolved plan until failure")[0].split())
         message = message.partition(" This error occurred in the following expression")[0]
-        raise UsageError(f"the query cannot be run: {message}. 'opscope sql --schema' lists the columns") from error
+        raise UsageError(
+            f"the query cannot be run: {message}. 'opscope sql --schema' lists the columns, with --ranks those of a job"
+        ) from error

@@ -5,7 +5,10 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from opscope.base.errors import UsageError
+from msgspec import Struct, field
+
+from opscope.base.errors import BadInputError, UsageError
+from opscope.base.files import path_text
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.codec import decode
@@ -15,6 +18,7 @@ from opscope.record.run_files import MANIFEST, TRACE_NAME
 
 # What is found beside traces: opscope's own records, and what benchmarks and the authors of traces write.
 _NOT_TRACES: Final = frozenset({MANIFEST, EXECUTION, JOB, STORE_MANIFEST, "record.json", "results.json", "truth.json"})
+_SCHEMA: Final = b'"opscope.job/'
 _MAGIC: Final = "*?["
 
 
@@ -33,20 +37,39 @@ def files_of(paths: Iterable[str]) -> list[Path]:
     return list(found.values())
 
 
-def record_of(paths: Iterable[str]) -> JobRecord | None:
-    """Return what ``opscope profile`` wrote of the one job that is named; None if it did not start the job.
+class Recorded(Struct, frozen=True):
+    """What ``opscope profile`` wrote of a job when it started its ranks.
 
-    Raises:
-        BadInputError: the record is damaged.
+    Attributes:
+        record: that; None where another tool recorded the job.
+        damaged: files that should hold it and do not, with why.
     """
+
+    record: JobRecord | None = None
+    damaged: dict[str, str] = field(default_factory=dict)
+
+
+def record_of(paths: Iterable[str]) -> Recorded:
+    """Return what ``opscope profile`` wrote of the one job that is named."""
     found = [path for text in paths if (path := Path(text) / JOB).is_file()]
-    return decode(found[0], JobRecord) if len(found) == 1 else None
+    if len(found) != 1:
+        return Recorded()
+    try:
+        if _SCHEMA not in found[0].read_bytes():
+            return Recorded()  # other tools call files of theirs so
+        record = decode(found[0], JobRecord)
+    except (OSError, BadInputError) as error:
+        return Recorded(None, {path_text(found[0]): str(error)})
+    numbers = [end.rank for end in record.ranks]
+    if numbers != list(range(record.world)):
+        return Recorded(None, {path_text(found[0]): f"its {len(numbers)} ranks are not those of {record.world}"})
+    return Recorded(record)
 
 
 def _named(text: str) -> Iterator[Path]:
     path = Path(text)
     if path.is_dir():
-        inside = sorted(path.rglob("*"))
+        inside = sorted(one for one in path.rglob("*") if not _is_hidden(one.relative_to(path)))
         runs = {one.parent for one in inside if one.name == MANIFEST}
         yield from (one for one in inside if _may_be_trace(one) and _is_named_as_trace(one, runs))
     elif path.exists():
@@ -54,6 +77,11 @@ def _named(text: str) -> Iterator[Path]:
     elif any(character in text for character in _MAGIC):
         for one in sorted(glob.glob(text, recursive=True)):
             yield from _named(one)
+
+
+def _is_hidden(path: Path) -> bool:
+    """Tell whether a file is in a hidden folder: what is kept beside traces, and runs that were cut off."""
+    return any(part.startswith(".") for part in path.parts[:-1])
 
 
 def _may_be_trace(path: Path) -> bool:

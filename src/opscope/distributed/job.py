@@ -18,6 +18,7 @@ from opscope.distributed.causes import Why, why_late
 from opscope.distributed.clocks import Clocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
+from opscope.distributed.inputs import Recorded
 from opscope.distributed.kept import kept_summary
 from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times, slow_ranks
 from opscope.distributed.links import slow_links
@@ -47,7 +48,9 @@ _LEAST_IN_TURN: Final = 0.15  # of a step: the largest of some ranks is late by 
 _NO_TRACE: Final = "there is no trace of it"
 _HALF: Final = 0.5  # of the steps: a rank that is the last in more of them is not one of many
 _LISTED: Final = 8  # ranks
-_MOST_REPLAYED: Final = 8  # late ranks at once
+_DAMAGED: Final = "its trace is damaged, so what it lacks may tell another cause"
+_LEAST_SAVING: Final = 0.005  # of a step: less is not worth a look
+_MOST_REPLAYED, _MOST_REPLAYS = 8, 16  # late ranks at once, and each by itself
 _SHOWN: Final = 3  # reasons why files are no ranks
 _MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
 _MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
@@ -90,18 +93,20 @@ class Job(Struct, frozen=True):
         return {} if self.record is None else {end.rank: end for end in self.record.ranks}
 
 
-def read_job(files: Iterable[Path], engine: Engine, record: JobRecord | None = None) -> Job:
+def read_job(files: Iterable[Path], engine: Engine, recorded: Recorded | None = None) -> Job:
     """Read the traces of a job.
 
     Args:
         files: the traces.
         engine: runs what reads them.
-        record: what opscope wrote of the job when it started its ranks; None where another tool recorded them.
+        recorded: what opscope wrote of the job when it started its ranks; None where another tool recorded them.
 
     Raises:
         BadInputError: none of them is a trace of a rank.
     """
-    summaries, unread = [], {}
+    recorded = recorded or Recorded()
+    record = recorded.record
+    summaries, unread = [], dict(recorded.damaged)
     for path, found in engine.run(kept_summary, files):
         if isinstance(found, Lost):
             unread[path_text(path)] = found.reason
@@ -111,7 +116,9 @@ def read_job(files: Iterable[Path], engine: Engine, record: JobRecord | None = N
             unread[summary.facts.path] = "neither its header nor its name says which rank it is of"
         else:
             summaries.append(summary)
-    world = _world_of(summaries) if record is None else record.world
+    world = _world_of(summaries)
+    if world is None and record is not None:
+        world = record.world
     for one in [one for one in summaries if one.facts.world not in (None, world)]:
         unread[one.facts.path] = f"of another job: its header says {one.facts.world} ranks, and most say {world}"
         summaries.remove(one)
@@ -271,6 +278,8 @@ def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
         why = why_late(ranks, own, one)
         if why.cause in _OF_HOST and not _beyond_noise(own, one, why):
             continue
+        if ranks[own.ranks[one.place]].facts.damage is not None:
+            why = Why(LateCause.UNKNOWN, None, [_DAMAGED])
         found.append(
             LateRank(
                 rank=own.ranks[one.place],
@@ -296,7 +305,7 @@ def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
 
 def _findings(own: Own, late: list[LateRank], slow: list[SlowLink], replays: Replays | None) -> list[JobFinding]:
     """Return what could be gained: by replay, or else as a step is at most as long as the next one of its own."""
-    found = []
+    found: list[JobFinding] = []
     numbers = {rank: place for place, rank in enumerate(own.ranks)}
     for one in late:
         place = numbers[one.rank]
@@ -309,10 +318,22 @@ def _findings(own: Own, late: list[LateRank], slow: list[SlowLink], replays: Rep
             f"rank {one.rank} is late by {format_ns(one.late_ns)} of {format_ns(one.of_step_ns)}{how_often}: "
             f"{one.cause}{where}; {_ADVICE[one.cause]}"
         )
-        found.append(_replayed(JobFinding("late_rank", saving, sentence, one.rank), replays, own, [one.rank]))
+        finding = JobFinding("late_rank", saving, sentence, one.rank)
+        if len(found) < _MOST_REPLAYS:
+            finding = _replayed(finding, replays, own, [one.rank])
+        found.append(_divided(finding, own, place) if one.cause is LateCause.WORK else finding)
     found += _of_several(own, late, replays)
     found += [JobFinding("slow_link", one.costs_ns, _of_link(one)) for one in slow]
+    least = _LEAST_SAVING * float(np.median(own.duration_ns)) if own.steps else 0.0
+    found = [replace(one, is_small=one.saving_ns < least) for one in found]
     return sorted(found, key=lambda finding: -finding.saving_ns)
+
+
+def _divided(finding: JobFinding, own: Own, place: int) -> JobFinding:
+    """Return a finding with what work saves that is divided evenly: the other ranks then have more of it."""
+    most = int(np.maximum(own.own_ns[place] - own.own_ns.mean(axis=0), 0).mean())
+    replayed = finding.replayed_ns and (min(finding.replayed_ns[0], most), min(finding.replayed_ns[1], most))
+    return replace(finding, saving_ns=min(finding.saving_ns, most), replayed_ns=replayed)
 
 
 def _replayed(finding: JobFinding, replays: Replays | None, own: Own, late: list[int]) -> JobFinding:

@@ -63,15 +63,11 @@ def slow_links(found: Matched, steps: int) -> list[SlowLink]:
             others_typical_ns=pl.col("typical_ns").median().over(like),
             count=pl.len().over(like),
         )
-        .filter(pl.col("count") >= _LEAST_LIKE)
+        .filter((pl.col("count") >= _LEAST_LIKE) & (pl.col("others_typical_ns") > 0))
         .with_columns(
-            is_slow=(
-                (pl.col("fastest_ns") >= _SLOWER * pl.col("others_ns"))
-                & (pl.col("typical_ns") >= _SLOWER * pl.col("others_typical_ns"))
-                & (pl.col("fastest_ns") - pl.col("others_ns") >= _LEAST_MORE_NS)
-            )
-            .any()
-            .over(link),
+            is_slow=(pl.col("fastest_ns") >= _SLOWER * pl.col("others_ns"))
+            & (pl.col("typical_ns") >= _SLOWER * pl.col("others_typical_ns"))
+            & (pl.col("fastest_ns") - pl.col("others_ns") >= _LEAST_MORE_NS),
             is_fast=((pl.col("fastest_ns") < _SLOWER * pl.col("others_ns")) & (pl.col("others_ns") >= _OF_BANDWIDTH_NS))
             .any()
             .over(link),

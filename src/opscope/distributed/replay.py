@@ -6,6 +6,7 @@ one to end. Replayed, a collective ends its transfer after the last of its ranks
 it would have waited anyway, as in the bubble of a pipeline: so this tells what its lateness costs the job.
 """
 
+import functools
 from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.distributed.clocks import Clocks
-from opscope.distributed.match import Matched
+from opscope.distributed.match import Matched, members_of
 from opscope.distributed.summary import RankSummary
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
 
@@ -24,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 _MOST_EVENTS: Final = 100_000  # of a job: a fifth of a second for each replay
 _QUEUED_NS: Final = 20_000  # between the end of one kernel and the start of the next on its stream
 _AS_LATE_WITHIN: Final = 0.25  # of its lateness: what a rank has more of its own than the one that takes its place
-_TRUE_WITHIN: Final = 0.03  # of the recorded time: a replay that misses that is not believed
+_TRUE_WITHIN: Final = 0.05  # of the recorded time: a replay that misses that is not believed
 
 
 class _Program(Struct, frozen=True):
@@ -71,8 +72,8 @@ class Replay:
         self._recorded_ns = self._total(programs)
 
     @property
-    def total_ns(self) -> int:
-        """How long all steps take, replayed as they were recorded."""
+    def total_ns(self) -> int | None:
+        """How long all steps take, replayed as they were recorded; None where that comes to no end."""
         return self._recorded_ns
 
     def saving_ns(self, late: Mapping[int, float]) -> int | None:
@@ -95,7 +96,10 @@ class Replay:
             if abs(more - late_ns) > _AS_LATE_WITHIN * late_ns:
                 return None
             programs[rank] = _Program(peer.begin_ns, peer.place_ns, peer.call, peer.waits, mine.calls, mine.signature)
-        return max(0, (self._recorded_ns - self._total(programs)) // self._steps)
+        total = self._total(programs)
+        return (
+            None if total is None or self._recorded_ns is None else max(0, (self._recorded_ns - total) // self._steps)
+        )
 
     def _peer(self, rank: int, late: Container[int]) -> _Program | None:
         """Return the rank with as much of its own as is typical, of those that do the same and are not late."""
@@ -106,8 +110,11 @@ class Replay:
         like.sort(key=lambda one: one.place_ns[-1])
         return like[(len(like) - 1) // 2] if like else None
 
-    def _total(self, programs: Mapping[int, _Program]) -> int:
-        """Return how long it takes from the first rank's beginning to the last one's end."""
+    def _total(self, programs: Mapping[int, _Program]) -> int | None:
+        """Return how long it takes from the first rank's beginning to the last one's end; None if ranks are stuck.
+
+        They are where streams are not as assumed here, so that each waits for what another one would issue later.
+        """
         calls = [_Call(one.transfer_ns, one.missing, one.last_ns, one.group) for one in self._calls]
         ended: dict[int, int] = {}
         waiting: dict[int, list[int]] = {}
@@ -119,6 +126,8 @@ class Replay:
                 ready += waiting.pop(number, [])
             if (held := runs[rank].held) is not None:
                 waiting.setdefault(held, []).append(rank)
+        if waiting:
+            return None
         begin = min(program.begin_ns for program in programs.values())
         return max(run.now for run in runs.values()) - begin
 
@@ -231,14 +240,15 @@ def replays_of(ranks: Mapping[int, RankSummary], found: Matched, clocks: Clocks 
     table = _aligned(calls, clocks)
     each = table.group_by("number").agg(pl.col("transfer").min(), pl.len().alias("size"), pl.col("stream").first())
     made = [_Call(*row) for row in each.sort("number").select("transfer", "size", pl.lit(0), "stream").rows()]
-    parts = {rank: table.filter(pl.col("rank") == rank).sort("start") for rank in ranks}
+    parts = {rank: part.sort("start") for (rank,), part in table.partition_by("rank", as_dict=True).items()}
     ends = {rank: _end(one, rank, parts[rank], clocks) for rank, one in ranks.items()}
     begins = {rank: _begin(one, rank, parts[rank], clocks) for rank, one in ranks.items()}
     recorded = max(ends.values()) - min(begins.values())
     steps = max(one.steps.height for one in ranks.values())
     taken = {rank: _Taken(rank, part, begins[rank], ends[rank]) for rank, part in parts.items()}
     both = [Replay(programs, made, steps) for programs in (_as_begun(taken), _as_early(taken))]
-    if any(abs(one.total_ns - recorded) > _TRUE_WITHIN * recorded for one in both):
+    totals = [one.total_ns for one in both]
+    if any(total is None or abs(total - recorded) > _TRUE_WITHIN * recorded for total in totals):
         return None
     return Replays(*both)
 
@@ -249,13 +259,17 @@ def _aligned(calls: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     name = pl.col("collective").cast(pl.String)
     together = name.is_in((*TOGETHER, *MESSAGES))
     own = pl.when(together).then(pl.struct("call", pl.lit(-1, pl.Int32).alias("rank")))
+    # PyTorch gives each group a stream of its own, other programs may not: calls that never overlap share one.
+    before = pl.col("end_ns").cum_max().shift(1)
+    by_start = calls.sort("rank", "start_ns")
+    overlap = by_start.select((pl.col("start_ns") < before.over("rank")).any()).item()
+    stream = pl.struct("group", "members").rank("dense").cast(pl.Int64) if overlap else pl.lit(0, pl.Int64)
     return calls.with_columns(
         start=pl.Series(clocks.true(rank, calls["start_ns"].to_numpy()), dtype=pl.Int64),
         end=pl.Series(clocks.true(rank, calls["end_ns"].to_numpy()), dtype=pl.Int64),
         number=own.otherwise(pl.struct("call", "rank")).rank("dense").cast(pl.Int64) - 1,
         transfer=pl.col("end_ns") - pl.col("start_ns"),
-        stream=pl.struct("group", "members").rank("dense").cast(pl.Int64),
-        waits=together,
+        stream=stream,
     )
 
 
@@ -303,8 +317,8 @@ class _Taken:
         kinds = ("collective", "description", "type", "bytes")
         peers = calls["peer"].cast(pl.String).cast(pl.Int64, strict=False).to_list()
         self.signature = tuple(
-            (*map(str, row), "" if peer is None else "up" if peer > rank else "down")
-            for row, peer in zip(calls.select(kinds).rows(), peers, strict=True)
+            (*map(str, row), "" if peer is None else "up" if peer > _place(members, rank) else "down")
+            for row, peer, members in zip(calls.select(kinds).rows(), peers, calls["members"].to_list(), strict=True)
         )
 
     def program(self, places: Ints) -> _Program:
@@ -316,6 +330,13 @@ class _Taken:
         order = np.lexsort((which, waits, which < 0, all_))
         events = (all_[order].tolist(), which[order].tolist(), waits[order].tolist())
         return _Program(self._begin, *events, self._numbers, self.signature)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _place(members: str | None, rank: int) -> int:
+    """Return a rank's place in a group, as peers of messages are places; its own number where the list lacks it."""
+    listed = members_of(members)
+    return listed.index(rank) if rank in listed else rank
 
 
 def _as_begun(taken: Mapping[int, _Taken]) -> dict[int, _Program]:
@@ -345,9 +366,10 @@ class _OwnClock:
         begin, end = begin[order], np.maximum.accumulate(end[order])
         # Overlapping stretches count once: each begins where the one before has ended.
         begin = np.maximum(begin, np.concatenate([begin[:1], end[:-1]]))
-        self._times = np.column_stack([begin, end]).ravel()
+        self._first = int(begin[0])  # interpolated are small numbers: those since the epoch are not exact as floats
+        self._times = np.column_stack([begin, end]).ravel() - self._first
         self._lost = np.column_stack([np.cumsum(end - begin) - (end - begin), np.cumsum(end - begin)]).ravel()
 
     def __call__(self, times: Ints) -> Ints:
-        lost: Ints = np.rint(np.interp(times, self._times, self._lost)).astype(np.int64)
+        lost: Ints = np.rint(np.interp(times - self._first, self._times, self._lost)).astype(np.int64)
         return times - lost

@@ -1,6 +1,7 @@
 """Some steps of all ranks as one trace, on one clock."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,6 @@ from opscope.analysis.part import Part, read_part
 from opscope.base.errors import UsageError
 from opscope.distributed.clocks import Clocks
 from opscope.distributed.job import Job, matched_on_clocks
-from opscope.distributed.lateness import own_times
 from opscope.distributed.match import rows_of
 from opscope.distributed.one_rank import BASE_TIMES, base_of
 from opscope.trace.columns import TABLES
@@ -31,28 +31,34 @@ def one_timeline(job: Job, steps: tuple[int, int] | None, max_bytes: int) -> tup
         max_bytes: as for `opscope.read`, of each trace.
 
     Returns:
-        The trace, and the ranks whose clocks nothing ties to the others, which are shown by their own.
+        The trace, and the ranks whose clocks nothing ties to the others, which are shown by their own. Ranks that lack
+        the last steps are left out, where none are named.
 
     Raises:
         UsageError: the ranks have no step in common, or a rank has none of those that are named.
         BadInputError, EnvironmentLacksError: as `opscope.read`.
     """
-    wanted = steps or _last_common(job)
+    wanted, ranks = (steps, list(job.ranks)) if steps else _last_common(job)
     _, clocks = matched_on_clocks(rows_of(job.ranks), job.world)
     traces = []
-    for rank, summary in job.ranks.items():
+    for rank in ranks:
+        summary = job.ranks[rank]
         trace = read_part(Path(summary.facts.path), Part(steps=wanted), max_bytes=max_bytes)
         traces.append(_of_rank(_on_clock(trace, rank, clocks), rank))
     begin = min((first for trace in traces if (first := _first(trace)) is not None), default=0)
-    untied = [rank for rank in job.ranks if clocks is None or rank not in clocks.ranks]
+    untied = [rank for rank in ranks if clocks is None or rank not in clocks.ranks]
     return merged([_moved(trace, lambda time: time - begin) for trace in traces]), untied
 
 
-def _last_common(job: Job) -> tuple[int, int]:
-    numbers = [number for number, _ in own_times(job.ranks).steps if number is not None]
-    if not numbers:
+def _last_common(job: Job) -> tuple[tuple[int, int], list[int]]:
+    """Return the last steps that most ranks have, and these ranks."""
+    of_rank = {rank: set(one.steps["step"].drop_nulls().to_list()) for rank, one in job.ranks.items()}
+    counts = Counter(number for numbers in of_rank.values() for number in numbers)
+    common = sorted(number for number, count in counts.items() if count == max(counts.values()))
+    if not common or counts[common[-1]] < min(2, len(job.ranks)):
         raise UsageError("the ranks have no marked step in common: nothing tells which parts of them belong together")
-    return numbers[-_LAST:][0], numbers[-1]
+    wanted = common[-_LAST:]
+    return (wanted[0], wanted[-1]), [rank for rank, numbers in of_rank.items() if numbers.issuperset(wanted)]
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:

@@ -263,6 +263,7 @@ class JobFinding(Struct, frozen=True):
         rank: the rank that it is about; null for all.
         replayed_ns: the least and the most that a replay of the recorded steps gives, in which late ranks do what
             another rank like each does; null where the steps could not be replayed.
+        is_small: whether it saves less than half a percent of a step.
     """
 
     rule: str
@@ -270,6 +271,7 @@ class JobFinding(Struct, frozen=True):
     sentence: str
     rank: int | None = None
     replayed_ns: tuple[int, int] | None = None
+    is_small: bool = False
 
 
 class RanksDocument(Struct, frozen=True, kw_only=True):

@@ -21,10 +21,13 @@ def rank_and_size(environment: Mapping[str, str]) -> tuple[int | None, int | Non
     Args:
         environment: the variables of the process.
     """
-    for name, sizes in _LAUNCHERS:
-        if (rank := _number(environment, name)) is not None:
-            return rank, next((size for other in sizes if (size := _number(environment, other)) is not None), None)
-    return None, None
+    ranks = [(rank, sizes) for name, sizes in _LAUNCHERS if (rank := _number(environment, name)) is not None]
+    if not ranks:
+        return None, None
+    first = ranks[0][0]
+    # Of PMIx itself there is none; what it ran under may give the same rank, and one.
+    of_first = (name for rank, sizes in ranks if rank == first for name in sizes)
+    return first, next((size for name in of_first if (size := _number(environment, name)) is not None), None)
 
 
 def rank_among_several(environment: Mapping[str, str]) -> int | None:

@@ -51,7 +51,7 @@ def _first(document: RanksDifference) -> Iterator[Inline]:
     yield ("Before: ", Name(_told(before)))
     yield ("After: ", Name(_told(after)))
     if before.step_ns is None or after.step_ns is None:
-        yield ("Steps are not compared: the ranks of a job have none in common",)
+        yield ("Steps are not compared: the ranks of a job have none in common, or nothing ran on their devices",)
         return
     change, ratio = after.step_ns - before.step_ns, f"{after.step_ns / max(before.step_ns, 1):.3g}"
     match document.step:

@@ -101,7 +101,15 @@ def _by_reason(entries: Sequence[RankEntry]) -> dict[str, list[str]]:
 
 def _finding(document: RanksDocument) -> Iterator[Inline]:
     for one in document.findings:
-        yield (Name(one.sentence), f". {saving_text(one)}")
+        if not one.is_small:
+            yield (Name(one.sentence), f". {saving_text(one)}")
+    small = [str(one.rank) for one in document.findings if one.is_small and one.rank is not None]
+    if small:
+        more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
+        plural = "s" if len(small) > 1 else ""
+        yield (
+            f"Late, but without that a step would hardly be shorter: rank{plural} {', '.join(small[:_SHOWN])}{more}",
+        )
 
 
 def saving_text(one: JobFinding) -> str:

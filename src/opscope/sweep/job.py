@@ -6,16 +6,18 @@ then makes a run directory of what each rank measured, as for any other configur
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.base.errors import BadInputError, EnvironmentLacksError, OpscopeError
+from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import partial_prefix, write_whole
 from opscope.base.processes import own_environment, own_process
 from opscope.base.threads import cores
@@ -24,11 +26,10 @@ from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
 from opscope.record.job import JOB, JobRecord, RankEnd
 from opscope.record.redaction import Redactor
-from opscope.record.step_kinds import ScriptRun
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
 from opscope.sweep.launchers import Launch
-from opscope.sweep.process import first_run
+from opscope.sweep.process import first_run, recording
 from opscope.sweep.rank import ENDED_BY_LAUNCHER, REQUEST, SAFE_PATH, JobRequest, Outcome, folder_of
 from opscope.sweep.runner import Observer, Plan, run_sweep
 from opscope.sweep.worker import Message, Sender
@@ -138,17 +139,27 @@ def measure_job(job: Job, observer: Observer) -> Measured:
         safe_path=SAFE_PATH in os.environ,
     )
     observer.configuration(1, job.entry)
+    began = time.monotonic()
+    measured: Measured | None = None
     try:
-        measured = _run(job, request, scratch / "1", observer)
-        for number in range(2, _RUNS + 1):
-            following = _following(request, measured)
-            if following is None:
+        for number in range(1, _RUNS + 1):
+            left = None if job.timeout_s is None else job.timeout_s - (time.monotonic() - began)
+            request = replace(request, timeout_s=left)
+            found = _run(job, request, scratch / str(number), observer)
+            measured = found if measured is None else _later(measured, found)
+            following = _following(request, found)
+            if following is None or (left is not None and left <= 0):
                 break
+            request = following
             observer.progress("running the script again", 0.0)
-            request, measured = following, _later(measured, _run(job, following, scratch / str(number), observer))
+    except EnvironmentLacksError:
+        if measured is None or not measured.whole:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise  # else what an earlier run measured counts
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+    assert measured is not None
     return measured
 
 
@@ -158,25 +169,22 @@ def _following(request: JobRequest, measured: Measured) -> JobRequest | None:
     if any(message.error is not None for message in messages.values()):
         return None  # it would fail again
     if _ended_too_soon(request, messages):
-        runs = {rank: _recording(request.runs.get(rank, request.run)) for rank in messages}
-        return replace(request, run=_recording(request.run), runs=runs)
+        runs = {rank: recording(request.runs.get(rank, request.run)) for rank in messages}
+        return replace(request, run=recording(request.run), runs=runs)
     again = {rank: message.again for rank, message in messages.items() if message.again is not None}
     if not again or any(message.failure is not None for message in messages.values()):
         return None
-    # All ranks have to run, also those that have a profile; what one of them timed is not another one's.
+    # All ranks have to run, also those that have a profile. They time their steps together, or none of them does.
     others = replace(again[min(again)], wall_ns=(), by_device=False)
-    return replace(request, run=others, runs=again)
+    if len(again) == measured.world and all(run.wall_ns for run in again.values()):
+        return replace(request, run=others, runs=again)
+    return replace(request, run=others, runs={rank: replace(run, wall_ns=()) for rank, run in again.items()})
 
 
 def _ended_too_soon(request: JobRequest, messages: Mapping[int, Message]) -> bool:
     """Tell whether a second run ended before the ranks had chosen steps together; a recording needs no choice."""
     failed = [message.failure.kind for message in messages.values() if message.failure is not None]
     return bool(failed) and set(failed) == {"usage"} and request.run.reason is not None and not request.run.records
-
-
-def _recording(run: ScriptRun) -> ScriptRun:
-    reason = "The script was run again: the ranks could not be profiled together in time, so this run was recorded"
-    return replace(run, records=True, reason=reason)
 
 
 def _later(first: Measured, second: Measured) -> Measured:
@@ -196,7 +204,10 @@ def _run(job: Job, request: JobRequest, folder: Path, observer: Observer) -> Mea
     write_whole(folder / REQUEST, encode(request))
     log = folder.parent / LOG
     with log.open("ab") as output:
-        code = _followed(_started(job.launch.of_ranks(folder.absolute()), output.fileno()), folder, observer)
+        process = _started(job.launch.of_ranks(folder.absolute()), output.fileno())
+        # Ranks end by themselves when their time is over; a launcher may wait for some that never come.
+        until = None if request.timeout_s is None else time.monotonic() + request.timeout_s + _GRACE_S
+        code = _followed(process, folder, observer, until)
     _scrub(log, job.redactor)
     outcomes = {outcome.rank: outcome for outcome in _outcomes(folder)}
     if not outcomes:
@@ -225,21 +236,27 @@ def _started(command: Sequence[str], output: int) -> "subprocess.Popen[bytes]":
         raise EnvironmentLacksError(f"cannot start {command[0]}: {error.strerror or error}") from error
 
 
-def _followed(process: "subprocess.Popen[bytes]", folder: Path, observer: Observer) -> int:
-    """Follow a launcher until it ends; return its exit code."""
+def _followed(process: "subprocess.Popen[bytes]", folder: Path, observer: Observer, until: float | None) -> int:
+    """Follow a launcher until it ends, and end it when its time is over; return its exit code."""
     try:
-        while process.poll() is None:
+        while process.poll() is None and (until is None or time.monotonic() < until):
             observer.progress(_phase(list(_outcomes(folder))), 0.0)
             time.sleep(_POLL_S)
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
+    finally:
+        if process.poll() is None:
+            _end(process)
     return process.returncode
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a launcher to end, and end it with all that it started if it does not."""
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _phase(outcomes: Sequence[Outcome]) -> str:
@@ -344,14 +361,12 @@ def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest],
     (measured.scratch / LOG).replace(job.folder / (LOG if whole else FAILED_LOG))
     if whole or not replaced:  # a record of ranks whose results stay is not replaced
         write_whole(job.folder / JOB, encode(_record(job, measured)))
-    try:
-        for item, manifest in engine.run(reported, plans):
-            if isinstance(manifest, Lost):
-                raise OpscopeError(f"rank {item.rank} could not be reported: {manifest.reason}")
-            done[item.rank] = (item.plan.directory, manifest)
-            observer.progress("reporting", len(done) / len(plans))
-    finally:
-        shutil.rmtree(measured.scratch, ignore_errors=True)
+    for item, manifest in engine.run(reported, plans):
+        # What a process of its own could not do, as for lack of memory, this one may; else the raw files stay.
+        found = reported(item) if isinstance(manifest, Lost) else manifest
+        done[item.rank] = (item.plan.directory, found)
+        observer.progress("reporting", len(done) / len(plans))
+    shutil.rmtree(measured.scratch, ignore_errors=True)
     return dict(sorted(done.items()))
 
 

@@ -12,9 +12,7 @@ from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.workloads.catalog import is_built_in, is_script
 
 # Those that may follow `opscope profile` without `--` before them; behind `--` it may be any program.
-KNOWN: Final = frozenset(
-    {"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "jsrun", "flux", "horovodrun"}
-)
+KNOWN: Final = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "jsrun", "flux"})
 RANK_MODULE: Final = "opscope.sweep.rank"
 JOB_OPTION: Final = "--opscope-job="
 _TAKE_A_PATH: Final = frozenset({"torchrun", "accelerate", "deepspeed"})  # they start Python themselves
@@ -40,7 +38,8 @@ class Launch(Struct, frozen=True):
         Args:
             folder: of the job, where each rank finds what it is to do.
         """
-        option = _MODULE_OPTION.get(Path(self.before[0]).name, "-m")
+        names = [Path(word).name for word in self.before]
+        option = next((_MODULE_OPTION[name] for name in names if name in _MODULE_OPTION), "-m")
         return [*self.before, option, RANK_MODULE, f"{JOB_OPTION}{folder}", *self.arguments]
 
 
@@ -86,11 +85,8 @@ def _launch_of(words: Sequence[str]) -> Launch | None:
     if place is None:
         return None
     before = tuple(words[:place])
-    if Path(before[0]).name not in _TAKE_A_PATH and not any(_is_python(word) for word in before):
-        raise UsageError(
-            f"{words[place]} is started without the name of a Python in front: write it as {before[-1]} python "
-            f"{words[place]}"
-        )
+    if not any(_is_python(word) or Path(word).name in _TAKE_A_PATH for word in before):
+        raise UsageError(f"{words[place]} is started as a program: put python before it, as in python {words[place]}")
     return Launch(before, words[place], tuple(words[place + 1 :]))
 
 

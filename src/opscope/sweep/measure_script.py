@@ -38,6 +38,7 @@ class ScriptTask(Struct, frozen=True):
         directory: the run directory.
         files: the names of its files there.
         run: which run of the script it is, and what it makes up for.
+        among_ranks: whether it is one of several ranks that are all measured.
     """
 
     configuration: Configuration
@@ -46,6 +47,7 @@ class ScriptTask(Struct, frozen=True):
     directory: RunDirectory
     files: EntryFiles
     run: ScriptRun
+    among_ranks: bool = False
 
 
 class Again(Struct, frozen=True):
@@ -94,7 +96,9 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     trace = directory.inside(files.cycles[0].trace).absolute()
     light = None if files.light is None or not options.benchmark else directory.inside(files.light).absolute()
     run_on = bool(configuration.get("run_on"))
-    watcher = Watcher(options, trace, keep, run=task.run, light=light, run_on=run_on, progress=phase)
+    watcher = Watcher(
+        options, trace, keep, run=task.run, light=light, run_on=run_on, among_ranks=task.among_ranks, progress=phase
+    )
     # Processes that the script forks inherit the watcher, and are not measured.
     os.register_at_fork(after_in_child=lambda: setattr(watcher, "active", False))
 

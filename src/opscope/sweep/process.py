@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.processes import own_environment, own_process
 from opscope.record.configuration import CaptureOptions
+from opscope.record.ranks import rank_among_several
 from opscope.record.settings import Value
 from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
 from opscope.record.sweep import Entry, Failure
@@ -87,6 +88,18 @@ def start_worker(request: Request, log: Path) -> "Worker":
     return process
 
 
+def _recording(request: Request, ended: Message) -> ScriptRun | None:
+    """Return a run that records, where ranks could not choose their steps in time in a second run; None elsewhere."""
+    too_soon = ended.failure is not None and ended.failure.kind == "usage" and request.script.reason is not None
+    return recording(request.script) if request.among_ranks and too_soon and not request.script.records else None
+
+
+def recording(run: ScriptRun) -> ScriptRun:
+    """Return a run of a script that records from its beginning, in the place of one in which ranks had to choose."""
+    reason = "The script was run again: the ranks could not be profiled together in time, so this run was recorded"
+    return replace(run, records=True, reason=reason)
+
+
 def _apart_from_earlier(runs: int) -> dict[str, str]:
     """Return the variables with which the ranks of torchrun meet again, after their script has run before.
 
@@ -123,16 +136,18 @@ class InProcess(Struct, frozen=True):
             EnvironmentLacksError: the log cannot be written.
         """
         path = str(directory.path.resolve())
-        request = Request(entry.configuration, options, path, entry.files, -1, self.actual, first_run(options))
+        ranks = rank_among_several(os.environ) is not None
+        request = Request(entry.configuration, options, path, entry.files, -1, self.actual, first_run(options), ranks)
         if self.timeout_s is not None:
             # Half of the time is for the steps that are wanted most; then others are taken, and can still be measured.
             request = replace(request, script=replace(request.script, patience_s=self.timeout_s / 2))
         until = _Until(self.timeout_s)
         while True:
             ended = self._run(request, directory, progress, until)
-            if ended.again is None:
+            following = ended.again or _recording(request, ended)
+            if following is None:
                 break
-            request = replace(request, script=ended.again, earlier=request.earlier + 1)
+            request = replace(request, script=following, earlier=request.earlier + 1)
             progress(Message(phase="running the script again"))
         if ended.failure is not None:
             return replace(ended.failure, log=entry.files.log)
@@ -148,7 +163,7 @@ class InProcess(Struct, frozen=True):
     def run_once(
         self, entry: Entry, options: CaptureOptions, directory: RunDirectory, run: ScriptRun, progress: Sender
     ) -> Message:
-        """Run a script once; return how that ended, which may be that it has to run again.
+        """Run a script once, as one of several ranks; return how that ended, which may be that it has to run again.
 
         Args:
             entry: names the script and its files.
@@ -161,7 +176,9 @@ class InProcess(Struct, frozen=True):
             EnvironmentLacksError: the log cannot be written.
         """
         path = str(directory.path.resolve())
-        request = Request(entry.configuration, options, path, entry.files, -1, self.actual, run)
+        if self.timeout_s is not None:
+            run = replace(run, patience_s=self.timeout_s / 2)
+        request = Request(entry.configuration, options, path, entry.files, -1, self.actual, run, among_ranks=True)
         return self._run(request, directory, progress, _Until(self.timeout_s))
 
     def _run(self, request: Request, directory: RunDirectory, progress: Sender, until: "_Until") -> Message:
@@ -219,7 +236,7 @@ def _follow(process: Worker, messages: IO[bytes], progress: Sender, until: _Unti
                 _end(process)
                 return last
             raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.phase})")
-        if last.failure is None and last.again is None and not last.complete:
+        if last.failure is None and last.again is None:
             progress(last)
     return last
 

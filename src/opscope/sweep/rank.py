@@ -33,7 +33,7 @@ from opscope.sweep.worker import Message, Sender
 
 REQUEST: Final = "request.json"
 SAFE_PATH: Final = "PYTHONSAFEPATH"
-ENDED_BY_LAUNCHER: Final = "its launcher ended it"
+ENDED_BY_LAUNCHER: Final = "ended by the launcher, as another rank had failed"
 
 
 class JobRequest(Struct, frozen=True):
@@ -130,6 +130,8 @@ def _measured(job: Path, arguments: list[str]) -> int:
     with suppress(_EndedByLauncher):
         ended = _worker_of(request, job, rank, arguments, tell)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what became of the rank is written, whatever ends it now
+    if ended is None and decode(outcome_path(job, rank), Outcome).message.complete:
+        ended = Message(complete=True)  # its results are on disk
     tell(ended or Message(failure=Failure("killed", ENDED_BY_LAUNCHER, request.entry.files.log)), time.time())
     if ended is None:
         return 128 + signal.SIGTERM
@@ -156,6 +158,7 @@ def _worker_of(request: JobRequest, job: Path, rank: int, arguments: list[str], 
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not keep the worker from being ended
     raise _EndedByLauncher
 
 

@@ -21,7 +21,7 @@ from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.pipeline import PageParts, write_comparison, write_page
 from opscope.runs.store import RunDirectory, with_entry
 from opscope.sweep.reporting import Reports
-from opscope.sweep.worker import Request, Sender, run
+from opscope.sweep.worker import Message, Request, Sender, run
 
 T = TypeVar("T")
 
@@ -223,7 +223,12 @@ def _measured(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entr
     observer.configuration(number, entry)
     began = time.monotonic()
     options = plan.manifest.options
-    failure = plan.measurer.measure(entry, options, plan.directory, lambda m: observer.progress(m.phase, m.fraction))
+
+    def show(message: Message) -> None:
+        if not message.complete:
+            observer.progress(message.phase, message.fraction)
+
+    failure = plan.measurer.measure(entry, options, plan.directory, show)
     _scrub_log(plan, entry)
     seconds = round(time.monotonic() - began, 3)
     if failure is None:

@@ -45,6 +45,7 @@ class Request(Struct, frozen=True):
         messages: the descriptor that messages go to.
         actual: the true values of settings that are redacted where they are written; they are stored nowhere.
         script: which run of a script it is; of other targets there is one.
+        among_ranks: whether the process is one of several ranks that are all measured.
         earlier: how many runs of the script came before, under the same launcher.
     """
 
@@ -55,6 +56,7 @@ class Request(Struct, frozen=True):
     messages: int
     actual: Mapping[str, Value] = field(default_factory=dict)
     script: ScriptRun = field(default_factory=ScriptRun)
+    among_ranks: bool = False
     earlier: int = 0
 
     @property
@@ -149,6 +151,7 @@ def _measure_script(request: Request, send: Sender) -> "Again | None":
         RunDirectory(Path(request.directory)),
         request.files,
         request.script,
+        request.among_ranks,
     )
     if task.run.clock:
         check_clock(task)

@@ -33,7 +33,7 @@ from opscope.collect.script.questions import (
 )
 from opscope.collect.script.ranking import next_run, what
 from opscope.collect.script.step_events import Stream
-from opscope.collect.script.together import Together
+from opscope.collect.script.together import Together, group_here
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind
@@ -86,6 +86,7 @@ class Watcher(StepFinder):
         run: ScriptRun | None = None,
         light: Path | None = None,
         run_on: bool = False,
+        among_ranks: bool = False,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Begin to watch.
@@ -96,6 +97,7 @@ class Watcher(StepFinder):
             done: called with what was found, once there is a trace.
             run: which run of the script this is; None for the first one, of any steps.
             light: where the trace of device activities only goes; None for no such pass.
+            among_ranks: whether the other ranks of the script's process group are watched too.
             run_on: whether the script then runs on to its own end, instead of being ended.
             progress: called with the name of a phase when it begins.
         """
@@ -116,7 +118,7 @@ class Watcher(StepFinder):
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
         self._raised = 0  # how often the script was asked to end
-        self._ranks = Together(soon=self._run.reason is not None)
+        self._ranks = Together(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
 
     @property
     def _unseen(self) -> bool:
@@ -191,7 +193,7 @@ class Watcher(StepFinder):
     @property
     def _stays(self) -> bool:
         """Whether a script that was profiled goes on until all ranks of its job were."""
-        return self._ranks.met and not self._run_on and not self._raised
+        return self._ranks.is_one_of_several and not self._run_on and not self._raised
 
     @property
     def _has_chosen(self) -> bool:
@@ -206,6 +208,7 @@ class Watcher(StepFinder):
             self._start_early()
 
     def _looks(self, stream: Stream) -> None:
+        self._ranks.arrive(stream.events.count)
         if stream.kind is self._run.wanted.kind:
             self._early.mark(stream.kind)
 
@@ -332,6 +335,7 @@ class Watcher(StepFinder):
             return
         if self.phase is Phase.RECORD:
             self._passes.abandon()
+            self._ranks.give_up("something interrupted them on one rank while they were profiled")
             self._attempts += 1
             self.phase = Phase.READY
         if not self._follower.may_resume or self._attempts >= _ATTEMPTS:
@@ -360,7 +364,8 @@ class Watcher(StepFinder):
         """Tell whether a stage begins at this boundary on all ranks of the script's job."""
         assert self._stream is not None
         kind, count = self._stream.kind, self._stream.events.count
-        return self._ranks.agree(stage, kind, count, self._typical_ns / self.found.events)
+        every = self.found.events
+        return self._ranks.agree(stage, kind, count, self._typical_ns / every, every=1 if stage == "end" else every)
 
     def _start(self) -> None:
         self._passes.begin()
@@ -377,7 +382,6 @@ class Watcher(StepFinder):
         self.phase = Phase.DONE
         if self._run.reason is not None:
             self.found.notes.append(self._run.reason)
-        self._ranks.check("profiling")
         self.found.ranks = self._ranks.size
         if (reason := self._ranks.apart or self._ranks.differs) is not None:
             self.found.notes.append(f"The ranks of the job did not choose the same steps: {reason}")
@@ -474,7 +478,7 @@ class Watcher(StepFinder):
     def _end_script(self) -> None:
         if self.phase is not Phase.DONE or (self._run_on and self.again is None):
             return
-        if self._stays and not self._agreed("end"):
+        if self._stays and not (self._agreed("end") if self._ranks.met else self._ranks.all_done()):
             return
         self._raised += 1
         if self._raised > _ENDINGS:  # the script caught the request each time; what was measured is on disk

@@ -17,9 +17,10 @@ function ranksView(page) {
                 ? el(
                       "ul",
                       { class: "findings" },
-                      doc.findings.map((one) =>
-                          el("li", null, `${one.sentence}. ${savedBy(one)}.`),
-                      ),
+                      doc.findings
+                          .filter((one) => !one.is_small)
+                          .map((one) => el("li", null, `${one.sentence}. ${savedBy(one)}.`)),
+                      smallOf(doc.findings.filter((one) => one.is_small && one.rank !== null)),
                   )
                 : doc.heat && note("No rank is late."),
             doc.late.length ? lateOf(doc) : null,
@@ -33,6 +34,11 @@ function ranksView(page) {
         ),
     );
 }
+
+const smallOf = (small) =>
+    small.length
+        ? el("li", null, `Late, but without that a step would hardly be shorter: ranks ${small.map((one) => one.rank).join(", ")}.`)
+        : null;
 
 function savedBy(one) {
     if (!one.saving_ns) return "Without that a step would be no shorter: something else holds it up as long";
