@@ -19,6 +19,7 @@ from opscope.record.sweep import Entry, Manifest
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import PAGE, RunDirectory
 from opscope.sweep.job import FAILED_LOG, LOG, Job, Measured, Ranks, measure_job, report_ranks
+from opscope.sweep.runner import worthless_entries
 
 _SHOWN = 8  # ranks, a line each
 
@@ -143,6 +144,12 @@ def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:
             reasons.setdefault(failure.message, []).append(rank)
     for reason, ranks in reasons.items():
         say(f"opscope: {_ranks_text(ranks)} failed: {reason}")
+    problems: dict[str, list[int]] = {}
+    for rank, (_, manifest) in done.items():
+        for entry in worthless_entries(manifest):
+            problems.setdefault(entry.problem or "unknown", []).append(rank)
+    for problem, ranks in problems.items():
+        say(f"opscope: {_ranks_text(ranks)}: {problem}")
     if first is not None:
         say(f"opscope: what the launcher said: {folder / (LOG if measured.whole else FAILED_LOG)}")
 

@@ -357,6 +357,9 @@ class Watcher(StepFinder):
 
     def _start_together(self) -> None:
         self.phase = Phase.READY
+        # Ranks that record from the beginning, as their script is short, have what they need by now.
+        if self._run.records and self._ranks.is_one_of_several:
+            return
         if self._agreed("profiling"):
             self._start()
 
@@ -382,7 +385,7 @@ class Watcher(StepFinder):
         self.phase = Phase.DONE
         if self._run.reason is not None:
             self.found.notes.append(self._run.reason)
-        self.found.ranks = self._ranks.size
+        self.found.ranks = self._ranks.size if self._passes.trace is not None else None
         if (reason := self._ranks.apart or self._ranks.differs) is not None:
             self.found.notes.append(f"The ranks of the job did not choose the same steps: {reason}")
         chosen = {self.found.kind, None if self._stream is None else self._stream.kind}
