@@ -52,7 +52,7 @@ class Job(Struct, frozen=True):
         launch: starts its ranks.
         folder: where everything goes: a folder for each rank.
         manifest: the sweep of one configuration that each rank measures.
-        timeout_s: how long a run may take; None for no limit.
+        timeout_s: how long all runs of the script may take together; None for no limit.
         redactor: knows the secrets that logs and reasons of failures may hold.
     """
 
@@ -148,7 +148,7 @@ def measure_job(job: Job, observer: Observer) -> Measured:
             found = _run(job, request, scratch / str(number), observer)
             measured = found if measured is None else _later(measured, found)
             following = _following(request, found)
-            if following is None or (left is not None and left <= 0):
+            if following is None or (job.timeout_s is not None and time.monotonic() - began >= job.timeout_s):
                 break
             request = following
             observer.progress("running the script again", 0.0)
