@@ -128,7 +128,7 @@ def test_sql_sees_that_row_too(cut: Path) -> None:
     assert answer["rows"] == [[12_000, 2]]
 
 
-@pytest.mark.parametrize("command", [("analyze",), ("sql", "--strict", "select trace, name from operators")])
+@pytest.mark.parametrize("command", [("analyze", "--each"), ("sql", "--strict", "select trace, name from operators")])
 def test_a_file_of_a_folder_that_is_no_trace_is_named_and_stops_nothing(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -62,6 +62,35 @@ class Rows(Struct, frozen=True):
     full_names: bool = False
 
 
+def print_lines(analysed: Sequence[Analysed], output_format: str, sort: str | None) -> None:
+    """Print a line for each of many traces, and what they share.
+
+    Args:
+        analysed: the traces.
+        output_format: ``table``, ``csv`` or ``md``.
+        sort: a column to sort by; None keeps the order of the traces.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    from opscope.report.trace_lines import line_of, lines_table, lines_values, shared, sorted_lines
+
+    lines = sorted_lines([line_of(one.path, one.measured) for one in analysed], sort)
+    table, told = lines_table(lines), shared(lines)
+
+    def text() -> None:
+        echo_table(table)
+        say("", err=False)
+        echo_lines(told)
+        say("opscope: --each shows each of them, --by rows of all", err=True)
+
+    section = Section(("Traces",), (table, Bullets(tuple((sentence,) for sentence in told))))
+    emit(
+        Output(document=lambda: lines, values=lambda: lines_values(lines), sections=lambda: (section,), text=text),
+        output_format,
+    )
+
+
 def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows) -> None:
     """Print the analyses of one or more traces.
 

@@ -45,6 +45,9 @@ from opscope.runs.inputs import measured_of
     metavar="MS",
     help="The time of a step without the profiler, in milliseconds. The verdict and all savings then refer to it.",
 )
+@click.option(
+    "--each", is_flag=True, help="Show each of several traces, as by itself, instead of a line for each of a folder's."
+)
 @click.option("--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")
 @gpu_option
@@ -60,6 +63,7 @@ def command(
     sort: str | None,
     graph_capture: Path | None,
     step_time: float | None,
+    each: bool,
     full_names: bool,
     strict: bool,
     gpu: Device | None,
@@ -75,6 +79,9 @@ def command(
     too) or of opscope exec, an SQLite export of Nsight Systems, a folder of traces, a directory that opscope convert
     made, or - for standard input. With a CSV file of Nsight Compute (ncu --csv), alone or beside one of these, its
     counters are shown, joined to the launches by kernel and order.
+
+    Of the traces of a folder there is a line each (what bounds it, how busy its device is, what is found first, whether
+    it can be trusted), and what they share; --each shows all of them, and --by a table over all.
 
     Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
     --format json prints everything, by the schema opscope.analysis/1.
@@ -96,7 +103,7 @@ def command(
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_libraries(libraries_imported)
     with stage(Stage.IMPORT):
-        from opscope.cli.analysis_output import Analysed, Rows, print_analyses
+        from opscope.cli.analysis_output import Analysed, Rows, print_analyses, print_lines
         from opscope.documents.trust import Verdict
         from opscope.knowledge.native_functions import NativeFunctions
 
@@ -106,10 +113,18 @@ def command(
         Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time, gpu=gpu))
         for file, trace in traces
     )
-    rows = Rows(None if by is None else By(by), sort, top, full_names)
-    print_analyses(analysed, output_format, rows)
+    if _at_a_glance(inputs, len(analysed), output_format, asked=each or by is not None or top is not None):
+        print_lines(analysed, output_format, sort)
+    else:
+        rows = Rows(None if by is None else By(by), sort, top, full_names)
+        print_analyses(analysed, output_format, rows)
     # Damage (exit code 4) comes before what --strict says of the other checks.
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
     end_with(doubted, unreadable, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)
+
+
+def _at_a_glance(inputs: tuple[Path, ...], traces: int, output_format: str, *, asked: bool) -> bool:
+    """Tell whether a line for each trace says enough: of several traces of a folder, where no table was asked for."""
+    return traces > 1 and any(path.is_dir() for path in inputs) and output_format != "json" and not asked

@@ -1,0 +1,130 @@
+"""Many traces at a glance: a line for each, and what they share."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Final
+
+from msgspec import Struct
+
+from opscope.analysis.measured import Measured
+from opscope.analysis.verdict.step_evidence import busiest
+from opscope.base.errors import UsageError
+from opscope.base.units import format_ns, format_share
+from opscope.render.blocks import Name, Table
+from opscope.render.table_columns import Column, field_values, table_of
+
+
+class TraceLine(Struct, frozen=True):
+    """One trace in a line.
+
+    Attributes:
+        trace: its path.
+        steps: how many it marks.
+        bound: what bounds a step.
+        step_ns: how long a step takes, without the profiler where that is known; None if it is not.
+        busy_share: the share of the window in which the busiest device works; None where nothing ran on one.
+        finding: the rule of the first finding; None if there is none.
+        title: the same in one line.
+        saving_ns: the likely saving of it, per step.
+        trust: the verdict of the trust checks.
+    """
+
+    trace: str
+    steps: int
+    bound: str
+    step_ns: float | None
+    busy_share: float | None
+    finding: str | None
+    title: str | None
+    saving_ns: float | None
+    trust: str
+
+
+_FIELDS: Final = TraceLine.__struct_fields__
+# What --sort takes: the heading as in the table, or the field as in CSV.
+_HEADINGS: Final[Mapping[str, str]] = {
+    "Trace": "trace", "Steps": "steps", "Bound": "bound", "Step": "step_ns", "Busy": "busy_share",
+    "First finding": "finding", "Likely saving": "saving_ns", "Trust": "trust",
+}  # fmt: skip
+
+
+def line_of(path: str, measured: Measured) -> TraceLine:
+    """Return what is said of a trace in one line."""
+    first = next(iter(measured.findings), None)
+    step_ns, share = None, None
+    if measured.timed.devices:
+        device = busiest(measured.timed.devices)
+        share = device.busy_in_window_ns / device.window.duration_ns if device.window.duration_ns else None
+        if measured.step_count:
+            step_ns = device.window.duration_ns / measured.step_count
+    return TraceLine(
+        trace=path,
+        steps=measured.step_count,
+        bound=str(measured.bound.kind),
+        step_ns=first.of_step_ns if first is not None and measured.step_count else step_ns,
+        busy_share=share,
+        finding=None if first is None else str(first.rule),
+        title=None if first is None else first.title,
+        saving_ns=None if first is None else first.likely_ns,
+        trust=str(measured.trust.verdict),
+    )
+
+
+def sorted_lines(lines: Sequence[TraceLine], column: str | None) -> list[TraceLine]:
+    """Return lines in order: as they came, or by a column, numbers from the largest on and text from A on.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    if column is None:
+        return list(lines)
+    folded = {name.casefold(): field for name, field in _HEADINGS.items()}
+    field = folded.get(column.casefold(), column)
+    if field not in _FIELDS:
+        raise UsageError(f"there is no column {column!r}; there are {', '.join((*_HEADINGS, *_FIELDS))}")
+    known = [line for line in lines if getattr(line, field) is not None]
+    are_numbers = all(isinstance(getattr(line, field), int | float) for line in known)
+    known.sort(key=attrgetter(field), reverse=are_numbers)
+    return known + [line for line in lines if getattr(line, field) is None]
+
+
+def lines_table(lines: Sequence[TraceLine]) -> Table:
+    """Build the table for people."""
+    return table_of(
+        [
+            Column[TraceLine]("Trace", lambda one: Name(one.trace)),
+            Column[TraceLine]("Steps", lambda one: str(one.steps), numeric=True, optional=True),
+            Column[TraceLine]("Bound", lambda one: one.bound),
+            Column[TraceLine]("Step", lambda one: format_ns(one.step_ns), numeric=True),
+            Column[TraceLine]("Busy", lambda one: format_share(one.busy_share, 1.0), numeric=True),
+            Column[TraceLine]("First finding", lambda one: one.finding or "-"),
+            Column[TraceLine]("Likely saving", lambda one: format_share(one.saving_ns, one.step_ns), numeric=True),
+            Column[TraceLine]("Trust", lambda one: one.trust),
+        ],
+        lines,
+    )
+
+
+def lines_values(lines: Sequence[TraceLine]) -> Table:
+    """Build the table for programs, with bare figures."""
+    return Table(_FIELDS, tuple(field_values(one, _FIELDS) for one in lines))
+
+
+def shared(lines: Sequence[TraceLine]) -> list[str]:
+    """Return sentences on what the traces have in common: what bounds them, and what is found first."""
+    bounds = Counter(one.bound for one in lines).most_common()
+    told = [f"What bounds {len(lines)} traces: {_counted(bounds)}."]
+    findings = Counter(one.finding for one in lines if one.finding is not None).most_common()
+    if findings:
+        told.append(f"What is found first: {_counted(findings)}.")
+    doubted = [one for one in lines if one.trust == "fail"]
+    if doubted:
+        told.append(
+            f"{len(doubted)} of them fail a trust check: their figures are not to be believed before that is read."
+        )
+    return told
+
+
+def _counted(counts: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} in {count}" for name, count in counts)
