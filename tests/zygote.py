@@ -73,7 +73,9 @@ class Command:
     def finish(self) -> subprocess.CompletedProcess[str]:
         """Wait until it ends."""
         returncode = self._parent.ask({"wait": self.pid})
-        out, errors = ((self._folder / name).read_text(errors="surrogateescape") for name in ("out", "err"))
+        # A command that was killed at once may not have come to open them.
+        files = [self._folder / name for name in ("out", "err")]
+        out, errors = (file.read_text(errors="surrogateescape") if file.exists() else "" for file in files)
         shutil.rmtree(self._folder)
         return subprocess.CompletedProcess(self._args, returncode, out, errors)
 
