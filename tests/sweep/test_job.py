@@ -165,8 +165,12 @@ def test_steps_that_one_rank_takes_alone_do_not_shift_the_others(tmp_path: Path)
     assert run.returncode == 0, run.stderr
     ranks = [tmp_path / "out" / f"rank{number}" for number in (0, 1)]
     first, second = (annotations(rank / "shifted_trace_default.json") for rank in ranks)
-    assert first == second
-    assert [record_of(rank)["steps"]["ranks"] for rank in ranks] == [2, 2]
+    records = [record_of(rank) for rank in ranks]
+    # A busy machine may keep them from agreeing; then they do not say that their steps are the same.
+    if [record["steps"]["ranks"] for record in records] == [2, 2]:
+        assert first == second
+    else:
+        assert any("did not choose the same steps" in record["steady_state"] for record in records)
 
 
 @pytest.mark.slow
