@@ -234,7 +234,7 @@ def test_a_trace_without_steps_and_idle_time_has_a_page(tmp_path: Path) -> None:
     built.operator("aten::mm", 0, 5_000)
     built.launched_kernel("k", (1_000, 1_000), (3_000, 9_000))
     (trace,) = document_of(page(tmp_path / "page.html", built.write(tmp_path / "t.json")))["traces"]
-    assert [track["kind"] for track in trace["timeline"]["tracks"]] == ["stream", "thread"]
+    assert [track["kind"] for track in trace["timeline"]["tracks"]] == ["stream", "operator", "call"]
 
 
 def test_a_page_that_cannot_be_made_costs_no_result(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,9 +350,11 @@ def test_the_timeline_zooms_pans_hovers_and_leads_to_rows(browser: Any, made: Ca
         page.page.wait_for_timeout(60)
         zoomed = page.evaluate(state)
         assert zoomed[1] - zoomed[0] < whole[1] - whole[0]
+        page.page.keyboard.down("Shift")
         page.page.mouse.down()
         page.page.mouse.move(box["x"] + 500, box["y"] + 100, steps=4)
         page.page.mouse.up()
+        page.page.keyboard.up("Shift")
         assert page.evaluate(state)[0] > zoomed[0]
         # The middle of a kernel, wherever it lies.
         at = page.evaluate("""() => {
@@ -362,7 +364,7 @@ def test_the_timeline_zooms_pans_hovers_and_leads_to_rows(browser: Any, made: Ca
             const lanes = timeline.lanes[number];
             let place = 0;
             lanes.start.forEach((start, at) => { if (lanes.end[at] - start > lanes.end[place] - lanes.start[place]) place = at; });
-            return { x: (lanes.start[place] + lanes.end[place]) / 2 / timeline.perPixel(), y: timeline.tops[number] + 16 + 8, name: timeline.names[lanes.name[place]],
+            return { x: (lanes.start[place] + lanes.end[place]) / 2 / timeline.perPixel(), y: timeline.trackOf.get(lanes).top + 16 + 8, name: timeline.names[lanes.name[place]],
                 operator: timeline.names[lanes.operator[place]] };
         }""")
         page.page.wait_for_timeout(60)
@@ -384,10 +386,10 @@ def test_a_search_marks_all_calls_of_an_operator(browser: Any, made: Callable[..
     with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
         page.show("timeline")
         page.page.fill(".timeline input[type=search]", "aten::mm")
-        found = page.evaluate("""() => { const { timeline } = opscopePage.app.traces[0]; const kinds = { stream: [0, 0], thread: [0, 0] };
+        found = page.evaluate("""() => { const { timeline } = opscopePage.app.traces[0]; const kinds = { stream: [0, 0], operator: [0, 0] };
             for (const { lanes, place } of timeline.matches) { kinds[lanes.kind][0] += 1; kinds[lanes.kind][1] += lanes.end[place] - lanes.start[place]; } return kinds; }""")
         assert found["stream"] == [mm["activities"], mm["self_device_ns"]]
-        assert found["thread"][0] == mm["calls"]
+        assert found["operator"][0] == mm["calls"]
 
 
 def test_the_keyboard_reaches_everything(browser: Any, made: Callable[..., Path]) -> None:
@@ -578,9 +580,9 @@ def test_a_notebook_shows_the_page_in_a_frame(browser: Any, tmp_path: Path) -> N
 PAINTED = """([row, time]) => {
     const { timeline } = opscopePage.app.traces[0];
     timeline.surface.drawNow();
-    const number = timeline.lanes.findIndex(one => one.kind === "stream");
+    const lanes = timeline.lanes.find(one => one.kind === "stream");
     const ratio = devicePixelRatio;
-    const x = (time - timeline.view.start) / timeline.perPixel(), y = timeline.tops[number] + 16 + row * 17 + 8;
+    const x = (time - timeline.view.start) / timeline.perPixel(), y = timeline.trackOf.get(lanes).top + 16 + row * 17 + 8;
     return timeline.surface.context.getImageData(Math.round(x * ratio), Math.round(y * ratio), 1, 1).data[3] > 0;
 }"""
 
@@ -611,7 +613,7 @@ def test_a_slice_around_others_is_drawn_however_near_one_looks(
         page.evaluate("opscopePage.app.traces[0].timeline.show(6e6, 9e6)")
         assert page.evaluate(PAINTED, [0, 7_500_000])
         found = page.evaluate("""() => { const { timeline } = opscopePage.app.traces[0]; const lanes = timeline.lanes.find(one => one.kind === "stream");
-            return [1100500, 2900500, 5000000].map(time => timeline.names[lanes.name[lanes.at(0, time - timeline.entry.start_ns, 0)]]); }""")
+            return [[1, 1100500], [1, 2900500], [0, 5000000]].map(([row, time]) => timeline.names[lanes.name[lanes.at(row, time - timeline.entry.start_ns, 0)]]); }""")
         assert found == ["short", "short", "long"]
 
 
@@ -655,7 +657,8 @@ def test_dialogs_do_not_pile_up_and_odd_names_have_colours(browser: Any, made: C
         page.page.keyboard.press("Escape")
         page.show("timeline")
         colours = page.evaluate(
-            "['constructor', 'toString', 'dispatch'].map(name => opscopePage.app.traces[0].timeline.colorOf(name))"
+            """() => { const { timeline } = opscopePage.app.traces[0];
+            return ["constructor", "toString", "dispatch"].map(name => { timeline.names.push(name); return timeline.colorOf("operator", timeline.names.length - 1, -1); }); }"""
         )
         assert all(isinstance(colour, str) and colour.startswith("#") for colour in colours)
 

@@ -46,20 +46,24 @@ class StepBar(Struct, frozen=True, kw_only=True):
 
 
 class TrackEntry(Struct, frozen=True, kw_only=True):
-    """A track of slices in rows below each other: of a stream, of a thread, or of a device's idle time.
+    """A track of slices in rows below each other. A column without any value but -1 is empty.
 
     Attributes:
-        kind: ``stream``, ``thread`` or ``idle``.
+        kind: ``idle`` and ``stream`` of a device; ``range``, ``module``, ``operator``, ``call`` or ``python`` of a
+            thread; ``threads`` for the outermost slices of further threads.
         label: its title.
-        device: of a stream, or of idle time; null for threads, and if it was not recorded.
+        device: of a stream, or of idle time; null on the host, and if it was not recorded.
         rows: number of rows.
-        row: per slice, its row.
+        row: per slice, its row. Slices of a row do not overlap, except in the last of very many rows.
         start: per slice, nanoseconds since the start of the previous slice, or for the first, of the timeline.
         duration: per slice, its length in nanoseconds.
-        name: per slice, the index of its name; -1 if it merges several slices.
+        name: per slice, the index of its name; of merged slices, of what takes most of their time.
         operator: per slice, the index of its operator's name; -1 if unknown.
         place: per slice, the index of the place that called its operator; -1 if unknown.
         count: per slice, how many slices it merges; empty if none are merged.
+        covered: per slice, how many nanoseconds these last together; empty if none are merged.
+        link: per slice, the number of another slice, counted through all tracks: the call that launched work of a
+            device, or the forward operator of a node of the backward pass; -1 without.
     """
 
     kind: str
@@ -73,6 +77,65 @@ class TrackEntry(Struct, frozen=True, kw_only=True):
     operator: list[int]
     place: list[int]
     count: list[int]
+    covered: list[int]
+    link: list[int]
+
+
+class CurveEntry(Struct, frozen=True, kw_only=True):
+    """A number over time, which stays until its next change.
+
+    Attributes:
+        kind: ``queue`` (activities that were launched and had not begun) or ``memory`` (bytes that were allocated).
+        label: its title.
+        device: the number of the device; null for the host's memory, and if it was not recorded.
+        time: per change, nanoseconds since the previous change, or for the first, since the start of the timeline.
+        value: per change, the number from then on.
+        change_count: number of changes in this part of the trace; of very many, ``time`` has only the lowest and the
+            highest of each stretch.
+    """
+
+    kind: str
+    label: str
+    device: int | None
+    time: list[int]
+    value: list[int]
+    change_count: int
+
+
+class PathEntry(Struct, frozen=True, kw_only=True):
+    """The critical path of some steps, in order of time: what each moment waited for.
+
+    Attributes:
+        steps: the numbers of the steps; empty where none are marked.
+        start: per piece, nanoseconds since the start of the timeline; negative before it.
+        duration: per piece, its length in nanoseconds.
+        kind: per piece, what kept the step: ``host``, ``call``, ``launch``, ``stream``, ``activity``, ``wait``, ...
+        slice: per piece, the number of the slice that it is about, counted through all tracks; -1 without.
+    """
+
+    steps: tuple[int, ...]
+    start: list[int]
+    duration: list[int]
+    kind: list[str]
+    slice: list[int]
+
+
+class MarkEntry(Struct, frozen=True, kw_only=True):
+    """The idle time that a finding is about.
+
+    Attributes:
+        finding: its id.
+        device: the number of the device; null if it was not recorded.
+        start: per piece, nanoseconds since the start of the timeline, the longest pieces first.
+        duration: per piece, its length in nanoseconds.
+        piece_count: number of pieces in this part of the trace, of which these are the longest.
+    """
+
+    finding: str
+    device: int | None
+    start: list[int]
+    duration: list[int]
+    piece_count: int
 
 
 class PlaceEntry(Struct, frozen=True):
@@ -92,8 +155,12 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
         all_steps: the numbers of all steps of the trace.
         slice_count: number of slices of this part in the trace.
         merged_below_ns: neighbouring slices shorter than this were merged; 0 if none were.
+        python_merged_below_ns: the same for Python's frames.
         tracks: from top to bottom.
         places: where operators were called.
+        curves: numbers over time.
+        path: the critical path; null where no steps could be replayed, or none of it lies in this part.
+        marks: the idle time that findings are about.
     """
 
     start_ns: int
@@ -102,8 +169,12 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
     all_steps: tuple[int, ...]
     slice_count: int
     merged_below_ns: int
+    python_merged_below_ns: int
     tracks: tuple[TrackEntry, ...]
     places: tuple[PlaceEntry, ...]
+    curves: tuple[CurveEntry, ...]
+    path: PathEntry | None = None
+    marks: tuple[MarkEntry, ...] = ()
 
 
 class FlameEntry(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.pictures.flame import Flame, FlameBy, flames
 from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
-from opscope.analysis.pictures.slices import Slices, TrackKind, slices_of
+from opscope.analysis.pictures.slices import Slices, slices_of
+from opscope.analysis.pictures.tracks import Track, TrackKind, merged, rows_of
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.structure.origins import Origins
 from opscope.base.errors import UsageError
@@ -138,8 +139,8 @@ def test_small_nodes_are_put_together_without_changing_any_sum(recorded: Callabl
         assert getattr(small, own).sum() == getattr(whole, own).sum()
     # What stays has the time below it that it had before.
     before = Counter(dict(zip(paths(whole), whole.totals(whole.device_ns).tolist(), strict=True)))
-    for path, time, merged in zip(paths(small), small.totals(small.device_ns).tolist(), small.merged, strict=True):
-        assert merged or before[path] == time
+    for path, time, many in zip(paths(small), small.totals(small.device_ns).tolist(), small.merged, strict=True):
+        assert many or before[path] == time
 
 
 def paths(flame: Flame) -> list[tuple[str, ...]]:
@@ -172,24 +173,95 @@ def test_every_slice_of_the_chosen_part_is_there(recorded: Callable[[str], Trace
     assert found.steps == found.all_steps
     assert found.merged_below_ns == 0
     streams = [track for track in found.tracks if track.kind is TrackKind.STREAM]
-    threads = [track for track in found.tracks if track.kind is TrackKind.THREAD]
-    shown = {int(row) for track in streams for row in track.name}
+    shown = {int(row) for track in streams for row in track.record}
     inside = (trace.activities["start_ns"] < found.end_ns) & (
         trace.activities["start_ns"] + trace.activities["duration_ns"] > found.start_ns
     )
     assert shown == set(np.flatnonzero(inside.to_numpy()).tolist())
-    on_host = sum(
-        table.filter(
+    tables = {
+        (TrackKind.RANGE,): trace.annotations,
+        (TrackKind.OPERATOR,): trace.operators,
+        (TrackKind.CALL,): trace.launches,
+        (TrackKind.MODULE, TrackKind.PYTHON): trace.frames,
+    }
+    for kinds, table in tables.items():
+        expected = table.filter(
             (pl.col("start_ns") < found.end_ns) & (pl.col("start_ns") + pl.col("duration_ns") > found.start_ns)
-        ).height
-        for table in (trace.annotations, trace.operators, trace.launches)
-    )
-    assert sum(map(len, threads)) == on_host
+        )
+        tracks = [track for track in found.tracks if track.kind in kinds]
+        assert sum(map(len, tracks)) == expected.height
+        times = sorted(time for track in tracks for time in track.start_ns.tolist())
+        assert times == sorted(expected["start_ns"].to_list())
     for track in found.tracks:
-        for row in np.unique(track.row):
-            assert (np.diff(track.start_ns[track.row == row]) >= 0).all()
+        for row in np.unique(track.row)[:63]:
+            mine = track.row == row
+            assert (track.start_ns[mine][1:] >= track.end_ns[mine][:-1]).all()
     for track in streams:  # a kernel's operator is the one that the analysis links it to
-        assert (track.operator == analysis.links.activity_operator[track.name]).all()
+        assert (track.operator == analysis.links.activity_operator[track.record]).all()
+
+
+def test_python_is_merged_before_anything_else(recorded: Callable[[str], Trace]) -> None:
+    analysis = opscope_analysis(recorded("gpt2_train_amp_stacks"))
+    whole = slices(analysis, steps=(1, 2))
+    python = sum(len(track) for track in whole.tracks if track.kind is TrackKind.PYTHON)
+    few = slices(analysis, most=whole.slice_count - python // 2, steps=(1, 2))
+    assert (few.merged_below_ns, few.python_merged_below_ns > 0) == (0, True)
+    assert sum(map(len, few.tracks)) <= whole.slice_count - python // 2
+
+
+def test_each_kind_of_the_host_has_a_track_of_its_own(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.step(1, 0, 100_000)
+    trace.slice("python_function", "train.py(9): step", 0, 90_000)
+    trace.slice("python_function", "nn.Module: Linear_0", 1_000, 50_000)
+    trace.operator("aten::linear", 5_000, 20_000)
+    trace.operator("aten::mm", 6_000, 10_000)
+    trace.launched_kernel("gemm", (7_000, 2_000), (20_000, 5_000))
+    trace.operator("aten::mm", 30_000, 5_000, tid=200)
+    found = slices(analyzed(trace))
+    kinds = [(str(track.kind), track.thread, [track.texts[name] for name in track.name]) for track in found.tracks]
+    (first, second) = {thread for _, thread, _ in kinds if thread is not None}
+    assert kinds == [
+        ("idle", None, ["dispatch", "launch latency", "after the last activity"]),
+        ("stream", None, ["gemm"]),
+        ("range", first, ["ProfilerStep"]),
+        ("module", first, ["Linear_0"]),
+        ("operator", first, ["aten::linear", "aten::mm"]),
+        ("call", first, ["cudaLaunchKernel"]),
+        ("python", first, ["train.py(9): step"]),
+        ("operator", second, ["aten::mm"]),
+    ]
+    (operators, *_) = [track for track in found.tracks if track.kind is TrackKind.OPERATOR]
+    assert operators.row.tolist() == [0, 1]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=50))
+def test_slices_of_a_row_never_overlap(spans: list[tuple[int, int, int]]) -> None:
+    track, start, length = (np.array(values, np.int64) for values in zip(*spans, strict=True))
+    row = rows_of(track, start, start + length)
+    for key in {*zip(track.tolist(), row.tolist(), strict=True)}:
+        if key[1] >= 63:
+            continue  # the last row takes what lies deeper
+        mine = np.flatnonzero((track == key[0]) & (row == key[1]))
+        mine = mine[np.lexsort((start[mine] + length[mine], start[mine]))]
+        assert (start[mine][1:] >= (start + length)[mine][:-1]).all()
+
+
+def test_merged_slices_are_named_by_what_takes_most_of_their_time() -> None:
+    start = np.array([0, 10, 20, 30, 100, 1_000], np.int64)
+    length = np.array([5, 9, 5, 6, 500, 3], np.int64)
+    name = np.array([0, 1, 0, 0, 1, 1], np.int64)  # 16 ns of a, 9 ns of b in the first piece
+    none, one = np.full(6, -1, np.int64), np.ones(6, np.int64)
+    track = Track(
+        TrackKind.CALL, None, None, 0, ("a", "b"), 0 * one, start, start + length, name, none, np.arange(6), one, length
+    )  # fmt: skip
+    few = merged(track, 64, name)
+    assert [few.texts[one] for one in few.name] == ["a", "b", "b"]
+    assert few.count.tolist() == [4, 1, 1]
+    assert few.covered_ns.tolist() == [25, 500, 3]
+    assert (few.start_ns.tolist(), few.end_ns.tolist()) == ([0, 100, 1_000], [36, 600, 1_003])
+    assert few.record.tolist() == [-1, 4, 5]
 
 
 def test_few_enough_slices_stand_for_all(recorded: Callable[[str], Trace]) -> None:

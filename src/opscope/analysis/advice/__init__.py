@@ -30,6 +30,7 @@ from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
 from opscope.analysis.replay.changes import Change
+from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, staged
@@ -97,12 +98,14 @@ class Advice(Struct, frozen=True):
         findings: the largest likely saving first.
         together: what those save together that a replay tells; None for fewer than two of them.
         remedies: per id of a finding its change; of those that a replay can tell.
+        pieces: per id of a finding about idle time which pieces of the busiest device's idle time it is about.
         replayed: the steps; None where no replay may promise anything, or none was needed.
     """
 
     findings: tuple[Finding, ...] = ()
     together: Together | None = None
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
+    pieces: Mapping[str, Ints] = field(default_factory=dict)
     replayed: Replayed | None = None
 
     def change(self, name: str) -> Change:
@@ -155,9 +158,10 @@ def advice_on(recording: Recording) -> Advice:
         drafts = [*near_limit(context, possible=possible), *drafts]
     drafts = drafts or list(dearest(context))
     advice = Advice(_named(context, drafts))
-    named = zip(drafts, advice.findings, strict=True)
-    remedies = {finding.id: draft.remedy for draft, finding in named if draft.remedy is not None}
-    advice = replace(advice, remedies=remedies, replayed=replayed)
+    named = {finding.id: draft for draft, finding in zip(drafts, advice.findings, strict=True)}
+    remedies = {name: draft.remedy for name, draft in named.items() if draft.remedy is not None}
+    pieces = {name: draft.pieces for name, draft in named.items() if len(draft.pieces)}
+    advice = replace(advice, remedies=remedies, pieces=pieces, replayed=replayed)
     return advice if replayed is None else _together(replayed, drafts, advice)
 
 

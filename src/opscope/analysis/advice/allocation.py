@@ -77,6 +77,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
         wrong_if="memory is needed by another process",
         claims=idle_claim(BoundKind.ALLOCATION) | context.claims_of_pieces(pieces),
         remedy=_without_managing(context, calls),
+        pieces=np.flatnonzero(pieces),
     )
 
 

@@ -146,6 +146,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             action=matter.action if context.runs_pytorch else matter.of_cuda,
             wrong_if=matter.wrong_if,
             remedy=_without_waiting(context, rule, chosen),
+            pieces=np.flatnonzero(pieces),
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )  # fmt: skip
 
@@ -210,6 +211,7 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
         action=_other_than_sitting(where.call),
         wrong_if="what follows needs the result of the call",
         claims=idle_claim(BoundKind.BLOCKING),
+        pieces=rows,
     )
 
 

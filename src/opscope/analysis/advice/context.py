@@ -90,6 +90,8 @@ class Draft(Struct, frozen=True, kw_only=True):
         of_others: what of the saving other findings save alone; it does not count in the ranking.
         most: what no change saves more than, such as recorded idle time; in nanoseconds per step.
         of_estimate_ns: the estimated step without the profiler that the saving is of, where it is of that.
+        pieces: the idle time that it is about, as positions in the pieces of `Context.waits`; empty where it is about
+            work.
     """
 
     rule: Rule
@@ -107,6 +109,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     of_others: float = 0.0
     most: float = math.inf
     of_estimate_ns: float | None = None
+    pieces: Ints = _NONE
 
     @property
     def rank(self) -> float:

@@ -55,6 +55,7 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
         wrong_if="the work really needs what it waits for",
         claims=idle_claim(BoundKind.DEPENDENCY),
         remedy=without_guards(context),
+        pieces=np.flatnonzero(pieces),
     )
 
 

@@ -169,4 +169,5 @@ def _waiting(
         wrong_if=wrong_if,
         claims=idle_claim(kind),
         remedy=remedy,
+        pieces=pieces,
     )

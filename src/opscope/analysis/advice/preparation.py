@@ -179,6 +179,7 @@ def cold_start(context: Context) -> Iterator[Draft]:
         wrong_if="these are the first steps: then it happens once",
         claims=idle_claim(BoundKind.COLD_START) | context.claims_of_pieces(around),
         remedy=_warm(context, gaps),
+        pieces=np.flatnonzero(around),
     )
 
 

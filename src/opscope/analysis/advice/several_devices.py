@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, measured
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.base.units import format_ns, format_share
@@ -50,4 +52,5 @@ def devices_take_turns(context: Context) -> Iterator[Draft]:
         action=_IN_TURNS if in_turns else "share the work out more evenly between the devices",
         wrong_if="each stage needs the whole batch of the one before, and there is only one batch",
         claims=context.claims_of_pieces(context.beside_others_work),
+        pieces=np.flatnonzero(context.beside_others_work),
     )

@@ -47,16 +47,46 @@ def critical_path(edit: Edit) -> tuple[PathPart, ...]:
     return tuple(sorted(found, key=lambda part: (-part.ns, part.name, part.kind)))
 
 
+class PathLine(Struct, frozen=True):
+    """The critical paths of some steps as recorded, in order of time; arrays have one entry per edge.
+
+    Attributes:
+        start_ns, end_ns: the recorded times of the two moments, on the trace's clock.
+        kind: the edge's `EdgeKind`; -1 where what was before the steps held a moment.
+        row: what the edge is about, as in `StepGraph`; -1 where that is not known.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    kind: Ints
+    row: Ints
+
+
+def path_line(edit: Edit) -> PathLine:
+    """Return where the critical paths of the steps went, at the times at which that was recorded."""
+    graph, pieces = edit.graph, list(_pieces(edit))
+    source, target = (np.array([getattr(one, end) for one in pieces], np.int64) for end in ("source", "target"))
+    edge = np.array([-1 if one.edge is None else one.edge for one in pieces], np.int64)
+    known, at = edge >= 0, np.maximum(edge, 0)
+    kind, row = (np.where(known, column[at], -1) if len(column) else edge for column in (graph.kind, graph.row))
+    start, end = graph.time_ns[source], graph.time_ns[target]
+    order = np.lexsort((end, start))
+    return PathLine(start[order], end[order], kind[order], row[order])
+
+
 class _Piece(Struct, frozen=True):
     """A piece of a path, from one moment back to the one that it waited for, in nanoseconds.
 
     Attributes:
+        source, target: the moments.
         edge: why it waited; None if only what was before the steps held it.
         ns: how long.
         unexplained: by how much the moment came later than that, for no known reason.
         added: by how much a change made it come later.
     """
 
+    source: int
+    target: int
     edge: int | None
     ns: int
     unexplained: int
@@ -78,9 +108,9 @@ def _pieces(edit: Edit) -> Iterator[_Piece]:
             source = span.start if edge is None else int(graph.source[edge])
             # Work may begin before the end of what it waits for.
             since = min(reached, max(int(times[source]), begin))
-            yield _Piece(edge, reached - since, late - added, added)
-            reached = since
-            moment = source if times[source] > begin else span.start
+            before = source if times[source] > begin else span.start
+            yield _Piece(before, moment, edge, reached - since, late - added, added)
+            reached, moment = since, before
 
 
 def _holding(edit: Edit, times: Ints, moment: int, arrival: int) -> int | None:

@@ -58,7 +58,12 @@ function patchOf(patch) {
     const kinds = { "+": "added", "-": "removed", "@": "place" };
     return [
         note(`As a patch, with which the script itself was ${times(patch.ratio)} as fast (${between(patch)}):`),
-        listing(patch.diff.trimEnd().split("\n").map((line) => [line, kinds[line[0]]])),
+        listing(
+            patch.diff
+                .trimEnd()
+                .split("\n")
+                .map((line) => [line, kinds[line[0]]]),
+        ),
     ];
 }
 
@@ -179,7 +184,11 @@ function triedOf(doc) {
         refused.length
             ? [
                   el("h3", null, "Not tried"),
-                  el("ul", null, refused.map((one) => el("li", null, nameOf(changesOf(one)), `: ${one.reason}`))),
+                  el(
+                      "ul",
+                      null,
+                      refused.map((one) => el("li", null, nameOf(changesOf(one)), `: ${one.reason}`)),
+                  ),
               ]
             : null,
     ];

@@ -180,16 +180,29 @@ class App {
     // The address keeps the view, so that it can be sent; where a page has no address of its own, it is not kept.
     remember() {
         try {
-            history.replaceState(null, "", `#${this.shown}${this.current ? `,${this.current}` : ""}`);
+            const { timeline } = this.traces[this.current] || {};
+            const state = this.shown === "timeline" && timeline ? `&${timeline.state()}` : "";
+            history.replaceState(null, "", `#${this.shown}${this.current ? `,${this.current}` : ""}${state}`);
         } catch {
             /* in a frame */
         }
     }
 
+    // While one moves about, the address follows when one rests.
+    rememberSoon() {
+        clearTimeout(this.resting);
+        this.resting = setTimeout(() => this.shown === "timeline" && this.remember(), 250);
+    }
+
+    // An address such as #timeline,1&t=0..5000&sel=12, or only #t=0..5000: times in nanoseconds, the number of a slice.
     follow() {
-        const [key, number] = location.hash.slice(1).split(",");
+        const parts = location.hash.slice(1).split("&");
+        const [key, number] = parts[0].includes("=") ? ["timeline"] : parts.shift().split(",");
+        const state = new Map(parts.map((part) => part.split("=")));
         if (number && this.traces[Number(number)]) this.current = Number(number);
         this.show(this.views.some(([name]) => name === key) ? key : this.views[0][0], true);
+        const { timeline } = this.traces[this.current] || {};
+        if (this.shown === "timeline" && timeline && state.size) timeline.restore(state);
     }
 
     operatorLink(data, name) {
@@ -218,6 +231,12 @@ class App {
         const { timeline } = this.traces[this.current];
         timeline.mark(name, true);
         if (timeline.matches.length) timeline.step(1);
+    }
+
+    showFinding(data, finding) {
+        this.current = this.traces.indexOf(data);
+        this.show("timeline");
+        data.timeline.showFinding(finding);
     }
 
     onKey(event) {
@@ -253,7 +272,15 @@ class App {
                 ["Enter", "open a row, a slice, a node"],
                 [
                     "Timeline",
-                    "+ and - zoom, left and right pan, 0 shows all, n and p go from slice to slice, z zooms to the chosen one",
+                    "W and S, or + and -, zoom (W and S where the pointer is); A and D, or left and right, pan; up and down scroll; 0 shows all",
+                ],
+                [
+                    "",
+                    "drag, or m, measures a range (m: the chosen slice, else what is shown); Shift with left and right moves its end; Escape leaves it",
+                ],
+                [
+                    "",
+                    "n and p go from slice to slice, of those found or of the track; g goes along an arrow; z zooms to the chosen slice; f folds its track; c shows the critical path",
                 ],
                 ["Flame view", "Enter zooms in, Escape out"],
                 ["Tab", "everything else"],
@@ -278,8 +305,8 @@ let app = null;
         const page = await unpacked();
         app = new App(page);
         app.follow();
-        // What tests and curious users read: the document, and how long drawing took.
-        window.opscopePage = { document: page, app };
+        // What tests and curious users read: the document, how long drawing took, and where ticks stand.
+        window.opscopePage = { document: page, app, timeTicks };
     } catch (error) {
         add(clear(shell), [
             el(

@@ -62,6 +62,7 @@ function themeColors() {
         panel: read("--panel"),
         accent: read("--accent"),
         faint: read("--faint"),
+        more: read("--more"),
     };
 }
 

@@ -1,7 +1,16 @@
+// The browser's own function, where it has one, takes a hundredth of the time; a callback for each byte takes ten times it.
+function fromBase64(text) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+    const binary = atob(text);
+    const bytes = new Uint8Array(binary.length);
+    for (let place = 0; place < binary.length; place += 1) bytes[place] = binary.charCodeAt(place);
+    return bytes;
+}
+
 // The document, unpacked.
 async function unpacked() {
     const text = document.getElementById("data").textContent;
-    const packed = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+    const packed = fromBase64(text);
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).json();
 }

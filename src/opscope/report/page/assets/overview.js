@@ -155,13 +155,31 @@ function actions(data) {
     );
 }
 
+// Whether the timeline has what a finding is about.
+function canBeShown(data, { id, where: { kernel, operator } }) {
+    const { timeline, names } = data ? data.trace : {};
+    if (!timeline) return false;
+    return (
+        timeline.marks.some((mark) => mark.finding === id) ||
+        [kernel, operator].some((name) => name && names.includes(name))
+    );
+}
+
 function finding(data, one) {
     const { low, high } = one.saving_ns;
     const scale = one.of_step_ns || 1;
     return el(
         "li",
         { data: { finding: one.id } },
-        el("div", { class: "head" }, el("strong", null, one.title), el("code", { class: "rule" }, one.rule)),
+        el(
+            "div",
+            { class: "head" },
+            el("strong", null, one.title),
+            el("code", { class: "rule" }, one.rule),
+            canBeShown(data, one)
+                ? button("show", () => app.showFinding(data, one), { class: "plain", title: "in the timeline" })
+                : null,
+        ),
         el(
             "div",
             { class: "saving" },
@@ -240,7 +258,7 @@ function whatIf(data) {
                 },
             },
         });
-        return el("label", { class: "choice" }, nameOf(named ? named.title : id), slider, state);
+        return el("label", { class: "change" }, nameOf(named ? named.title : id), slider, state);
     });
     show();
     return section(

@@ -30,14 +30,27 @@ function ranksView(page) {
             doc.collectives.length ? collectivesOf(doc.collectives) : null,
             doc.bubbles.length ? bubblesOf(doc.bubbles) : null,
             ranksOf(doc),
-            doc.notes.length ? [el("h3", null, "What these figures lack"), el("ul", null, doc.notes.map((one) => el("li", null, one)))] : null,
+            doc.notes.length
+                ? [
+                      el("h3", null, "What these figures lack"),
+                      el(
+                          "ul",
+                          null,
+                          doc.notes.map((one) => el("li", null, one)),
+                      ),
+                  ]
+                : null,
         ),
     );
 }
 
 const smallOf = (small) =>
     small.length
-        ? el("li", null, `Late, but without that a step would hardly be shorter: ranks ${small.map((one) => one.rank).join(", ")}.`)
+        ? el(
+              "li",
+              null,
+              `Late, but without that a step would hardly be shorter: ranks ${small.map((one) => one.rank).join(", ")}.`,
+          )
         : null;
 
 function savedBy(one) {
@@ -66,7 +79,13 @@ const lateOf = (doc) => [
             { key: "late", label: "Late by", value: (one) => one.late_ns, format: formatNs },
             { key: "step", label: "Of a step of", value: (one) => one.of_step_ns, format: formatNs },
             { key: "steps", label: "In steps", value: (one) => one.steps.length, format: formatCount },
-            { key: "where", label: "Where", text: true, value: (one) => orUnknown(one.where), show: (one) => nameOf(orUnknown(one.where)) },
+            {
+                key: "where",
+                label: "Where",
+                text: true,
+                value: (one) => orUnknown(one.where),
+                show: (one) => nameOf(orUnknown(one.where)),
+            },
             { key: "why", label: "Because", text: true, value: (one) => one.evidence.join("; ") },
         ],
         doc.late,
@@ -76,7 +95,8 @@ const lateOf = (doc) => [
 // How late each rank is in each step: the darker, the later; empty where it waits for others.
 function heatOf(heat) {
     const most = Math.max(1, ...heat.late_ns.map((row) => Math.max(...row)));
-    const span = ([first, last]) => (first === null ? "the recording" : first === last ? `step ${first}` : `steps ${first} to ${last}`);
+    const span = ([first, last]) =>
+        first === null ? "the recording" : first === last ? `step ${first}` : `steps ${first} to ${last}`;
     return [
         el("h3", null, "How late each rank is in each step"),
         note(`The darkest is ${formatNs(most)}; a rank that waits for others is empty.`),
@@ -94,7 +114,10 @@ function heatOf(heat) {
                         heat.late_ns[row].map((late, column) => {
                             const share = Math.max(0, late) / most;
                             const about = `rank ${rank}, ${span(heat.steps[column])}: ${late > 0 ? `${formatNs(late)} late` : "waits"}`;
-                            return el("td", { title: about, style: { background: `rgba(${HEAT}, ${share.toFixed(3)})` } });
+                            return el("td", {
+                                title: about,
+                                style: { background: `rgba(${HEAT}, ${share.toFixed(3)})` },
+                            });
                         }),
                     ),
                 ),
@@ -106,43 +129,71 @@ function heatOf(heat) {
 // One step on the clock of all ranks: the host's part of it as a line, collectives of the device as bars below.
 function laneOf(timeline) {
     const ends = timeline.lanes.map((lane) =>
-        most(lane.begin_ns + lane.host_ns, lane.calls.map(([begin, length]) => begin + length)),
+        most(
+            lane.begin_ns + lane.host_ns,
+            lane.calls.map(([begin, length]) => begin + length),
+        ),
     );
     const span = Math.max(1, most(1, ends));
     const at = (time) => `${(100 * time) / span}%`;
     const color = (kind) => PALETTE[kind % PALETTE.length];
-    const bar = (rank) => ([begin, length, kind, wait]) => {
-        const name = timeline.kinds[kind];
-        const about = `rank ${rank}: ${name}, ${formatNs(length)} from ${formatNs(begin)} on, of it ${formatNs(wait)} waiting for the last rank`;
-        const waits = `${(100 * wait) / Math.max(1, length)}%`;
-        return el("i", {
-            title: about,
-            style: { left: at(begin), width: at(length), background: `linear-gradient(90deg, ${color(kind)}55 ${waits}, ${color(kind)} ${waits})` },
-        });
-    };
+    const bar =
+        (rank) =>
+        ([begin, length, kind, wait]) => {
+            const name = timeline.kinds[kind];
+            const about = `rank ${rank}: ${name}, ${formatNs(length)} from ${formatNs(begin)} on, of it ${formatNs(wait)} waiting for the last rank`;
+            const waits = `${(100 * wait) / Math.max(1, length)}%`;
+            return el("i", {
+                title: about,
+                style: {
+                    left: at(begin),
+                    width: at(length),
+                    background: `linear-gradient(90deg, ${color(kind)}55 ${waits}, ${color(kind)} ${waits})`,
+                },
+            });
+        };
     const late = (lane) => (lane.late_ns > 0 ? `, ${formatNs(lane.late_ns)} late` : "");
     const lane = (one) => [
         el("span", { class: "lane-name" }, `rank ${one.rank}`),
         el(
             "div",
-            { class: "lane", role: "img", "aria-label": `rank ${one.rank}${late(one)}: ${one.calls.length} collectives` },
-            el("b", { title: `rank ${one.rank}: the host's step, ${formatNs(one.host_ns)}${late(one)}`, style: { left: at(one.begin_ns), width: at(one.host_ns) } }),
+            {
+                class: "lane",
+                role: "img",
+                "aria-label": `rank ${one.rank}${late(one)}: ${one.calls.length} collectives`,
+            },
+            el("b", {
+                title: `rank ${one.rank}: the host's step, ${formatNs(one.host_ns)}${late(one)}`,
+                style: { left: at(one.begin_ns), width: at(one.host_ns) },
+            }),
             one.calls.map(bar(one.rank)),
         ),
     ];
     const ticks = roundTicks(span);
-    const left = timeline.ranks_left_out ? `; ${formatCount(timeline.ranks_left_out)} ranks that are less late are left out` : "";
+    const left = timeline.ranks_left_out
+        ? `; ${formatCount(timeline.ranks_left_out)} ranks that are less late are left out`
+        : "";
     const step = timeline.step === null ? "The recording" : `Step ${timeline.step}`;
     return [
         el("h3", null, "One step on one clock"),
-        note(`${step}, in which a rank is latest. The line is the step on the host; bars are collectives of the device, pale while they wait for the last rank${left}.`),
-        el("div", { class: "chips" }, timeline.kinds.map((name, kind) => el("span", { class: "chip", style: { "--chip": color(kind) } }, name))),
+        note(
+            `${step}, in which a rank is latest. The line is the step on the host; bars are collectives of the device, pale while they wait for the last rank${left}.`,
+        ),
+        el(
+            "div",
+            { class: "chips" },
+            timeline.kinds.map((name, kind) => el("span", { class: "chip", style: { "--chip": color(kind) } }, name)),
+        ),
         el(
             "div",
             { class: "lanes" },
             timeline.lanes.map(lane),
             el("span"),
-            el("div", { class: "lane axis" }, ticks.map((time) => el("em", { style: { left: at(time) } }, shortNs(time)))),
+            el(
+                "div",
+                { class: "lane axis" },
+                ticks.map((time) => el("em", { style: { left: at(time) } }, shortNs(time))),
+            ),
         ),
     ];
 }
@@ -158,7 +209,9 @@ function roundTicks(span) {
 
 const bubblesOf = (bubbles) => [
     el("h3", null, "Devices with nothing to do"),
-    note("Time of a step in which the device of a pipeline's rank is idle, or only waits in messages of other stages and transfers them."),
+    note(
+        "Time of a step in which the device of a pipeline's rank is idle, or only waits in messages of other stages and transfers them.",
+    ),
     plainTable(
         "bubbles",
         [
@@ -183,7 +236,10 @@ const groupsOf = (groups) => [
                 key: "calls",
                 label: "Calls",
                 text: true,
-                value: (one) => Object.entries(one.collectives).map(([name, count]) => `${formatCount(count)} ${name}`).join(", "),
+                value: (one) =>
+                    Object.entries(one.collectives)
+                        .map(([name, count]) => `${formatCount(count)} ${name}`)
+                        .join(", "),
             },
             { key: "busy", label: "In a step", value: (one) => one.busy_ns, format: formatNs },
             { key: "exposed", label: "Of it exposed", value: (one) => one.exposed_ns, format: formatNs },
@@ -196,9 +252,20 @@ const rate = (value) => (value === null ? "-" : `${fixed(value / 1e9, 1)} GB/s`)
 
 function collectivesOf(collectives) {
     const columns = [
-        { key: "collective", label: "Collective", text: true, value: (one) => one.collective, show: (one) => nameOf(one.collective) },
+        {
+            key: "collective",
+            label: "Collective",
+            text: true,
+            value: (one) => one.collective,
+            show: (one) => nameOf(one.collective),
+        },
         { key: "group", label: "Group", text: true, value: (one) => one.group },
-        { key: "bytes", label: "Size", value: (one) => one.bytes, format: (value) => (value === null ? "-" : formatBytes(value)) },
+        {
+            key: "bytes",
+            label: "Size",
+            value: (one) => one.bytes,
+            format: (value) => (value === null ? "-" : formatBytes(value)),
+        },
         { key: "calls", label: "Calls", value: (one) => one.calls, format: formatCount },
         { key: "transfer", label: "Transfer", value: (one) => one.transfer_ns, format: formatNs },
         { key: "wait", label: "Wait", value: (one) => one.wait_ns, format: formatNs },
@@ -207,10 +274,18 @@ function collectivesOf(collectives) {
         {
             key: "link",
             label: "Of the link",
-            value: (one) => (one.link_bandwidth === null || one.bus_bandwidth === null ? null : one.bus_bandwidth / one.link_bandwidth),
+            value: (one) =>
+                one.link_bandwidth === null || one.bus_bandwidth === null
+                    ? null
+                    : one.bus_bandwidth / one.link_bandwidth,
             format: (value) => (value === null ? "-" : formatShare(value, 1)),
         },
-        { key: "last", label: "Last rank", value: (one) => one.last_rank, format: (value) => (value === null ? "-" : `${value}`) },
+        {
+            key: "last",
+            label: "Last rank",
+            value: (one) => one.last_rank,
+            format: (value) => (value === null ? "-" : `${value}`),
+        },
     ];
     const search = (one) => `${one.collective} ${one.group}`;
     return [
@@ -226,8 +301,19 @@ function ranksOf(doc) {
     const columns = [
         { key: "rank", label: "Rank", value: (one) => one.rank, format: String },
         { key: "state", label: "State", text: true, value: (one) => one.state },
-        { key: "late", label: "Late by", value: of((one) => one.late_ns, late), format: (value) => (value === null ? "" : formatNs(value)) },
-        { key: "cause", label: "Cause", text: true, value: of((one) => one.cause, late), show: (one) => (late.has(one.rank) ? late.get(one.rank).cause : "") },
+        {
+            key: "late",
+            label: "Late by",
+            value: of((one) => one.late_ns, late),
+            format: (value) => (value === null ? "" : formatNs(value)),
+        },
+        {
+            key: "cause",
+            label: "Cause",
+            text: true,
+            value: of((one) => one.cause, late),
+            show: (one) => (late.has(one.rank) ? late.get(one.rank).cause : ""),
+        },
         { key: "host", label: "Host", text: true, value: (one) => orUnknown(one.host) },
         { key: "device", label: "Device", text: true, value: (one) => orUnknown(one.device) },
         { key: "clock", label: "Clock ahead", value: of((one) => one.offset_ns, clocks), format: formatNs },
@@ -235,5 +321,8 @@ function ranksOf(doc) {
         { key: "why", label: "What is wrong", text: true, value: (one) => one.reason || "" },
     ];
     const search = (one) => `${one.rank} ${one.state} ${one.host}`;
-    return [el("h3", null, "Ranks"), new DataTable({ name: "ranks", rows: doc.ranks, sort: ["rank", false], search, columns }).element];
+    return [
+        el("h3", null, "Ranks"),
+        new DataTable({ name: "ranks", rows: doc.ranks, sort: ["rank", false], search, columns }).element,
+    ];
 }

@@ -236,10 +236,7 @@ function growthOption(colors, rows, along, of, format, key, title) {
                             [
                                 [title, format(of(row))],
                                 key === "wall_ns" && row.wall_low_ns !== null
-                                    ? [
-                                          "95 % interval",
-                                          `${formatNs(row.wall_low_ns)} to ${formatNs(row.wall_high_ns)}`,
-                                      ]
+                                    ? ["95 % interval", `${formatNs(row.wall_low_ns)} to ${formatNs(row.wall_high_ns)}`]
                                     : null,
                                 ["bound", row.bound],
                             ].filter(Boolean),

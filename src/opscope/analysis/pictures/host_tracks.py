@@ -1,0 +1,143 @@
+"""What the threads of the host did, as tracks: named ranges, modules, operators, API calls and Python's frames."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from opscope.analysis.pictures.tracks import Track, TrackKind, by_value, rows_of
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.call_tree import CallTree, numbered
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.modules import MODULE_FRAME
+from opscope.analysis.structure.nesting import Ints
+from opscope.trace.model import Trace
+
+_MOST_THREADS: Final = 200  # with tracks of their own; of the others, the outermost slices share one
+
+
+class HostTable(Struct, frozen=True, dict=True):
+    """The slices of one kind on all threads. Arrays have one entry per slice.
+
+    Attributes:
+        kind: which kind.
+        thread: the numbers of their threads.
+        start_ns, end_ns: when they began and ended.
+        name: the positions of their names in ``texts``.
+        texts: the distinct names.
+        operator: the rows of the operators that they are or belong to; -1 without.
+        record: their rows in the trace's table.
+    """
+
+    kind: TrackKind
+    thread: Ints
+    start_ns: Ints
+    end_ns: Ints
+    name: Ints
+    texts: tuple[str, ...]
+    operator: Ints
+    record: Ints
+
+    @classmethod
+    def of(cls, kind: TrackKind, table: pl.DataFrame, operator: Ints | None = None) -> "HostTable":
+        """Make it of a table of the trace, whose rows the slices are."""
+        every = np.arange(table.height)
+        name, texts = numbered(table["name"])
+        none = np.full(table.height, -1, np.int64)
+        times = column(table, "thread"), column(table, "start_ns"), end_of(table)
+        return cls(kind, *times, name, texts, none if operator is None else operator, every)
+
+    def chosen(self, rows: Ints, kind: TrackKind, prefix: str = "") -> "HostTable":
+        """Return some of its slices, as slices of a kind, without a prefix of their names."""
+        arrays = (self.thread, self.start_ns, self.end_ns, self.name)
+        texts = tuple(text.removeprefix(prefix) for text in self.texts) if prefix else self.texts
+        thread, start, end, name = (array[rows] for array in arrays)
+        return HostTable(kind, thread, start, end, name, texts, self.operator[rows], self.record[rows])
+
+    @cached_property
+    def row(self) -> Ints:
+        """Per slice in which row of its thread's track it lies."""
+        return rows_of(self.thread, self.start_ns, self.end_ns)
+
+    def track(self, rows: Ints, thread: int) -> Track:
+        """Return the track of some slices of a thread."""
+        start, end = self.start_ns[rows], self.end_ns[rows]
+        return Track(
+            self.kind, None, None, thread, self.texts, self.row[rows], start, end, self.name[rows],
+            self.operator[rows], self.record[rows], np.ones_like(rows), end - start,
+        ).in_order()  # fmt: skip
+
+
+class HostTracks(Struct, frozen=True):
+    """The slices of the host's threads: tracks are made of those alone that are shown.
+
+    Attributes:
+        tables: by kind, in the order of the tracks of a thread.
+        threads: the threads with tracks of their own.
+        tree: ranges, operators and calls as one tree, of which further threads show the outermost.
+        further: these outermost rows.
+        folded: how many further threads there are.
+    """
+
+    tables: tuple[HostTable, ...]
+    threads: tuple[int, ...]
+    tree: CallTree
+    further: Ints
+    folded: int
+
+    @classmethod
+    def of(cls, trace: Trace, links: Links, tree: CallTree) -> "HostTracks":
+        """Collect the slices of a trace's threads."""
+        tables = tuple(table for table in _tables(trace, links) if len(table.record))
+        threads = np.unique(np.concatenate([np.zeros(0, np.int64), *(table.thread for table in tables)])).tolist()
+        nesting = tree.nesting
+        outermost = np.flatnonzero(nesting.parent < 0)
+        busy = np.zeros(max(threads, default=0) + 1, np.int64)
+        np.add.at(busy, nesting.thread[outermost], (nesting.end - nesting.start)[outermost])
+        # The busiest threads keep tracks of their own, in their order.
+        shown = sorted(sorted(threads, key=lambda thread: -busy[thread])[:_MOST_THREADS])
+        further = outermost[~np.isin(nesting.thread[outermost], shown)]
+        return cls(tables, tuple(shown), tree, further, len(threads) - len(shown))
+
+    def extents(self) -> Iterator[tuple[Ints, Ints]]:
+        """Yield when the slices of each kind begin and end."""
+        yield from ((table.start_ns, table.end_ns) for table in self.tables)
+
+    def tracks(self, begin: int, end: int) -> Iterator[Track]:
+        """Yield the tracks of each thread with the slices that touch a range of time."""
+        of_thread: dict[int, list[Track]] = {thread: [] for thread in self.threads}
+        for table in self.tables:
+            touching = np.flatnonzero((table.end_ns > begin) & (table.start_ns < end))
+            for thread, rows in by_value(table.thread, touching):
+                if thread in of_thread:
+                    of_thread[thread].append(table.track(rows, thread))
+        for tracks in of_thread.values():
+            yield from tracks
+        if self.folded:
+            yield self._further().within(begin, end)
+
+    def _further(self) -> Track:
+        tree, rows = self.tree, self.further
+        start, end = tree.nesting.start[rows], tree.nesting.end[rows]
+        none = np.full(len(rows), -1, np.int64)
+        lanes = rows_of(np.zeros_like(rows), start, end)
+        return Track(
+            TrackKind.THREADS, None, None, None, tree.names, lanes, start, end, tree.name[rows], none, none,
+            np.ones_like(rows), end - start, self.folded,
+        ).in_order()  # fmt: skip
+
+
+def _tables(trace: Trace, links: Links) -> Iterator[HostTable]:
+    columns = ("thread", "name", "start_ns", "duration_ns")
+    ranges = pl.concat([trace.annotations.select(columns), trace.ranges.select(columns)])
+    yield HostTable.of(TrackKind.RANGE, ranges)
+    frames = HostTable.of(TrackKind.PYTHON, trace.frames)
+    of_module = np.array([text.startswith(MODULE_FRAME) for text in frames.texts], np.bool_)
+    is_module = of_module[frames.name] if len(of_module) else np.zeros(0, np.bool_)
+    yield frames.chosen(np.flatnonzero(is_module), TrackKind.MODULE, MODULE_FRAME)
+    yield HostTable.of(TrackKind.OPERATOR, trace.operators, np.arange(trace.operators.height))
+    yield HostTable.of(TrackKind.CALL, trace.launches, links.launch_operator)
+    yield frames.chosen(np.flatnonzero(~is_module), TrackKind.PYTHON)

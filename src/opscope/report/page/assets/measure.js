@@ -1,0 +1,178 @@
+// What lies in a range of time: how long devices work and why they do not, and what takes most of it.
+const LISTED_IN_RANGE = 10;
+
+// The busy time of a device within a range: the union of what its streams do. Rows are sorted and do not overlap, so
+// that their slices are merged as they come.
+function busyWithin(tracks, start, end) {
+    const heads = [];
+    for (const lanes of tracks)
+        for (let row = 0; row < lanes.rowCount; row += 1) {
+            const next = lanes.touching(row, start, end);
+            const { value, done } = next.next();
+            if (!done) heads.push({ lanes, next, place: value });
+        }
+    let [busy, until] = [0, start];
+    while (heads.length) {
+        let first = 0;
+        for (let at = 1; at < heads.length; at += 1)
+            if (heads[at].lanes.start[heads[at].place] < heads[first].lanes.start[heads[first].place]) first = at;
+        const head = heads[first];
+        const from = Math.max(head.lanes.start[head.place], until);
+        const stop = Math.min(head.lanes.end[head.place], end);
+        if (stop > from) {
+            // Of slices that were merged, only what they cover is known, and not where.
+            busy += Math.min(stop - from, head.lanes.within(head.place, from, stop));
+            until = stop;
+        }
+        const { value, done } = head.next.next();
+        if (done) heads.splice(first, 1);
+        else head.place = value;
+    }
+    return busy;
+}
+
+// Sums of what lies within a range, by name; the largest first. Merged slices are one entry without a name.
+function sumsWithin(tracks, names, start, end) {
+    const found = new Map();
+    for (const lanes of tracks)
+        for (let row = 0; row < lanes.rowCount; row += 1)
+            for (const place of lanes.touching(row, start, end)) {
+                const count = lanes.count ? lanes.count[place] : 1;
+                const name = count > 1 ? null : names[lanes.name[place]];
+                if (!found.has(name)) found.set(name, { name, calls: 0, ns: 0, device: lanes.device });
+                const sums = found.get(name);
+                sums.calls += count;
+                sums.ns += lanes.within(place, start, end);
+            }
+    return [...found.values()].sort((one, other) => other.ns - one.ns);
+}
+
+function measured(timeline, start, end) {
+    const streams = timeline.lanes.filter((lanes) => lanes.kind === "stream");
+    const devices = [...new Set(streams.map((lanes) => lanes.device))].map((device) => ({
+        device,
+        busy: busyWithin(
+            streams.filter((lanes) => lanes.device === device),
+            start,
+            end,
+        ),
+        idle: sumsWithin(
+            timeline.lanes.filter((lanes) => lanes.kind === "idle" && lanes.device === device),
+            timeline.names,
+            start,
+            end,
+        ),
+    }));
+    const host = timeline.lanes.filter((lanes) => lanes.kind === "operator");
+    return {
+        start,
+        end,
+        devices,
+        kernels: sumsWithin(streams, timeline.names, start, end),
+        operators: sumsWithin(host, timeline.names, start, end),
+        calls: sumsWithin(
+            timeline.lanes.filter((lanes) => lanes.kind === "call"),
+            timeline.names,
+            start,
+            end,
+        ),
+        curves: timeline.curves.map((curve) => ({
+            label: curve.label,
+            highest: curve.highest(start, end),
+            format: curve.format,
+        })),
+    };
+}
+
+function rangeTable(timeline, label, rows, length, view) {
+    if (!rows.length) return null;
+    const shown = rows.slice(0, LISTED_IN_RANGE);
+    const rest = rows.slice(LISTED_IN_RANGE);
+    if (rest.length)
+        shown.push({
+            name: `(${formatCount(rest.length)} more)`,
+            calls: sum(rest.map((one) => one.calls)),
+            ns: sum(rest.map((one) => one.ns)),
+            rest: true,
+        });
+    const known = (row) => row.name !== null && !row.rest;
+    return el(
+        "table",
+        { class: "data", "aria-label": label },
+        el(
+            "thead",
+            null,
+            el(
+                "tr",
+                null,
+                ["", "calls", "time", "of the range"].map((title, at) =>
+                    el("th", { scope: "col", class: at ? "number" : null }, title || label),
+                ),
+            ),
+        ),
+        el(
+            "tbody",
+            null,
+            shown.map((row) =>
+                el(
+                    "tr",
+                    null,
+                    el(
+                        "td",
+                        { class: "text" },
+                        known(row)
+                            ? button(
+                                  timeline.data.shortOf.get(row.name) || row.name,
+                                  () => timeline.mark(row.name, true),
+                                  { class: "plain name", title: printable(row.name).slice(0, 2000) },
+                              )
+                            : row.name || "(short ones drawn together)",
+                    ),
+                    el("td", { class: "number" }, figure(row.calls, formatCount)),
+                    el("td", { class: "number", data: { key: `${view}-ns` } }, figure(row.ns, formatNs)),
+                    el("td", { class: "number" }, formatShare(row.ns, length)),
+                ),
+            ),
+        ),
+    );
+}
+
+// The figures and tables of a range.
+function rangeReport(timeline, { start, end, devices, kernels, operators, calls, curves }) {
+    const length = end - start;
+    const several = devices.length > 1;
+    return [
+        el("strong", null, `Measured: ${formatNs(length)}`),
+        facts([
+            ["from", `${formatNs(start)} to ${formatNs(end)}`],
+            ...devices.flatMap(({ device, busy, idle }) => [
+                [
+                    several ? `device ${device} busy` : "device busy",
+                    el(
+                        "span",
+                        null,
+                        figure(busy, formatNs, { data: { key: "busy" } }),
+                        `, ${formatShare(busy, length)}`,
+                    ),
+                ],
+                idle.length
+                    ? ["idle", idle.map((one) => `${formatNs(one.ns)} ${one.name || "short waits"}`).join(", ")]
+                    : null,
+            ]),
+            ...curves
+                .filter(({ highest }) => highest !== null)
+                .map(({ label, highest, format }) => [`most: ${label}`, format(highest)]),
+        ]),
+        el(
+            "div",
+            { class: "pair" },
+            rangeTable(timeline, "kernels in the range", kernels, length, "kernels"),
+            rangeTable(timeline, "operators in the range", operators, length, "operators"),
+            kernels.length ? null : rangeTable(timeline, "API calls in the range", calls, length, "calls"),
+        ),
+        timeline.entry.merged_below_ns
+            ? note("Slices drawn together count with their share of the range: their order is not in the page.")
+            : null,
+        operators.length ? note("Operators are inside each other: their times do not add up.") : null,
+    ];
+}
