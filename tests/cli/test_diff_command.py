@@ -43,6 +43,34 @@ def test_the_exit_code_says_what_is_proven(after: str, limit: str, code: int, wo
     assert diff(CHANGES / "before", CHANGES / after).returncode == 0  # without a limit nothing fails
 
 
+def test_a_compiled_region_is_opened_to_its_kernels(tmp_path: Path) -> None:
+    sides = []
+    for name, reduction in (("before", 20_000), ("after", 45_000)):
+        built = KinetoTrace()
+        for number in range(3):
+            at = number * 1_000_000
+            built.step(number + 1, at, 900_000)
+            built.operator("## Call CompiledFxGraph fabc ##", at + 2_000, 490_000)
+            kernels = (("triton_poi_fused_add_0", 10_000), ("triton_red_fused_sum_1", reduction), ("gemm", 30_000))
+            for place, (kernel, length) in enumerate(kernels):
+                start = at + 600_000 + place * 50_000
+                built.launched_kernel(kernel, (at + 5_000 + place * 1_000, 500), (start, length))
+        sides.append(built.write(tmp_path / f"{name}.json"))
+    text = diff(*sides).stdout
+    opened = text[text.index("Kernels of ## Call CompiledFxGraph fabc ##, a step:") :].splitlines()
+    assert [" ".join(line.split()) for line in opened[4:7]] == [
+        "torch.compile reduction: sum +25.00 us 20.00 us 45.00 us 1",
+        "gemm (matrix product, likely) 0 ns 30.00 us 30.00 us 1",
+        "torch.compile pointwise: add 0 ns 10.00 us 10.00 us 1",
+    ]
+    (pair,) = json.loads(diff(*sides, "--format", "json").stdout)["pairs"]
+    assert [(row["name"], row["change_ns"], row["after_ns"]) for row in pair["kernels"]] == [
+        ("triton_red_fused_sum_1", 25_000, 45_000),
+        ("gemm", 0, 30_000),
+        ("triton_poi_fused_add_0", 0, 10_000),
+    ]
+
+
 def test_formats_say_the_same(tmp_path: Path) -> None:
     sides = CHANGES / "before", CHANGES / "tf32"
     document = json.loads(diff(*sides, "--format", "json").stdout)

@@ -85,7 +85,7 @@ def test_ticks_count_from_an_anchor_where_the_range_is_short(
     browser: Any, made: Made, start: int, end: int, anchor: str, labels: list[str]
 ) -> None:
     with opened(browser, made(GPT2)) as page:
-        found = page.evaluate("([start, end]) => opscopePage.timeTicks(start, end, 660)", [start, end])
+        found = page.evaluate("([start, end]) => opscopePage.ticks.timeTicks(start, end, 660)", [start, end])
         assert (found["anchorLabel"], [tick["label"] for tick in found["ticks"]]) == (anchor, labels)
 
 

@@ -275,6 +275,7 @@ class PairDiff(Struct, frozen=True, kw_only=True):
         by: what ``groups`` are, if they were asked for; else null.
         groups: work by kernel, module or category, the largest change first; null where it was not asked for, or where
             a side recorded no modules.
+        kernels: device time of a recorded step by kernel, the largest change first; empty where no device worked.
     """
 
     name: str
@@ -289,6 +290,7 @@ class PairDiff(Struct, frozen=True, kw_only=True):
     gate: Gate | None = None
     by: DiffBy | None = None
     groups: tuple[GroupChange, ...] | None = None
+    kernels: tuple[GroupChange, ...] = ()
 
 
 class DiffDocument(Struct, frozen=True, kw_only=True):

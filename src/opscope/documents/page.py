@@ -186,6 +186,7 @@ class FlameEntry(Struct, frozen=True, kw_only=True):
         name: per node, the index of its name.
         device_ns, cpu_ns, calls: per node.
         merged: per node, how many small nodes it merges; 0 for other nodes.
+        sleeping_threads, sleeping_ns: threads that only wait and are left out, and the time of their frames.
     """
 
     by: str
@@ -195,6 +196,8 @@ class FlameEntry(Struct, frozen=True, kw_only=True):
     cpu_ns: list[int]
     calls: list[int]
     merged: list[int]
+    sleeping_threads: int = 0
+    sleeping_ns: int = 0
 
 
 class AliveRow(Struct, frozen=True, kw_only=True):

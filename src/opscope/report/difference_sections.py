@@ -18,6 +18,7 @@ from opscope.documents.difference import (
     StepChange,
     WorkChange,
 )
+from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
@@ -37,6 +38,9 @@ _REASONS: Final = {
 _LEADING: Final = 3  # parts that are named first
 _LEAST_LEADING: Final = 0.1  # of the largest of them
 _LEAST_SHOWN: Final = 0.01  # of the largest part: smaller groups of work are one line together
+_CONTAINERS: Final = (Category.COMPILED, Category.FRAMEWORK)  # they compute nothing themselves
+_SEVERAL: Final = 2  # kernels from which on these are opened
+_OPENED: Final = 8  # kernels of a compiled region that are listed
 
 
 def difference_section(document: DiffDocument, top: int | None = SHOWN_ROWS) -> Section:
@@ -108,6 +112,33 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
     if shown:
         yield Paragraph.of("Work by operator and inputs:")
         yield work_table(step, len(shown))
+        for row in shown:
+            yield from _opened(row)
+
+
+def _opened(row: WorkChange) -> Iterator[Block]:
+    """List the kernels of a compiled region or another part of the framework, which is one group of work."""
+    if row.category not in _CONTAINERS or len(row.kernels) < _SEVERAL:
+        return
+    yield Paragraph.of("Kernels of ", Name(_called(row)), ", a step:")
+    times = [(one, _time(one.calls_before, one.mean_before_ns), _time(one.calls_after, one.mean_after_ns))
+             for one in row.kernels]  # fmt: skip
+    times.sort(key=lambda found: -abs(found[2] - found[1]))
+    lines = tuple(
+        (
+            Name(short_name(one.after or one.before or "")),
+            change(round(after - before)),
+            format_ns(before),
+            format_ns(after),
+            _both_counts(one.calls_before or 0.0, one.calls_after or 0.0),
+        )
+        for one, before, after in times[:_OPENED]
+    )
+    yield Table(("Kernel", "Change", "Before", "After", "Calls"), lines, frozenset({1, 2, 3}))
+
+
+def _time(calls: float | None, mean_ns: float | None) -> float:
+    return (calls or 0.0) * (mean_ns or 0.0)
 
 
 def _leading(step: StepChange) -> Inline:

@@ -114,6 +114,31 @@ def test_backward_work_stands_with_the_module_of_its_forward_operator(analyzed: 
     }
 
 
+def test_threads_that_only_wait_are_no_part_of_the_python_tree(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.slice("python_function", "train.py(3): step", 0, 100_000)
+    trace.operator("aten::mm", 1_000, 5_000)
+    trace.launched_kernel("gemm", (2_000, 1_000), (4_000, 2_000))
+    # One waits for a lock, one for a queue by Python's own frames, and one computes.
+    trace.slice("python_function", "threading.py(1002): _bootstrap", 0, 90_000, tid=200)
+    trace.slice("python_function", "<built-in method acquire of _thread.lock object at 0x7f>", 100, 89_800, tid=200)
+    trace.slice("python_function", "queue.py(171): get", 0, 80_000, tid=300)
+    trace.slice("python_function", "threading.py(1002): _bootstrap", 0, 70_000, tid=400)
+    trace.slice("python_function", "loader.py(9): decode", 1_000, 60_000, tid=400)
+    # What launches work is shown, however long it waits.
+    trace.slice("python_function", "queue.py(171): get", 0, 50_000, tid=500)
+    trace.operator("aten::mm", 50_100, 5_000, tid=500)
+    flame = trees_of(analyzed(trace))[FlameBy.PYTHON]
+    assert (flame.sleeping_threads, flame.sleeping_ns) == (2, 170_000)
+    assert paths_of(flame, flame.cpu_ns) == {
+        ("train.py(3): step",): 100_000,
+        ("threading.py(1002): _bootstrap",): 10_000,
+        ("threading.py(1002): _bootstrap", "loader.py(9): decode"): 60_000,
+        ("queue.py(171): get",): 50_000,
+    }
+    assert flame.device_ns.sum() == 2_000
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("most", [100_000, 60])
 def test_every_tree_adds_up_to_the_device_sum(recorded: Callable[[str], Trace], name: str, most: int) -> None:

@@ -57,6 +57,8 @@ def difference(
     """
     unprofiled = unprofiled_change(before, after)
     step = _step(before, after, unprofiled)
+    steps = step.steps_before, step.steps_after
+    kernels = groups_of(before, after, DiffBy.KERNEL, steps) or ()
     return PairDiff(
         name=name,
         before=before.analysis.source.path,
@@ -69,7 +71,8 @@ def difference(
         culprit=_culprit(step) if _names_one(unprofiled, before, after) else None,
         gate=None if fail_over is None else gate_of(unprofiled, fail_over),
         by=by,
-        groups=None if by is None else groups_of(before, after, by, (step.steps_before, step.steps_after)),
+        groups=kernels if by is DiffBy.KERNEL else None if by is None else groups_of(before, after, by, steps),
+        kernels=kernels,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.costs.sums import NO_OPERATOR
 from opscope.analysis.structure.api_masks import names_that
@@ -16,6 +17,7 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME, NO_MODULE
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.origins import Origins
+from opscope.analysis.structure.sleeping import sleeping_threads
 from opscope.trace.model import Trace
 
 _ROOT: Final = -1
@@ -42,6 +44,8 @@ class Flame(Struct, frozen=True):
         cpu_ns: per node time on the host.
         calls: per node how many slices or activities it stands for.
         merged: per node how many small ones it was made of; 0 for a node that was not merged.
+        sleeping_threads: how many threads that only wait are left out.
+        sleeping_ns: the time of their frames.
     """
 
     by: FlameBy
@@ -52,6 +56,8 @@ class Flame(Struct, frozen=True):
     cpu_ns: Ints
     calls: Ints
     merged: Ints
+    sleeping_threads: int = 0
+    sleeping_ns: int = 0
 
     def totals(self, own: Ints) -> Ints:
         """Return per node its own value plus those of all nodes below it."""
@@ -82,9 +88,14 @@ def flames(
         modules = np.flatnonzero(names_that(trace.frames, lambda name: name.startswith(MODULE_FRAME)))
         nesting = nesting_of(trace.frames[modules])
         yield _pruned(_by_frames(trace, links, tree, origins.module, modules, nesting, FlameBy.MODULE), most_nodes)
-    frames, every = nesting_of(trace.frames), np.arange(trace.frames.height)
-    around = _frame_around(trace, frames, origins, backward)
-    yield _pruned(_by_frames(trace, links, tree, around, every, frames, FlameBy.PYTHON), most_nodes)
+    frames = nesting_of(trace.frames)
+    around, asleep = _frame_around(trace, frames, origins, backward), sleeping_threads(trace, frames)
+    awake = np.flatnonzero(~np.isin(frames.thread, asleep))
+    nesting = frames if len(awake) == trace.frames.height else nesting_of(trace.frames[awake])
+    flame = _pruned(_by_frames(trace, links, tree, around, awake, nesting, FlameBy.PYTHON), most_nodes)
+    outermost = np.isin(frames.thread, asleep) & (frames.parent < 0)
+    slept = int((frames.end - frames.start)[outermost].sum())
+    yield replace(flame, sleeping_threads=len(asleep), sleeping_ns=slept)
 
 
 def _frame_around(trace: Trace, frames: Nesting, origins: Origins, backward: BackwardPass) -> Ints:
@@ -249,11 +260,16 @@ def _merged(flame: Flame, kept: Bools) -> Flame:
         else:
             place[node] = others.setdefault(above, count + len(others))
     size = count + len(others)
-    sums = [np.zeros(size, np.int64) for _ in range(4)]
-    for total, own in zip(sums, (flame.device_ns, flame.cpu_ns, flame.calls, ~kept), strict=True):
+    device, cpu, calls, merged = (np.zeros(size, np.int64) for _ in range(4))
+    for total, own in (
+        (device, flame.device_ns),
+        (cpu, flame.cpu_ns),
+        (calls, flame.calls),
+        (merged, ~kept),
+    ):
         np.add.at(total, place, own)
     around = flame.parent[kept]
     parent = np.concatenate([np.where(around >= 0, place[np.maximum(around, 0)], -1),
                              [-1 if node < 0 else place[node] for node in others]]).astype(np.int64)  # fmt: skip
     name = np.concatenate([flame.name[kept], np.full(len(others), len(flame.names))])
-    return Flame(flame.by, parent, name, (*flame.names, "(smaller ones)"), *sums)
+    return Flame(flame.by, parent, name, (*flame.names, "(smaller ones)"), device, cpu, calls, merged)

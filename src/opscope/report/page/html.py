@@ -18,8 +18,8 @@ from opscope.documents.page import PageDocument
 # Joined into one script in this order: each uses the ones before it.
 _SCRIPTS: Final = (
     "units.js", "dom.js", "data.js", "table.js", "canvas.js", "ticks.js", "charts.js", "details.js", "overview.js",
-    "operators.js", "lanes.js", "measure.js", "timeline.js", "timeline_drawing.js", "flame.js", "roofline.js",
-    "memory.js", "sweep.js", "bench.js", "advise.js", "ranks.js", "diff.js", "app.js",
+    "operators.js", "lanes.js", "measure.js", "timeline.js", "timeline_drawing.js", "steps.js", "flame.js",
+    "roofline.js", "memory.js", "sweep.js", "bench.js", "advise.js", "ranks.js", "diff.js", "app.js",
 )  # fmt: skip
 _LIBRARY: Final = "echarts.min.js"
 _LICENSES: Final = "LICENSES.txt"

@@ -145,6 +145,8 @@ def _flame(flame: Flame, names: Names) -> FlameEntry:
         cpu_ns=flame.cpu_ns.tolist(),
         calls=flame.calls.tolist(),
         merged=flame.merged.tolist(),
+        sleeping_threads=flame.sleeping_threads,
+        sleeping_ns=flame.sleeping_ns,
     )
 
 

@@ -1,12 +1,19 @@
 // The page: which views there are, which one is shown, and how one leads to another.
+// Each with whether a trace has anything for it: a view that no trace fills has no tab.
 const TRACE_VIEWS = [
-    ["overview", "Overview", overview],
-    ["operators", "Operators", operatorTable],
-    ["kernels", "Kernels", kernelTable],
-    ["timeline", "Timeline", timelineView],
-    ["flame", "Flame", flameView],
-    ["roofline", "Roofline", rooflineView],
-    ["memory", "Memory", memoryView],
+    ["overview", "Overview", overview, () => true],
+    ["operators", "Operators", operatorTable, ({ document }) => document.operators.length > 0],
+    ["kernels", "Kernels", kernelTable, ({ document }) => document.kernels.length > 0],
+    ["timeline", "Timeline", timelineView, ({ timeline }) => timeline !== null],
+    ["steps", "Steps", stepsView, hasSteps],
+    ["flame", "Flame", flameView, ({ flames }) => flames.some((one) => one.parent.length)],
+    [
+        "roofline",
+        "Roofline",
+        rooflineView,
+        ({ document }) => document.limits !== null && document.limits.rows.length > 0,
+    ],
+    ["memory", "Memory", memoryView, (trace) => trace.memory.length > 0 || trace.document.measurement.memory !== null],
 ];
 const PAGE_VIEWS = [
     ["diff", "Difference", diffView, (page) => page.difference !== null],
@@ -23,7 +30,10 @@ class App {
     constructor(page) {
         this.page = page;
         this.traces = page.traces.map((trace) => new TraceData(trace));
-        this.views = [...PAGE_VIEWS.filter(([, , , has]) => has(page)), ...(page.traces.length ? TRACE_VIEWS : [])];
+        this.views = [
+            ...PAGE_VIEWS.filter(([, , , has]) => has(page)),
+            ...TRACE_VIEWS.filter(([, , , has]) => page.traces.some(has)),
+        ];
         this.current = 0;
         this.made = new Map();
         this.main = el("main", { tabindex: -1 });
@@ -58,12 +68,16 @@ class App {
         addEventListener("beforeprint", () => {
             this.chosen = document.documentElement.dataset.theme;
             document.documentElement.dataset.theme = "light";
+            this.scrolled = this.traces.map(({ timeline }) => (timeline ? timeline.scroller.scrollTop : 0));
             this.recolor(true);
         });
         addEventListener("afterprint", () => {
             if (this.chosen) document.documentElement.dataset.theme = this.chosen;
             else document.documentElement.removeAttribute("data-theme");
             this.recolor();
+            this.traces.forEach(({ timeline }, number) => {
+                if (timeline) timeline.scroller.scrollTop = this.scrolled[number];
+            });
         });
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
     }
@@ -306,7 +320,11 @@ let app = null;
         app = new App(page);
         app.follow();
         // What tests and curious users read: the document, how long drawing took, and where ticks stand.
-        window.opscopePage = { document: page, app, timeTicks };
+        window.opscopePage = {
+            document: page,
+            app,
+            ticks: { timeTicks, roundScale, roundPowers, closeTimes, withoutZeros },
+        };
     } catch (error) {
         add(clear(shell), [
             el(

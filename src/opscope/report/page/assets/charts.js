@@ -54,7 +54,11 @@ function axis(colors, name, format, more) {
         nameLocation: "middle",
         nameGap: 40,
         nameTextStyle: { color: colors.soft },
-        axisLabel: { color: colors.soft, formatter: format, hideOverlap: true },
+        axisLabel: {
+            color: colors.soft,
+            formatter: format ? (value) => withoutZeros(format(value)) : format,
+            hideOverlap: true,
+        },
         axisLine: { show: true, lineStyle: { color: colors.line } },
         splitLine: { lineStyle: { color: colors.faint } },
         ...more,

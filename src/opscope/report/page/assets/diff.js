@@ -83,6 +83,7 @@ function pairView(pair) {
                   note("Nothing that was recorded: environment, settings and recording are the same."),
               ),
         step.reason ? section("What it is made of", note(step.reason)) : changeOf(step, unit),
+        kernelChanges(pair, unit),
         pair.host ? hostOf(pair.host, unit) : null,
         pair.memory ? memoryChange(pair.memory) : null,
     );
@@ -172,6 +173,47 @@ function changeOf(step, unit) {
             : null,
         section("Work", workTable(step)),
     ];
+}
+
+// What a recorded step runs of each kernel, on both sides.
+function kernelChanges(pair, unit) {
+    const rows = pair.kernels;
+    if (!rows.length) return null;
+    const largest = most(
+        1,
+        rows.map((row) => Math.abs(row.change_ns)),
+    );
+    const counts = (row) =>
+        row.calls_before === row.calls_after
+            ? formatCount(row.calls_before)
+            : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`;
+    return section(
+        "Kernels, before and after",
+        new DataTable({
+            name: "kernels before and after",
+            rows,
+            sort: ["size", true],
+            search: (row) => row.name,
+            columns: [
+                { key: "name", label: "Kernel", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) },
+                {
+                    key: "size",
+                    label: "Change",
+                    value: (row) => Math.abs(row.change_ns),
+                    show: (row) => [
+                        figure(row.change_ns, formatChange, {
+                            class: row.change_ns > 0 ? "figure more" : "figure less",
+                        }),
+                        diverging(row.change_ns, largest),
+                    ],
+                },
+                { key: "before_ns", label: "Before", value: (row) => row.before_ns, format: formatNs },
+                { key: "after_ns", label: "After", value: (row) => row.after_ns, format: formatNs },
+                { key: "calls", label: "Runs", text: true, value: counts },
+            ],
+        }).element,
+        note(`Device time of a recorded ${unit}, by the kernels' names.`),
+    );
 }
 
 function workName(row) {

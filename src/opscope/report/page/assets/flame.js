@@ -249,6 +249,14 @@ function flameView(data) {
                 "forward operator. CPU time is the operators' own and that of their API calls; by Python frame, the " +
                 "frames' own.",
         ),
+        flames
+            .filter((one) => one.sleeping_threads)
+            .map(({ sleeping_threads: threads, sleeping_ns: ns }) =>
+                note(
+                    `By Python frame, ${formatCount(threads)} ${threads === 1 ? "thread" : "threads"} that only ${threads === 1 ? "waits" : "wait"} ` +
+                        `(${formatNs(ns)}) ${threads === 1 ? "is" : "are"} left out.`,
+                ),
+            ),
         flames.length < 3 ? note("By module and Python frame only where stacks were recorded (--with-stack).") : null,
         treemap(data),
     ];

@@ -66,7 +66,10 @@ function memoryOf(data, curve) {
                     max: most(1, curve.time),
                     nameGap: 26,
                 }),
-                yAxis: axis(colors, "", formatBytes, { nameGap: 60 }),
+                yAxis: axis(colors, "", formatBytes, {
+                    nameGap: 60,
+                    ...roundScale(most(1, curve.allocated_bytes), 1024),
+                }),
                 grid: { left: 86, right: 28, top: 20, bottom: 46 },
                 series: [
                     {

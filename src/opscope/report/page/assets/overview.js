@@ -1,15 +1,7 @@
 // The verdict, where a step goes, what to do first, and how far that can be trusted.
 function overview(data) {
     const { document: doc } = data;
-    return [
-        verdict(data),
-        stepBars(data),
-        actions(data),
-        whatIf(data),
-        categories(data),
-        trust(data),
-        environment(doc),
-    ];
+    return [verdict(data), actions(data), whatIf(data), categories(data), trust(data), environment(doc)];
 }
 
 function verdict(data) {
@@ -26,7 +18,7 @@ function verdict(data) {
             " ",
             doc.bound.sentence,
         ),
-        doc.bound.evidence ? details("How that is known", () => note(doc.bound.evidence)) : null,
+        stepBars(data),
         el(
             "div",
             { class: "figures" },
@@ -76,6 +68,7 @@ function verdict(data) {
                     ),
                 ),
         ),
+        doc.bound.evidence ? details("How that is known", () => note(doc.bound.evidence)) : null,
         doc.light ? note(doc.light.sentence) : null,
         doc.capture && doc.capture.steady_state ? note(doc.capture.steady_state) : null,
         trace.samples_ns.length > 1
@@ -114,9 +107,10 @@ function details(title, make) {
 }
 
 function samplesOption(colors, samples) {
+    const { axisLabel, ...scale } = closeTimes(samples);
     return plain(colors, {
         xAxis: axis(colors, "step", null, { min: 0, max: samples.length, nameGap: 28 }),
-        yAxis: axis(colors, "", formatNs, { scale: true }),
+        yAxis: axis(colors, "", axisLabel, scale),
         grid: { left: 86, right: 28, top: 16, bottom: 46 },
         series: [
             {
@@ -294,74 +288,84 @@ function where(data, place) {
 function stepBars(data) {
     const { bars } = data.trace;
     if (!bars.length) return null;
-    return section(
-        bars[0].per_step ? "Where a step goes" : "Where the time goes",
-        bars.map((bar) => {
-            const whole = Math.max(bar.step_ns, bar.unprofiled_ns || 0) || 1;
-            const width = (ns) => `${((100 * ns) / whole).toFixed(3)}%`;
-            return el(
-                "div",
-                { class: "stepbar", data: { device: bar.device } },
-                el(
-                    "div",
-                    { class: "label" },
-                    bar.device < 0 ? "Device: " : `Device ${bar.device}: `,
-                    figure(bar.step_ns, formatNs),
-                    bar.per_step
-                        ? ` a recorded step${bar.light ? " of the light pass" : ""} (${bar.window})`
-                        : ` ${bar.window}`,
-                ),
-                el(
-                    "div",
-                    {
-                        class: "stack",
-                        role: "img",
-                        "aria-label": `device ${bar.device}: ${bar.parts.map((part) => `${part.name} ${formatNs(part.ns)}`).join(", ")}`,
-                    },
-                    bar.parts.map((part) =>
-                        hoverable(
-                            el("span", {
-                                class: part.name.startsWith("idle") ? "piece idle" : "piece",
-                                style: { width: width(part.ns), "background-color": partColor(part.name) },
-                            }),
-                            () =>
-                                tip(part.name, [
-                                    ["time", formatNs(part.ns)],
-                                    ["of the window", formatShare(part.ns, bar.step_ns)],
-                                ]),
-                        ),
-                    ),
-                ),
-                bar.unprofiled_ns === null
-                    ? null
-                    : el(
-                          "div",
-                          { class: "stack whole" },
-                          el(
-                              "span",
-                              { class: "piece unprofiled", style: { width: width(bar.unprofiled_ns) } },
-                              "unprofiled step: ",
-                              figure(bar.unprofiled_ns, formatNs),
-                          ),
-                      ),
-                el(
-                    "ul",
-                    { class: "legend" },
-                    bar.parts.map((part) =>
-                        el(
-                            "li",
-                            { data: { part: part.name } },
-                            el("span", { class: "swatch", style: { "background-color": partColor(part.name) } }),
-                            `${part.name} `,
-                            figure(part.ns, formatNs),
-                            ` (${formatShare(part.ns, bar.step_ns)})`,
-                        ),
-                    ),
-                ),
-            );
-        }),
+    // The busiest device stands first on the page; the others follow when they are asked for.
+    const busy = (bar) => sum(bar.parts.filter((part) => !part.name.startsWith("idle")).map((part) => part.ns));
+    const [first, ...others] = [...bars].sort((one, other) => busy(other) - busy(one));
+    return el(
+        "div",
+        { class: "step" },
+        el("h2", null, first.per_step ? "Where a step goes" : "Where the time goes"),
+        stepBar(first),
+        others.length
+            ? details(`${others.length} more ${others.length === 1 ? "device" : "devices"}`, () => others.map(stepBar))
+            : null,
         note(
             "Compute, exposed communication and copies, and idle time by its cause fill the window. Idle time of a profiled step is an upper bound: recording slows the host down.",
+        ),
+    );
+}
+
+function stepBar(bar) {
+    const whole = Math.max(bar.step_ns, bar.unprofiled_ns || 0) || 1;
+    const width = (ns) => `${((100 * ns) / whole).toFixed(3)}%`;
+    return el(
+        "div",
+        { class: "stepbar", data: { device: bar.device } },
+        el(
+            "div",
+            { class: "label" },
+            bar.device < 0 ? "Device: " : `Device ${bar.device}: `,
+            figure(bar.step_ns, formatNs),
+            bar.per_step
+                ? ` a recorded step${bar.light ? " of the light pass" : ""} (${bar.window})`
+                : ` ${bar.window}`,
+        ),
+        el(
+            "div",
+            {
+                class: "stack",
+                role: "img",
+                "aria-label": `device ${bar.device}: ${bar.parts.map((part) => `${part.name} ${formatNs(part.ns)}`).join(", ")}`,
+            },
+            bar.parts.map((part) =>
+                hoverable(
+                    el("span", {
+                        class: part.name.startsWith("idle") ? "piece idle" : "piece",
+                        style: { width: width(part.ns), "background-color": partColor(part.name) },
+                    }),
+                    () =>
+                        tip(part.name, [
+                            ["time", formatNs(part.ns)],
+                            ["of the window", formatShare(part.ns, bar.step_ns)],
+                        ]),
+                ),
+            ),
+        ),
+        bar.unprofiled_ns === null
+            ? null
+            : el(
+                  "div",
+                  { class: "stack whole" },
+                  el(
+                      "span",
+                      { class: "piece unprofiled", style: { width: width(bar.unprofiled_ns) } },
+                      "unprofiled step: ",
+                      figure(bar.unprofiled_ns, formatNs),
+                  ),
+              ),
+        el(
+            "ul",
+            { class: "legend" },
+            bar.parts.map((part) =>
+                el(
+                    "li",
+                    { data: { part: part.name } },
+                    el("span", { class: "swatch", style: { "background-color": partColor(part.name) } }),
+                    `${part.name} `,
+                    figure(part.ns, formatNs),
+                    ` (${formatShare(part.ns, bar.step_ns)})`,
+                ),
+            ),
         ),
     );
 }

@@ -121,6 +121,24 @@ const toRow = (data) => (event) => {
     if (event.data && event.data.operator) app.reveal(data, "operators", event.data.operator);
 };
 
+// What a line of the roof is, above it and to the left of a place on it.
+const roofLabel = (colors, text, at) => ({
+    type: "scatter",
+    silent: true,
+    symbolSize: 1,
+    data: [at],
+    z: 5,
+    label: {
+        show: true,
+        formatter: text,
+        position: "left",
+        offset: [0, -9],
+        color: colors.text,
+        backgroundColor: colors.panel,
+        padding: [1, 3],
+    },
+});
+
 function rooflineChart(data, peaks, points) {
     if (!points.length) return null;
     const used = new Set(points.map((one) => one.precision));
@@ -132,7 +150,11 @@ function rooflineChart(data, peaks, points) {
     const xs = points.map((one) => one.flop / Math.max(one.bytes, 1));
     const ys = points.map((one) => (1e9 * one.flop) / one.ns);
     const corners = roofs.map(([, rate]) => rate / peaks.memory_bytes_per_s);
-    const [left, right] = [least([...xs, ...corners]) / 4, most(-Infinity, [...xs, ...corners]) * 4];
+    const { min: left, max: right } = roundPowers(
+        least([...xs, ...corners]) / 2,
+        most(-Infinity, [...xs, ...corners]) * 2,
+    );
+    const rates = roundPowers(least(ys) / 1.5, most(-Infinity, [...ys, ...roofs.map(([, rate]) => rate)]) * 1.5);
     return chart(
         "roofline of products",
         420,
@@ -144,12 +166,7 @@ function rooflineChart(data, peaks, points) {
                     min: left,
                     max: right,
                 }),
-                yAxis: axis(colors, "FLOP/s", (value) => formatRate(value, ""), {
-                    type: "log",
-                    min: least(ys) / 3,
-                    max: most(-Infinity, [...ys, ...roofs.map(([, rate]) => rate)]) * 2,
-                    nameGap: 62,
-                }),
+                yAxis: axis(colors, "", (value) => formatRate(value, "FLOP/s"), { type: "log", ...rates }),
                 series: [
                     ...roofs.map(([precision, rate], number) => ({
                         name: precision,
@@ -163,14 +180,23 @@ function rooflineChart(data, peaks, points) {
                             [rate / peaks.memory_bytes_per_s, rate],
                             [right, rate],
                         ],
-                        endLabel: {
-                            show: true,
-                            formatter: `${precision} ${formatRate(rate, "FLOP/s")}`,
-                            color: colors.text,
-                            align: "right",
-                            offset: [0, -10],
-                        },
                     })),
+                    ...roofs.map(([precision, rate], number) =>
+                        roofLabel(
+                            colors,
+                            `${precision} ${formatRate(rate, "FLOP/s")}`,
+                            // Roofs close to each other have their labels side by side.
+                            [
+                                right /
+                                    (right / left) **
+                                        (0.17 *
+                                            roofs.filter(
+                                                ([, other], at) => at < number && Math.abs(Math.log2(other / rate)) < 1,
+                                            ).length),
+                                rate,
+                            ],
+                        ),
+                    ),
                     {
                         type: "scatter",
                         data: points.map((one, place) =>
@@ -198,8 +224,9 @@ function bandwidthChart(data, peaks, points) {
         points.map((one) => one.lost),
     );
     const bytes = points.map((one) => one.bytes);
-    const [left, right] = [least(bytes) / 3, most(-Infinity, bytes) * 3];
+    const { min: left, max: right } = roundPowers(least(bytes) / 1.5, most(-Infinity, bytes) * 1.5, 32);
     const ys = points.map((one) => (1e9 * one.bytes) / one.ns);
+    const rates = roundPowers(least(ys) / 1.5, most(peaks.memory_bytes_per_s, ys) * 1.5);
     return chart(
         "bandwidth of work without products",
         360,
@@ -208,16 +235,11 @@ function bandwidthChart(data, peaks, points) {
                 grid: { left: 92, right: 40, top: 34, bottom: 58 },
                 xAxis: axis(colors, "least bytes of a call", (value) => formatBytes(value), {
                     type: "log",
-                    logBase: 2,
+                    logBase: 32,
                     min: left,
                     max: right,
                 }),
-                yAxis: axis(colors, "B/s", (value) => formatRate(value, ""), {
-                    type: "log",
-                    min: least(ys) / 3,
-                    max: most(peaks.memory_bytes_per_s, ys) * 2,
-                    nameGap: 62,
-                }),
+                yAxis: axis(colors, "", (value) => formatRate(value, "B/s"), { type: "log", ...rates }),
                 series: [
                     {
                         type: "line",
@@ -228,14 +250,11 @@ function bandwidthChart(data, peaks, points) {
                             [left, peaks.memory_bytes_per_s],
                             [right, peaks.memory_bytes_per_s],
                         ],
-                        endLabel: {
-                            show: true,
-                            formatter: `memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}`,
-                            color: colors.text,
-                            align: "right",
-                            offset: [0, -10],
-                        },
                     },
+                    roofLabel(colors, `memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}`, [
+                        right,
+                        peaks.memory_bytes_per_s,
+                    ]),
                     {
                         type: "scatter",
                         data: points.map((one, place) =>

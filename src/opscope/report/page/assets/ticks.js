@@ -12,6 +12,37 @@ function roundStep(rough, base = 10) {
     for (let step = unit; ; step *= 2) if (step >= rough * (1 - 1e-9)) return step;
 }
 
+// A formatted number without zeros that say nothing: 10.00 ms is 10 ms.
+const withoutZeros = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
+
+// An axis from 0 to at least a number, with round steps.
+function roundScale(most, base = 10, about = 6) {
+    const interval = roundStep(most / about, base);
+    return { min: 0, max: interval * Math.max(1, Math.ceil(most / interval - 1e-9)), interval };
+}
+
+// An axis around numbers that lie close together: labels have as many digits as it takes to tell them apart.
+function closeTimes(values, about = 6) {
+    const [low, high] = [least(values), most(-Infinity, values)];
+    const interval = Math.max(1, roundStep((high - low || high / 10 || 1) / about));
+    const min = Math.max(0, Math.floor(low / interval) * interval);
+    const max = Math.max(min + interval, Math.ceil(high / interval) * interval);
+    return { min, max, interval, axisLabel: (value) => timeLabel(value, interval, max) };
+}
+
+// Bounds of a logarithmic axis around some numbers: 1, 2 or 5 times a power of ten, or powers of 32 for bytes.
+function roundPowers(low, high, base = 10) {
+    if (base !== 10) {
+        const power = (value, round) => base ** round(Math.log(value) / Math.log(base));
+        return { min: power(low, Math.floor), max: power(high, Math.ceil) };
+    }
+    const below = (value) => {
+        const power = 10 ** Math.floor(Math.log10(value));
+        return [5, 2, 1].map((factor) => factor * power).find((one) => one <= value);
+    };
+    return { min: below(low), max: roundStep(high) };
+}
+
 const TIME_UNITS = [
     [1e9, "s"],
     [1e6, "ms"],

@@ -1,0 +1,209 @@
+// The recorded steps one by one, a server's iterations, named ranges, and what the backward pass of each operator cost.
+function hasSteps({ document: doc }) {
+    return [doc.steps, doc.iterations, doc.annotations, doc.backward].some((rows) => rows.length > 0);
+}
+
+function stepsView(data) {
+    const { document: doc } = data;
+    const parts = [
+        doc.steps.length ? section("Steps", stepChart(doc.steps), stepTable(data)) : null,
+        doc.iterations.length ? section("Iterations", iterationTable(data)) : null,
+        doc.phases_ns ? section("Phases of a training step", phases(data)) : null,
+        doc.annotations.length ? section("Named ranges", rangeTree(data)) : null,
+        doc.backward.length ? section("Forward and backward", backwardTable(data)) : null,
+    ].filter(Boolean);
+    return parts.length ? parts : [note("No steps, ranges or backward pass were recorded.")];
+}
+
+const timed = (key, label, more) => ({ key, label, value: (row) => row[key], format: formatNs, ...more });
+const counted = (key, label) => ({ key, label, value: (row) => row[key], format: formatCount });
+
+// A bar a step: busy and idle time, one device beside the other.
+function stepChart(steps) {
+    const devices = [...new Set(steps.map((row) => row.device))];
+    const numbers = [...new Set(steps.map((row) => row.index))];
+    const series = devices.flatMap((device) =>
+        [
+            ["busy", "#4e79a7"],
+            ["idle", "#edae49"],
+        ].map(([part, color]) => ({
+            name: devices.length > 1 ? `device ${device}: ${part}` : part,
+            type: "bar",
+            stack: `device ${device}`,
+            itemStyle: { color },
+            data: steps
+                .filter((row) => row.device === device)
+                .map((row) => ({
+                    value: [
+                        numbers.indexOf(row.index),
+                        part === "busy" ? (row.busy_ns ?? 0) : (row.idle_ns ?? row.span_ns),
+                    ],
+                    tip: () =>
+                        tip(`step ${row.number}`, [
+                            ["takes", formatNs(row.span_ns)],
+                            ["busy", formatNs(row.busy_ns)],
+                            ["idle", formatNs(row.idle_ns)],
+                        ]),
+                })),
+        })),
+    );
+    if (numbers.length < 2) return null;
+    return chart("steps, busy and idle", 240, (colors) =>
+        plain(colors, {
+            xAxis: {
+                type: "category",
+                data: numbers.map((index) => String(steps.find((row) => row.index === index).number)),
+                name: "step",
+                nameLocation: "middle",
+                nameGap: 28,
+                axisLabel: { color: colors.soft },
+                nameTextStyle: { color: colors.soft },
+            },
+            yAxis: axis(
+                colors,
+                "",
+                formatNs,
+                roundScale(
+                    most(
+                        1,
+                        steps.map((row) => row.span_ns),
+                    ),
+                ),
+            ),
+            grid: { left: 86, right: 28, top: 30, bottom: 46 },
+            series,
+        }),
+    );
+}
+
+function stepTable(data) {
+    const rows = data.document.steps;
+    const several = new Set(rows.map((row) => row.device)).size > 1;
+    return [
+        new DataTable({
+            name: "steps",
+            rows,
+            sort: ["index", false],
+            columns: [
+                { key: "index", label: "Step", value: (row) => row.index, show: (row) => String(row.number) },
+                several ? { key: "device", label: "Device", value: (row) => row.device, format: String } : null,
+                timed("span_ns", "Takes", { bar: true }),
+                timed("busy_ns", "Busy"),
+                timed("idle_ns", "Idle"),
+                timed("launch_bound_ns", "of it waiting for launches"),
+                counted("activities", "Activities"),
+                timed("device_sum_ns", "Device sum"),
+                {
+                    key: "cold",
+                    label: "",
+                    text: true,
+                    value: (row) => (row.cold ? "code was loaded" : ""),
+                },
+            ].filter(Boolean),
+        }).element,
+        data.leftOutNote("steps", "steps"),
+    ];
+}
+
+function iterationTable(data) {
+    return [
+        new DataTable({
+            name: "iterations",
+            rows: data.document.iterations,
+            sort: ["total_ns", true],
+            columns: [
+                { key: "kind", label: "Kind", text: true, value: (row) => row.kind },
+                { key: "detail", label: "", text: true, value: (row) => row.detail, show: (row) => nameOf(row.detail) },
+                counted("requests", "Requests"),
+                counted("tokens", "Tokens"),
+                counted("iterations", "Iterations"),
+                timed("total_ns", "Time", { bar: true }),
+                timed("median_ns", "Median"),
+                timed("host_ns", "on the host"),
+                timed("idle_ns", "Idle"),
+                { key: "bound", label: "Bound by", text: true, value: (row) => row.bound || "-" },
+            ],
+        }).element,
+        data.leftOutNote("iterations", "kinds of iterations"),
+    ];
+}
+
+function phases(data) {
+    const found = Object.entries(data.document.phases_ns);
+    const whole = sum(found.map(([, ns]) => ns));
+    return facts(
+        found.map(([name, ns]) => [
+            name,
+            [figure(ns / data.steps, formatNs), ` ${data.unit}, ${formatShare(ns, whole)}`],
+        ]),
+    );
+}
+
+// Ranges inside others stand below them, indented.
+function rangeTree(data) {
+    const rows = data.document.annotations;
+    return [
+        new DataTable({
+            name: "ranges",
+            rows,
+            sort: ["total_device_ns", true],
+            search: (row) => row.path,
+            columns: [
+                {
+                    key: "path",
+                    label: "Range",
+                    text: true,
+                    value: (row) => row.path,
+                    show: (row) => nameOf(row.path, { style: { "padding-left": `${12 * Math.min(row.depth, 12)}px` } }),
+                },
+                counted("calls", "Calls"),
+                timed("total_device_ns", "Device time", { bar: true }),
+                timed("self_device_ns", "its own"),
+                timed("span_ns", "On the host"),
+                timed("self_cpu_ns", "its own"),
+            ],
+        }).element,
+        data.leftOutNote("annotations", "ranges"),
+        note(
+            "Device time of what was launched in a range, with the ranges inside it; its own is without them. Sort by name to see what is inside what.",
+        ),
+    ];
+}
+
+function backwardTable(data) {
+    return [
+        new DataTable({
+            name: "backward",
+            rows: data.document.backward,
+            sort: ["backward_device_ns", true],
+            search: (row) => `${row.forward || ""} ${row.backward}`,
+            columns: [
+                {
+                    key: "forward",
+                    label: "Forward",
+                    text: true,
+                    value: (row) => row.forward || "-",
+                    show: (row) => (row.forward ? app.operatorLink(data, row.forward) : "-"),
+                },
+                {
+                    key: "backward",
+                    label: "Backward",
+                    text: true,
+                    value: (row) => row.backward,
+                    show: (row) => nameOf(row.backward),
+                },
+                counted("calls", "Calls"),
+                timed("forward_device_ns", "Forward's device time"),
+                timed("backward_device_ns", "Backward's", { bar: true }),
+                {
+                    key: "ratio",
+                    label: "Backward / forward",
+                    value: (row) => (row.forward_device_ns ? row.backward_device_ns / row.forward_device_ns : null),
+                    format: (value) => (value === null ? "-" : formatCount(value)),
+                },
+            ],
+        }).element,
+        data.leftOutNote("backward", "pairs"),
+        note("Over the whole recording. A backward node belongs to the forward operator with its sequence number."),
+    ];
+}
