@@ -13,6 +13,7 @@ import msgspec
 from opscope.cli.sql import QueryResult
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument, ChangesDocument
+from opscope.documents.brief import BriefDocument, ShownDocument
 from opscope.documents.build import BuildDocument, ListingDocument
 from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.counters import CountersDocument
@@ -45,6 +46,8 @@ DOCUMENTS: dict[str, type] = {
     "analysis-1.json": TraceDocument,
     "analyses-1.json": TraceDocuments,
     "dossier-1.json": DossierDocument,
+    "brief-1.json": BriefDocument,
+    "shown-1.json": ShownDocument,
     "explain-1.json": ExplainDocument,
     "sql-1.json": QueryResult,
     "store-1.json": StoreManifest,

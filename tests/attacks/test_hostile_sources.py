@@ -339,6 +339,7 @@ WORDS = {
     "explain": ("aten::addmm", "--in", "{trace}"), "dossier": ("{trace}",), "compare": ("{bench}", "{bench}"),
     "diff": ("{trace}", "{trace}"), "gpus": ("h100",), "convert": ("{trace}", "-o", "{out}/store"),
     "export": ("{trace}", "-o", "{out}/e.json"), "sql": ("select name from operators", "{trace}"),
+    "brief": ("{trace}",), "show": ("{trace}#bound",),
     "report": ("{run}",), "whatif": ("{trace}",), "ranks": ("{ranks}", "--jobs", "1"),
 }  # fmt: skip
 FORBIDDEN = """

@@ -70,6 +70,7 @@ from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import read
+from opscope.record.configuration import Configuration
 from opscope.trace.model import Trace, TraceSource
 
 _SHOWN = 5  # operators in a summary
@@ -385,16 +386,16 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         """What could make a step faster, as far as the trace alone tells; the largest likely saving first."""
         return self.findings_with(self.evidence_with(steps=self.step_count, wall_ns=None, ran_on_gpu=None), None)
 
-    def findings_with(self, evidence: StepEvidence, target: str | None) -> tuple[Finding, ...]:
+    def findings_with(self, evidence: StepEvidence, recorded: Configuration | None) -> tuple[Finding, ...]:
         """Return the findings of `advice_with`."""
-        return self.advice_with(evidence, target).findings
+        return self.advice_with(evidence, recorded).findings
 
-    def advice_with(self, evidence: StepEvidence, target: str | None) -> Advice:
+    def advice_with(self, evidence: StepEvidence, recorded: Configuration | None) -> Advice:
         """Return what could make a step faster, with what is known beside the trace.
 
         Args:
             evidence: what the verdict rests on.
-            target: what opscope profiled; None for a trace that it did not record.
+            recorded: what opscope ran; None for a trace that it did not record.
         """
         recording = Recording(
             trace=self.trace,
@@ -407,7 +408,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             places=lambda: self.places,
             backward=lambda: self.backward_pass,
             replayable=lambda: self.replayable,
-            target=target,
+            recorded=recorded,
         )
         return advice_on(recording)
 

@@ -102,8 +102,7 @@ class Measured(Struct, frozen=True, dict=True):
     @cached_property
     def advice(self) -> Advice:
         """What could make a step faster: by the unprofiled step time where there is one."""
-        target = self.record.configuration.target if self.record else None
-        return self.analysis.advice_with(self.step_evidence, target)
+        return self.analysis.advice_with(self.step_evidence, self.record.configuration if self.record else None)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

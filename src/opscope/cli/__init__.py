@@ -18,6 +18,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "profile": ("opscope.cli.profile", "Profile a model over a sweep of sizes and write reports."),
     "exec": ("opscope.cli.exec", "Run any program, record what it does with CUDA, and sum it up."),
     "analyze": ("opscope.cli.analyze", "Analyse traces of torch.profiler: costs, idle time, trust."),
+    "brief": ("opscope.cli.brief", "Say in a few lines what a trace or run shows, and what to do next."),
+    "show": ("opscope.cli.show", "Show single values of a trace by their addresses, with what they mean."),
     "page": ("opscope.cli.page", "Write everything on one page that opens offline in a browser."),
     "stats": ("opscope.cli.stats", "Sum up API calls, kernels, memory operations and ranges."),
     "explain": ("opscope.cli.explain", "Explain an operator or kernel: what it is, and where its source is."),

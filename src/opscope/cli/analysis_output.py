@@ -1,6 +1,7 @@
 """What ``opscope analyze`` prints of its traces. Apart from its options, because this takes a while to import."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 from msgspec import Struct
@@ -25,6 +26,9 @@ from opscope.report.device_entry import device_entry
 from opscope.report.finding_text import first_things, together_line
 from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import bar_lines, categories_line
+
+if TYPE_CHECKING:
+    from opscope.documents.brief import BriefDocument
 
 
 class Analysed(Struct, frozen=True):
@@ -116,14 +120,40 @@ def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows)
         for one in analysed:
             _print_one(one, by, _table(one, by, rows, short_names=short))
 
+    def brief() -> Sequence[Section]:
+        """Return the brief of one trace; a table where that was asked for."""
+        if rows.by is not None or rows.top is not None or rows.sort is not None:
+            return [
+                Section(
+                    (Name(one.path),),
+                    (
+                        Paragraph.of(f"{one.measured.bound.sentence} Trust: {one.measured.trust.verdict}."),
+                        _table(one, by, rows, short_names=True),
+                    ),
+                )
+                for one in analysed
+            ]
+        from opscope.report.brief import brief_section
+
+        return [brief_section(brief_of(one)) for one in analysed]
+
     output = Output(
         document=document,
         # CSV has all rows, unless --top asks for some.
         values=lambda: values_by(analyses, by, sort=rows.sort, top=rows.top or None),
         sections=lambda: [_section(one, by, _table(one, by, rows, short_names=False)) for one in analysed],
         text=text,
+        brief=brief,
     )
     emit(output, output_format)
+
+
+def brief_of(one: Analysed) -> "BriefDocument":
+    """Return a trace in a few lines."""
+    from opscope.report.brief import build_brief
+    from opscope.report.trace_document import build_trace_document
+
+    return build_brief(one.path, one.measured, build_trace_document(one.measured, one.functions))
 
 
 def _table(one: Analysed, by: By, rows: Rows, *, short_names: bool) -> Table:

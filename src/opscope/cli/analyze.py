@@ -13,7 +13,7 @@ from opscope.cli.options import format_option, top_option
 from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.timings import timings_option
-from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
 from opscope.readers import read
 from opscope.report.by import By
@@ -120,7 +120,7 @@ def command(
         print_analyses(analysed, output_format, rows)
     # Damage (exit code 4) comes before what --strict says of the other checks.
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
-    end_with(doubted, unreadable, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
+    end_with(doubted, unreadable, told=output_format in TOLD, allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)
 

@@ -10,7 +10,7 @@ from opscope.cli.explain import lookup_options
 from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option, shown_rows, top_option
 from opscope.cli.reading import input_option
-from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
 from opscope.documents.dossier import DossierDocument
 from opscope.lookup.dossier import Measure, build_dossier
 from opscope.render.blocks import Name, Table
@@ -51,7 +51,7 @@ def command(
     document = build_dossier(lookup, shown_rows(top, _OPERATORS), _measure() if counters else None)
     emit(Output.of_section(document, lambda: _table(document), lambda: dossier_section(document)), output_format)
     doubted = (Doubted(document.trace, document.failed_checks),)
-    end_with(doubted, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
+    end_with(doubted, told=output_format in TOLD, allow_damaged=allow_damaged)
 
 
 def _measure() -> Measure:

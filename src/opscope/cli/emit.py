@@ -21,12 +21,14 @@ class Output(Struct, frozen=True, kw_only=True):
         values: the table that CSV holds, with bare numbers.
         sections: what Markdown holds.
         text: prints the result for people; None prints the sections.
+        brief: what ``--brief`` writes as far as there is room; None for the sections.
     """
 
     document: Callable[[], object]
     values: Callable[[], Table]
     sections: Callable[[], Sequence[Section]]
     text: Callable[[], None] | None = None
+    brief: Callable[[], Sequence[Section]] | None = None
 
     @classmethod
     def of_table(cls, document: object, table: Table, title: str) -> "Output":
@@ -63,7 +65,7 @@ def emit(output: Output, output_format: str) -> None:
 
     Args:
         output: the result.
-        output_format: ``table``, ``json``, ``csv`` or ``md``.
+        output_format: ``table``, ``json``, ``csv``, ``md`` or ``brief``.
     """
     match Format(output_format):
         case Format.JSON:
@@ -72,6 +74,10 @@ def emit(output: Output, output_format: str) -> None:
             show(as_csv(output.values()))
         case Format.MD:
             show("\n\n".join(render(section, level=2).rstrip("\n") for section in output.sections()))
+        case Format.BRIEF:
+            from opscope.render.brief import render_brief
+
+            show(render_brief(list((output.brief or output.sections)())))
         case Format.TABLE if output.text is not None:
             output.text()
         case Format.TABLE:

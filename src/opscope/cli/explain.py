@@ -14,7 +14,7 @@ from opscope.cli.lookup import LookupOptions, build_lookup
 from opscope.cli.options import format_option
 from opscope.cli.reading import input_option
 from opscope.cli.say import say, show
-from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.source import PlaceEntry
 from opscope.render.blocks import Name, Table
@@ -96,7 +96,7 @@ def command(
         meant = f": did you mean {', '.join(document.did_you_mean)}?" if document.did_you_mean else ""
         say(f"opscope: nothing is known of {document.name!r}{meant}")
     doubted = (Doubted(lookup.trace_name or "", lookup.failed_checks),)
-    end_with(doubted, told=output_format in ("table", "md"), allow_damaged=allow_damaged)
+    end_with(doubted, told=output_format in TOLD, allow_damaged=allow_damaged)
     if unknown:
         sys.exit(1)
 

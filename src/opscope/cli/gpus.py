@@ -10,6 +10,7 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines, echo_table
+from opscope.cli.trust import TOLD
 from opscope.documents.gpus import GpusDocument
 from opscope.machine.driver import driver
 from opscope.render.blocks import Paragraph, Section
@@ -48,7 +49,7 @@ def command(words: tuple[str, ...], detect: bool, architecture: str | None, outp
 
 
 def _show(document: GpusDocument, output_format: str) -> None:
-    if output_format in ("table", "md") and document.problem is not None and not document.gpus:
+    if output_format in TOLD and document.problem is not None and not document.gpus:
         return
     table = gpus_table(document)
     notes = tuple(_notes(document))

@@ -154,7 +154,13 @@ def _joined(args: Sequence[str], lists: dict[str, ListOf]) -> list[str]:
 
 
 def format_option(function: F) -> F:
-    """Add ``--format table|json|csv|md``."""
+    """Add ``--format table|json|csv|md|brief``, and ``--brief`` for the last of these."""
+    brief = click.option(
+        "--brief",
+        "output_format",
+        flag_value=Format.BRIEF.value,
+        help="The same as --format brief: the essence in at most 2,000 tokens, for a first look and for agents.",
+    )
     return click.option(
         "--format",
         "output_format",
@@ -162,7 +168,7 @@ def format_option(function: F) -> F:
         default=Format.TABLE.value,
         show_default=True,
         help="The format of the result on standard output.",
-    )(function)
+    )(brief(function))
 
 
 def top_option(what: str = "rows", default: int = SHOWN_ROWS) -> Callable[[F], F]:

@@ -1,6 +1,7 @@
 """What a sweep prints when it has ended: the three most expensive operators, the comparison, where the files are."""
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.record.codec import encode
 from opscope.record.sweep import Failure, Manifest
+from opscope.render.blocks import Bullets, Name, Paragraph, Section, Whole
 from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
@@ -75,6 +77,14 @@ def _print_one(
     table = comparison_table(comparison)
     if output_format == "md":
         show(as_markdown(table, f"Comparison: {comparison.description}"))
+        return
+    if output_format == "brief":
+        from opscope.render.brief import render_brief
+
+        first = Bullets(tuple((line.strip(),) for document in documents for line in _first(document)))
+        see = Whole(f"opscope brief {shlex.quote(str(directory.path))}")
+        blocks = (first, table, Paragraph.of("One configuration at a time: ", see))
+        show(render_brief([Section((Name(comparison.description),), blocks)]))
         return
     for document in documents:
         echo_lines(_first(document))

@@ -138,7 +138,7 @@ def command(
         text=lambda: echo_table(table),
     )
     emit(output, output_format)
-    end_with(tables.doubted, tables.unreadable, told=output_format == "md", allow_damaged=allow_damaged)
+    end_with(tables.doubted, tables.unreadable, told=output_format in ("md", "brief"), allow_damaged=allow_damaged)
 
 
 def _refuse_swapped(query: str, inputs: tuple[Path, ...]) -> None:

@@ -44,4 +44,4 @@ def command(
     read = list(traces)
     print_stats([trace for _, trace in read], reports, top, output_format, full_names=full_names)
     doubted = tuple(Doubted.of_file(str(file), trace.source) for file, trace in read)
-    end_with(doubted, unreadable, told=output_format == "table", allow_damaged=allow_damaged)
+    end_with(doubted, unreadable, told=output_format in ("table", "brief"), allow_damaged=allow_damaged)

@@ -13,6 +13,7 @@ from opscope.documents.trust import Check, CheckName, Trust
 if TYPE_CHECKING:
     from opscope.trace.model import TraceSource
 
+TOLD: Final = ("table", "md", "brief")  # the formats in which a result shows the checks that fail
 _NAMED: Final = 3
 F = TypeVar("F", bound=Callable[..., Any])
 

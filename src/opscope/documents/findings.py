@@ -83,14 +83,24 @@ class Where(Struct, frozen=True, kw_only=True):
 
 
 class SavingRange(Struct, frozen=True):
-    """A saving in nanoseconds per step: nearly certain (low), and if the change did all that it can (high)."""
+    """A saving in nanoseconds per step: nearly certain (low), and if the change did all that it can (high).
+
+    Attributes:
+        low: what is nearly certain.
+        high: what it is if the change does all that it can.
+    """
 
     low: float
     high: float
 
 
 class Fact(Struct, frozen=True):
-    """One piece of evidence, and its basis."""
+    """One piece of evidence, and its basis.
+
+    Attributes:
+        text: what was observed, in words.
+        basis: how it is known.
+    """
 
     text: str
     basis: Basis

@@ -22,7 +22,14 @@ from opscope.trace.model import TraceSource
 
 
 class WindowEntry(Struct, frozen=True):
-    """The time span that idle time and shares refer to. ``duration_ns`` is its length without gaps between steps."""
+    """The time span that idle time and shares refer to. ``duration_ns`` is its length without gaps between steps.
+
+    Attributes:
+        kind: which span it is, in words.
+        start_ns: when it begins, on the trace's clock.
+        end_ns: when it ends.
+        duration_ns: its length without gaps between steps.
+    """
 
     kind: str
     start_ns: int
@@ -34,6 +41,21 @@ class DeviceEntry(Struct, frozen=True):
     """One device. ``compute + exposed_communication + exposed_memcpy + idle = window``, all within the window.
 
     ``busy_ns`` is the union of all its activities, ``outside_window_ns`` the part of that union outside the window.
+
+    Attributes:
+        device: its number.
+        name: its name.
+        activities: kernels, copies and fills that it ran.
+        sum_ns: their durations added up.
+        busy_ns: the time in which at least one of them ran: the union of their intervals.
+        window: the span that idle time and shares refer to.
+        window_ns: the length of that span.
+        outside_window_ns: the part of ``busy_ns`` outside the window.
+        idle_ns: the time in the window in which nothing ran.
+        compute_ns: the time in the window in which anything but copies and communication ran.
+        exposed_communication_ns: the time in which only communication, or communication and copies, ran.
+        exposed_memcpy_ns: the time in which only copies and fills ran.
+        idle_by_cause_ns: ``idle_ns`` by its causes.
     """
 
     device: int
@@ -52,7 +74,16 @@ class DeviceEntry(Struct, frozen=True):
 
 
 class ShapeRow(Struct, frozen=True):
-    """The calls of an operator with the same input shapes and types (as JSON text; null if not recorded)."""
+    """The calls of an operator with the same input shapes and types (as JSON text; null if not recorded).
+
+    Attributes:
+        input_dims: the shapes of the inputs.
+        input_types: their types.
+        calls: number of calls.
+        self_device_ns: device time of what the operator launched itself.
+        total_device_ns: the same with the operators inside it.
+        self_cpu_ns: time on the host without operators inside it.
+    """
 
     input_dims: str | None
     input_types: str | None
@@ -74,6 +105,13 @@ class KernelRow(Struct, frozen=True):
         library: the library of the kernel; null if none is known.
         source_file: the file that instantiates the kernel; null if unknown or not requested.
         source_how: how that is known (see `SourceEntry`); null if it was not requested.
+        name: the kernel's function, or which copy.
+        device: the number of the device; null if it was not recorded.
+        calls: how often it ran.
+        total_ns: the durations of all runs added up.
+        mean_ns, min_ns, max_ns, std_ns: mean, least, most and standard deviation of the durations.
+        registers_per_thread: registers of a thread; null where it was not recorded, or launches differ.
+        shared_memory_bytes: shared memory of a thread block; null as above.
     """
 
     name: str
@@ -97,7 +135,14 @@ class KernelRow(Struct, frozen=True):
 
 
 class CallerRow(Struct, frozen=True):
-    """A place in Python code that called an operator."""
+    """A place in Python code that called an operator.
+
+    Attributes:
+        place: file, line and function.
+        calls: number of calls from there.
+        self_device_ns: device time of what these launched themselves.
+        self_cpu_ns: time on the host without operators inside.
+    """
 
     place: str
     calls: int
@@ -116,6 +161,10 @@ class OperatorDetail(Struct, frozen=True):
         source: the source of the kernel that took most of its time.
         called_from: null if no Python stacks were recorded.
         findings: how it runs and what could be gained; null except for the three operators with the most device time.
+        shape_count: how many different inputs it was called with.
+        shapes: the most expensive of these.
+        kernel_count: how many kernels, copies and fills it launched, by name and geometry.
+        kernels: the most expensive of these.
     """
 
     category_rule: str
@@ -134,6 +183,19 @@ class OperatorRow(Struct, frozen=True):
 
     ``native_function`` is its entry in ``native_functions.yaml`` (search for ``- func: NAME``), ``cpp_function`` the
     C++ function that serves the device.
+
+    Attributes:
+        name: as recorded.
+        calls: number of calls.
+        self_device_ns: durations of the device activities that it launched itself, added up.
+        total_device_ns: the same with those of operators inside it.
+        self_cpu_ns: time on the host without operators, named ranges and API calls inside it.
+        total_cpu_ns: time on the host.
+        category: what kind of work it does.
+        native_function: its native function; null if it has none.
+        cpp_function: the C++ function that serves the device; null if it is not known.
+        activities: device activities that it launched itself.
+        detail: shapes, kernels, source and callers; null if they were not asked for.
     """
 
     name: str
@@ -154,6 +216,13 @@ class CategoryRow(Struct, frozen=True):
 
     Unlinked kernels are classified by their names, or form a category of their own if the names say nothing; unlinked
     copies and fills count as Memory. So the rows add up to the device sum.
+
+    Attributes:
+        category: its name.
+        calls: calls of its operators.
+        activities: device activities that these launched themselves.
+        self_device_ns: the durations of these added up.
+        self_cpu_ns: its operators' own time on the host.
     """
 
     category: str
@@ -164,7 +233,14 @@ class CategoryRow(Struct, frozen=True):
 
 
 class Spread(Struct, frozen=True):
-    """Statistics of a set of durations."""
+    """Statistics of a set of durations.
+
+    Attributes:
+        count: how many durations.
+        total_ns: all of them added up.
+        median_ns: their median.
+        p95_ns: 95 % of them are no longer.
+    """
 
     count: int
     total_ns: int
@@ -173,7 +249,14 @@ class Spread(Struct, frozen=True):
 
 
 class LaunchCallRow(Struct, frozen=True):
-    """One runtime or driver API function."""
+    """One runtime or driver API function.
+
+    Attributes:
+        name: of the function.
+        calls: how often it was called.
+        total_ns: time on the host, added up.
+        mean_ns: the mean.
+    """
 
     name: str
     calls: int
@@ -185,6 +268,13 @@ class LaunchesEntry(Struct, frozen=True):
     """How the host fed the devices. Spreads are null if nothing was launched; backlog is not overhead.
 
     ``without_activity`` counts launches without an activity; null if activities do not carry the ids of launches.
+
+    Attributes:
+        api: the time of the calls that launch work.
+        latency: from the end of such a call to the start of its work, where the stream had nothing left to do.
+        backlog: the same where earlier work still ran in the stream: the host is ahead by that.
+        without_activity: launches without an activity; null if activities do not carry the ids of launches.
+        calls: by function, the longest in all first.
     """
 
     api: Spread | None
@@ -267,7 +357,19 @@ class GapRow(Struct, frozen=True, kw_only=True):
 
 
 class GraphNodeRow(Struct, frozen=True):
-    """One node of a replayed CUDA graph; ``captured_operator`` launched it when the graph was captured."""
+    """One node of a replayed CUDA graph; ``captured_operator`` launched it when the graph was captured.
+
+    Attributes:
+        device: the number of the device.
+        graph: the number of the graph.
+        node: the number of the node in it.
+        known_by: how nodes of different replays are known to be the same.
+        name: of its kernel, copy or fill.
+        replays: how often it ran.
+        total_ns, mean_ns, min_ns, max_ns: its durations: sum, mean, least and most.
+        captured_operator: the operator that launched it in the capture; null if that is not known.
+        captured_how: how that is known, or why it is not.
+    """
 
     device: int | None
     graph: int
@@ -284,7 +386,14 @@ class GraphNodeRow(Struct, frozen=True):
 
 
 class CapturedRow(Struct, frozen=True):
-    """Launches captured into graphs by one operator (null if none made them) with the same inputs."""
+    """Launches captured into graphs by one operator (null if none made them) with the same inputs.
+
+    Attributes:
+        name: the operator.
+        input_dims: the shapes of its inputs, JSON text.
+        input_types: their types, JSON text.
+        launches: how many launches were captured.
+    """
 
     name: str | None
     input_dims: str | None
@@ -293,7 +402,15 @@ class CapturedRow(Struct, frozen=True):
 
 
 class BackwardRow(Struct, frozen=True):
-    """A backward node and the forward operator with the same sequence number; null if there is none."""
+    """A backward node and the forward operator with the same sequence number; null if there is none.
+
+    Attributes:
+        forward: the forward operator.
+        backward: the node of the backward pass.
+        calls: how often the node was evaluated.
+        forward_device_ns: device time of what the forward operators launched.
+        backward_device_ns: device time of what the nodes launched.
+    """
 
     forward: str | None
     backward: str
@@ -356,14 +473,27 @@ class IterationRow(Struct, frozen=True, kw_only=True):
 
 
 class UnlinkedEntry(Struct, frozen=True):
-    """Activities without a recorded operator."""
+    """Activities without a recorded operator.
+
+    Attributes:
+        activities: how many.
+        device_ns: their durations added up.
+    """
 
     activities: int
     device_ns: int
 
 
 class MemoryEntry(Struct, frozen=True):
-    """Recorded allocations on one device; ``device`` is null for the host."""
+    """Recorded allocations on one device; ``device`` is null for the host.
+
+    Attributes:
+        device: its number; null for the host.
+        peak_allocated_bytes: the most that was allocated at a time; null where totals were not recorded.
+        allocated_bytes: all allocations added up.
+        allocations: how many.
+        top_operators: bytes by the operators that allocated most.
+    """
 
     device: int | None
     peak_allocated_bytes: int | None
@@ -478,6 +608,22 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         findings_reason: why there are none; null if there are some.
         together: what those save together that a replay tells; null for fewer than two.
         limits: how far the work that loses most time is from the devices' limits; null if no device worked.
+        schema: the schema's name.
+        source: the file, and what reading it found.
+        window: what the host's figures refer to.
+        bound: what bounds a step.
+        devices: the devices that worked.
+        kernels: by name and device, the longest in all first.
+        categories: operators by what they do.
+        graph_nodes: the nodes of replayed CUDA graphs.
+        backward: what the backward pass of each forward operator cost.
+        launches: how the host fed the devices.
+        steps: the recorded steps, per device.
+        unlinked: device work of no recorded operator.
+        trust: the checks that tell whether the figures can be believed.
+        annotations: the named ranges.
+        memory: recorded allocations per device; empty if they were not recorded.
+        measurement: times of whole steps, profiled and not.
     """
 
     schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"

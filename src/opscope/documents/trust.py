@@ -74,7 +74,12 @@ def worst_verdict(checks: tuple[Check, ...]) -> Verdict:
 
 
 class Trust(Struct, frozen=True):
-    """All checks of one trace; the verdict is the worst of them."""
+    """All checks of one trace; the verdict is the worst of them.
+
+    Attributes:
+        verdict: the worst of all checks.
+        checks: all of them.
+    """
 
     verdict: Verdict
     checks: tuple[Check, ...]

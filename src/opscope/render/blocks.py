@@ -13,6 +13,12 @@ class Name(str):
     __slots__ = ()
 
 
+class Whole(Name):
+    """Such a text that is copied from where it is shown, as a command is: no renderer shortens it."""
+
+    __slots__ = ()
+
+
 Cell = str
 Inline = tuple[str, ...]
 

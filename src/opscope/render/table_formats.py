@@ -17,6 +17,7 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     MD = "md"
+    BRIEF = "brief"
 
 
 def as_text(table: Table) -> str:

@@ -157,7 +157,7 @@ def advice_on(recording: Recording) -> Advice:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     drafts = drafts or list(dearest(context))
-    advice = Advice(_named(context, drafts))
+    advice = Advice(_named(context, drafts, replayed=replayed is not None))
     named = {finding.id: draft for draft, finding in zip(drafts, advice.findings, strict=True)}
     remedies = {name: draft.remedy for name, draft in named.items() if draft.remedy is not None}
     pieces = {name: draft.pieces for name, draft in named.items() if len(draft.pieces)}
@@ -247,7 +247,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
     )
 
 
-def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
+def _named(context: Context, drafts: Sequence[Draft], *, replayed: bool = False) -> tuple[Finding, ...]:
     first = first_of(drafts)
     ids = _ids(drafts)
     return tuple(
@@ -265,7 +265,13 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
             derivation=draft.derivation,
             evidence=draft.evidence,
             action=draft.action,
-            prove=proving_command(draft.rule, context.target),
+            prove=proving_command(
+                draft.rule,
+                own,
+                context.trace.source.path,
+                context.recorded,
+                replays=_replayable(draft, own, drafts, ids) if replayed else (),
+            ),
             wrong_if=draft.wrong_if,
             overlaps=tuple(
                 name for name, other in zip(ids, drafts, strict=True) if name != own and draft.claims & other.claims
@@ -273,6 +279,13 @@ def _named(context: Context, drafts: Sequence[Draft]) -> tuple[Finding, ...]:
         )
         for place, (own, draft) in enumerate(zip(ids, drafts, strict=True))
     )
+
+
+def _replayable(draft: Draft, own: str, drafts: Sequence[Draft], ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of the findings whose changes make up a draft's; empty where no replay can tell."""
+    if draft.remedy is not None:
+        return (own,)
+    return tuple(name for name, other in zip(ids, drafts, strict=True) if any(other is part for part in draft.parts))
 
 
 def _step_of(context: Context, draft: Draft) -> tuple[float, StepBasis]:

@@ -33,6 +33,7 @@ from opscope.knowledge.copies import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.readers.formats import format_named
+from opscope.record.configuration import Configuration
 from opscope.trace.model import DeviceProperties, Trace
 
 LEAST_SHARE: Final = 0.02  # of the step: a smaller saving is not worth a line
@@ -90,6 +91,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         of_others: what of the saving other findings save alone; it does not count in the ranking.
         most: what no change saves more than, such as recorded idle time; in nanoseconds per step.
         of_estimate_ns: the estimated step without the profiler that the saving is of, where it is of that.
+        parts: the drafts that it is made of, where it is about two of them together.
         pieces: the idle time that it is about, as positions in the pieces of `Context.waits`; empty where it is about
             work.
     """
@@ -109,6 +111,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     of_others: float = 0.0
     most: float = math.inf
     of_estimate_ns: float | None = None
+    parts: tuple["Draft", ...] = ()
     pieces: Ints = _NONE
 
     @property
@@ -167,7 +170,7 @@ class Recording(Struct, frozen=True, kw_only=True):
         inputs: computes per activity its operator and that operator's inputs.
         places, backward: computed on demand, as ``inputs`` is.
         replayable: builds a few steps as a graph; None where they cannot be replayed.
-        target: what opscope profiled; None for a trace that it did not record.
+        recorded: what opscope ran; None for a trace that it did not record.
     """
 
     trace: Trace
@@ -180,14 +183,14 @@ class Recording(Struct, frozen=True, kw_only=True):
     places: Callable[[], Places]
     backward: Callable[[], BackwardPass]
     replayable: Callable[[], Steps | None]
-    target: str | None
+    recorded: Configuration | None
 
 
 class Context:
     """A recording, and what its steps spend their time on. Times are nanoseconds a step, or of the whole recording.
 
     Attributes:
-        trace, links, host, evidence, backward, replayable, target: of the recording.
+        trace, links, host, evidence, backward, replayable, recorded: of the recording.
         work: rows of the activities of the busiest device that the steps launched.
         device: the timeline of the busiest device.
         rows: its work with its limits.
@@ -199,7 +202,7 @@ class Context:
     def __init__(self, recording: Recording) -> None:
         self.trace, self.links, self.host = recording.trace, recording.links, recording.host
         self.evidence = recording.evidence
-        self.backward, self.target, self.replayable = recording.backward, recording.target, recording.replayable
+        self.backward, self.recorded, self.replayable = recording.backward, recording.recorded, recording.replayable
         self._inputs, self._places = recording.inputs, recording.places
         self.cost, self.steps = recording.evidence.cost, recording.evidence.steps or 1
         self.device: DeviceTimeline = busiest(recording.evidence.devices)

@@ -67,6 +67,7 @@ def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
         wrong_if=f"{host.wrong_if}; or {device.wrong_if}",
         claims=host.claims | device.claims,
         of_others=max(host.saving.likely, device.saving.likely),
+        parts=(host, device),
     )
 
 

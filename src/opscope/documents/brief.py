@@ -1,0 +1,127 @@
+"""What one trace says in a few lines: the schema ``opscope.brief/1``; and one value of a document: ``opscope.shown/1``.
+
+Every part of a brief has the address of what it rests on, which ``opscope show TRACE#ADDRESS`` prints.
+"""
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from opscope.documents.findings import SavingRange, StepBasis
+
+
+class BriefFinding(Struct, frozen=True, kw_only=True):
+    """A finding to begin with.
+
+    Attributes:
+        id: its id in the trace.
+        title: the problem in one line.
+        where: the line of Python, module, operator or range, as far as recorded; null if nothing is known.
+        saving_ns: the time that a step could save; low is nearly certain.
+        saving: the same in words; empty if it saves nothing by itself.
+        likely_ns: the likely saving.
+        of_step: what step that is of, and how its length is known.
+        evidence: the first facts, each with its basis.
+        action: the change to make.
+        prove: a command that tests it.
+        address: where all of it is.
+    """
+
+    id: str
+    title: str
+    where: str | None
+    saving_ns: SavingRange
+    saving: str
+    likely_ns: float
+    of_step: StepBasis
+    evidence: tuple[str, ...]
+    action: str
+    prove: str
+    address: str
+
+
+class BriefPart(Struct, frozen=True):
+    """A part of a step: how long it is, in nanoseconds a step, and its share."""
+
+    name: str
+    ns: float
+    share: float
+
+
+class Unmeasured(Struct, frozen=True):
+    """What was not measured, and why."""
+
+    what: str
+    why: str
+
+
+class Command(Struct, frozen=True):
+    """A command to run next, and what it is for."""
+
+    command: str
+    gives: str
+
+
+class BriefDocument(Struct, frozen=True, kw_only=True):
+    """A trace in a few lines.
+
+    Attributes:
+        trace: its path.
+        bound: what bounds a step.
+        sentence: that in at most 25 words.
+        step_ns: how long a step takes: the median without a profiler, else the recorded one; null without either.
+        step_basis: which of these; null where ``step_ns`` is.
+        step_count: how many steps were recorded; 0 if none are marked.
+        parts: where a recorded step goes on the busiest device; empty where nothing ran on one.
+        trust: the verdict of the trust checks.
+        doubts: the checks that warn or fail, in a sentence each.
+        findings: those to begin with, the largest likely saving first.
+        findings_reason: why there are none; null if there are some.
+        further_findings: ids of the others.
+        together: what all of them save, in a sentence; null where no replay tells.
+        not_measured: what was not, and why.
+        next: commands to run.
+    """
+
+    schema: Literal["opscope.brief/1"] = "opscope.brief/1"
+    trace: str
+    bound: str
+    sentence: str
+    step_ns: float | None
+    step_basis: str | None
+    step_count: int
+    parts: tuple[BriefPart, ...]
+    trust: str
+    doubts: tuple[str, ...]
+    findings: tuple[BriefFinding, ...]
+    findings_reason: str | None
+    further_findings: tuple[str, ...]
+    together: str | None
+    not_measured: tuple[Unmeasured, ...]
+    next: tuple[Command, ...]
+
+
+class ShownValue(Struct, frozen=True, kw_only=True):
+    """One value of a document.
+
+    Attributes:
+        address: where it is in the document.
+        value: what JSON holds there.
+        text: the value for people.
+        means: what the field stands for; null where that is not written down.
+        inside: the addresses of the parts of a value that has some.
+    """
+
+    address: str
+    value: Any
+    text: str
+    means: str | None
+    inside: tuple[str, ...] = ()
+
+
+class ShownDocument(Struct, frozen=True, kw_only=True):
+    """Some values of the document of a trace."""
+
+    schema: Literal["opscope.shown/1"] = "opscope.shown/1"
+    trace: str
+    values: tuple[ShownValue, ...]

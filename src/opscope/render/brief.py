@@ -1,0 +1,112 @@
+"""Renders sections within a number of tokens, for people in a hurry and for language models."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from opscope.base.text import printable
+from opscope.base.tokens import count_tokens
+from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table, Whole
+
+MOST_TOKENS: Final = 2_000
+# From generous to scarce: rows of a table, items of a list, lines of code, characters of a name, whether optional
+# columns are shown.
+_TIGHTER: Final = (
+    (20, 20, 20, 120, True),
+    (10, 12, 12, 100, True),
+    (8, 12, 8, 80, False),
+    (5, 8, 4, 60, False),
+    (3, 6, 2, 48, False),
+    (1, 4, 0, 40, False),
+)
+_LINE: Final = 5  # times as many characters as a name, for a whole line of text
+_CUT: Final = "(cut here: without --brief all of it is printed)"
+
+
+class _Room(Struct, frozen=True):
+    """How much of each part of a section is shown."""
+
+    rows: int
+    items: int
+    lines: int
+    name: int
+    optional: bool
+
+
+def render_brief(sections: Sequence[Section], most: int = MOST_TOKENS) -> str:
+    """Return sections as plain lines of at most so many tokens: fewer rows and shorter names where there is no room.
+
+    Args:
+        sections: what to write.
+        most: the number of tokens, by `count_tokens`.
+    """
+    text = ""
+    for room in _TIGHTER:
+        text = "\n".join(line for section in sections for line in _section(section, _Room(*room), 1))
+        if count_tokens(text) <= most:
+            return text
+    return _cut(text, most)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the first lines of a text that fit, and say that it was cut."""
+    kept: list[str] = []
+    left = most - count_tokens(_CUT) - 2
+    for line in text.splitlines():
+        left -= count_tokens(line) + 2  # its end, and rounding
+        if left < 0:
+            break
+        kept.append(line)
+    return "\n".join((*kept, _CUT))
+
+
+def _section(section: Section, room: _Room, level: int) -> Iterator[str]:
+    yield f"{'#' * level} {_inline(section.title, room)}"
+    for block in section.blocks:
+        yield from _block(block, room)
+    for inner in section.sections:
+        yield from _section(inner, room, level + 1)
+
+
+def _block(block: Block, room: _Room) -> Iterator[str]:
+    match block:
+        case Paragraph(parts):
+            yield _inline(parts, room)
+        case Bullets(items):
+            yield from (f"- {_inline(item, room)}" for item in items[: room.items])
+            if len(items) > room.items:
+                yield f"- ({len(items) - room.items} more)"
+        case Table():
+            yield from _table(block, room)
+        case Code(lines, _):
+            yield from (f"    {printable(line)[: 2 * room.name]}" for line in lines[: room.lines])
+            if len(lines) > room.lines:
+                yield f"    ({len(lines) - room.lines} more lines)"
+
+
+def _table(table: Table, room: _Room) -> Iterator[str]:
+    shown = [i for i in range(len(table.columns)) if room.optional or i not in table.optional]
+    yield " | ".join(table.columns[i] for i in shown)
+    for row in table.rows[: room.rows]:
+        yield " | ".join(_short(" ".join(printable(row[i]).split()), room.name) for i in shown)
+    if len(table.rows) > room.rows:
+        yield f"({len(table.rows) - room.rows:,} more rows)"
+
+
+def _inline(parts: Inline, room: _Room) -> str:
+    line = "".join(_part(part, room) for part in parts)
+    return line if any(isinstance(part, Whole) for part in parts) else _short(line, _LINE * room.name)
+
+
+def _part(part: str, room: _Room) -> str:
+    shown = printable(part)
+    return _short(shown, 2 * room.name) if isinstance(part, Name) and not isinstance(part, Whole) else shown
+
+
+def _short(text: str, most: int) -> str:
+    """Shorten a text in its middle: names of kernels differ at both ends."""
+    if len(text) <= most:
+        return text
+    head = (most - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"

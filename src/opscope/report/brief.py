@@ -1,0 +1,177 @@
+"""Builds the brief of a trace from its document, and writes it."""
+
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from opscope.analysis.measured import Measured
+from opscope.base.units import format_ns, format_share
+from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, Command, Unmeasured
+from opscope.documents.findings import Finding
+from opscope.documents.trace import DeviceEntry, TraceDocument
+from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table, Whole
+from opscope.report.finding_text import place, together_line
+from opscope.report.step_parts import step_parts
+
+_FACTS: Final = 2  # of a finding's evidence
+_DOUBTS: Final = 3
+_LEAST_PART: Final = 0.005  # of a step: smaller parts are not listed
+
+
+def build_brief(path: str, measured: Measured, document: TraceDocument) -> BriefDocument:
+    """Build the brief of a trace.
+
+    Args:
+        path: what the user called it by.
+        measured: the trace with its record.
+        document: its document.
+    """
+    first = [finding for finding in document.findings if finding.is_first]
+    wall, recorded = document.measurement.wall, _recorded_step(document)
+    doubts = measured.trust.doubts()
+    return BriefDocument(
+        trace=path,
+        bound=str(document.bound.kind),
+        sentence=document.bound.sentence,
+        step_ns=recorded if wall is None else wall.median_ns,
+        step_basis=("recorded" if recorded is not None else None) if wall is None else "unprofiled, median",
+        step_count=document.step_count,
+        parts=tuple(_parts(document)),
+        trust=str(document.trust.verdict),
+        doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts[:_DOUBTS]),
+        findings=tuple(_finding(finding) for finding in first),
+        findings_reason=document.findings_reason,
+        further_findings=tuple(finding.id for finding in document.findings if not finding.is_first),
+        together=None if document.together is None else "".join(together_line(document.together)),
+        not_measured=tuple(_not_measured(measured, document)),
+        next=tuple(_next(path, measured, document)),
+    )
+
+
+def _busiest(document: TraceDocument) -> DeviceEntry | None:
+    return max(document.timed_devices, key=lambda device: device.window_ns - device.idle_ns, default=None)
+
+
+def _recorded_step(document: TraceDocument) -> float | None:
+    device = _busiest(document)
+    if device is None or not document.step_count:
+        profiled = document.measurement.profiled_step
+        return None if profiled is None else profiled.median_ns
+    return device.window_ns / document.step_count
+
+
+def _parts(document: TraceDocument) -> Iterator[BriefPart]:
+    device = _busiest(document)
+    if device is None or not device.window_ns:
+        return
+    steps = document.step_count or 1
+    for name, time in step_parts(device).items():
+        if time >= _LEAST_PART * device.window_ns:
+            yield BriefPart(name, time / steps, time / device.window_ns)
+
+
+def _finding(finding: Finding) -> BriefFinding:
+    return BriefFinding(
+        id=finding.id,
+        title=finding.title,
+        where="".join(place(finding.where)).removeprefix(", in ") or None,
+        saving_ns=finding.saving_ns,
+        saving=finding.saving,
+        likely_ns=finding.likely_ns,
+        of_step=finding.of_step,
+        evidence=tuple(f"{fact.text} ({fact.basis})" for fact in finding.evidence[:_FACTS]),
+        action=finding.action,
+        prove=finding.prove,
+        address=f"findings/{finding.id}",
+    )
+
+
+def _not_measured(measured: Measured, document: TraceDocument) -> Iterator[Unmeasured]:
+    measurement, trace = document.measurement, measured.analysis.trace
+    if measurement.wall is None:
+        yield Unmeasured("a step without the profiler", measurement.benchmark_reason or "none was timed")
+    if document.device_times_reason is not None:
+        yield Unmeasured("device times", document.device_times_reason)
+    if not document.step_count:
+        yield Unmeasured("steps", "none are marked (profiler.step())")
+    if document.light is not None and not document.light.agrees:
+        yield Unmeasured("idle time without the profiler's cost", document.light.sentence)
+    if trace.operators.height and not trace.frames.height:
+        yield Unmeasured("lines of Python and modules", "stacks were not recorded (with_stack=True, --with-stack)")
+    if trace.operators.height and trace.operators["input_dims"].null_count() == trace.operators.height:
+        yield Unmeasured("limits of operators", "shapes were not recorded (record_shapes=True)")
+    if not trace.allocations.height and measurement.memory is None:
+        yield Unmeasured("memory", "allocations were not recorded (profile_memory=True, --profile-memory)")
+    if measurement.wall is not None and measurement.clocks is None and measurement.clocks_reason:
+        yield Unmeasured("clocks of the GPU", measurement.clocks_reason)
+    for line in document.source.not_recorded:
+        yield Unmeasured("in the recording", line)
+
+
+def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Command]:
+    quoted = shlex.quote(path)
+    replayable = [one.id for one in document.findings if one.is_first and one.id in measured.advice.remedies]
+    if replayable:
+        changes = " ".join(f"--finding {name}" for name in replayable)
+        yield Command(f"opscope whatif {quoted} {changes}", "the step with these findings done, by replay")
+    if document.findings:
+        address = f"{path}#findings/{document.findings[0].id}"
+        yield Command(f"opscope show {shlex.quote(address)}", "all evidence of the first finding")
+    by = "operator" if document.operators else "kernel"
+    if document.operators or document.kernels:
+        yield Command(f"opscope analyze {quoted} --by {by} --brief", f"the dearest {by}s")
+    if measured.analysis.limits_of_steps:
+        yield Command(f"opscope limits {quoted} --brief", "which work is far from the device's limit")
+    yield Command(f"opscope page {quoted}", "a page with timeline, flame view and roofline")
+
+
+# ---------------------------------------------------------------- as text
+
+
+def brief_section(brief: BriefDocument) -> Section:
+    """Return a brief as sections; `opscope.render.brief` writes them within a number of tokens."""
+    blocks: list[Paragraph | Bullets | Table] = [Paragraph.of(f"{brief.sentence} [bound: {brief.bound}]")]
+    blocks.append(Bullets(tuple(_facts(brief))))
+    parts = [Section(("Findings",), tuple(_findings(brief)))]
+    if brief.not_measured:
+        lines = tuple((f"{one.what}: {one.why}",) for one in brief.not_measured)
+        parts.append(Section(("Not measured",), (Bullets(lines),)))
+    commands = tuple((Whole(one.command), f" ({one.gives})") for one in brief.next)
+    addresses = f"{brief.trace}#ADDRESS, such as bound, devices/0/busy_ns, operators/1, findings/ID/saving_ns/low"
+    see = ("every number: opscope show ", Name(addresses))
+    parts.append(Section(("Next",), (Bullets((see, *commands)),)))
+    return Section((Name(brief.trace),), tuple(blocks), tuple(parts))
+
+
+def _facts(brief: BriefDocument) -> Iterator[Inline]:
+    if brief.step_ns is not None:
+        count = f", {brief.step_count} steps were recorded" if brief.step_count else ""
+        yield (f"step: {format_ns(brief.step_ns)} ({brief.step_basis}{count}) [measurement]",)
+    if brief.parts:
+        whole = "a recorded step goes" if brief.step_count else "the recording goes"
+        parts = ", ".join(f"{one.name} {format_ns(one.ns)} ({format_share(one.share, 1)})" for one in brief.parts)
+        yield (f"where {whole}: {parts} [devices]",)
+    yield (f"trust: {brief.trust} [trust]",)
+    yield from ((doubt,) for doubt in brief.doubts)
+
+
+def _findings(brief: BriefDocument) -> Iterator[Paragraph | Bullets]:
+    if not brief.findings:
+        yield Paragraph.of(brief.findings_reason or "None.")
+    for number, one in enumerate(brief.findings, start=1):
+        yield Paragraph.of(f"{number}. {one.title} [{one.address}]")
+        yield Bullets(tuple(_finding_lines(one)))
+    if brief.further_findings:
+        yield Paragraph.of(f"Further: {', '.join(brief.further_findings)}.")
+    if brief.together is not None:
+        yield Paragraph.of(brief.together)
+
+
+def _finding_lines(one: BriefFinding) -> Iterator[Inline]:
+    if one.saving:
+        yield (f"saves {one.saving}, likely {format_ns(one.likely_ns)}; basis: {one.of_step}",)
+    yield ("do: ", Whole(one.action))
+    yield ("prove: ", Whole(one.prove))
+    if one.where is not None:
+        yield ("where: ", Name(one.where))
+    yield from ((fact,) for fact in one.evidence)

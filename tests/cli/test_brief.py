@@ -1,0 +1,239 @@
+"""``opscope brief``, ``opscope show`` and ``--brief``: short, whole, and every number can be found again."""
+
+import json
+import random
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opscope.base.tokens import count_tokens
+from opscope.render.blocks import Bullets, Name, Paragraph, Section, Table, Whole
+from opscope.render.brief import MOST_TOKENS, render_brief
+from tests.analysis.test_recorded_traces import NAMES
+from tests.budget import examples
+from tests.command import WITHOUT_TORCH, opscope
+from tests.conftest import DATA
+from tests.kineto import KinetoTrace
+
+GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
+
+
+def brief(*words: object) -> str:
+    done = opscope("brief", *map(str, words))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def document_of(*words: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(opscope(*map(str, words), "--format", "json").stdout)
+    return found
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return shutil.copy(GPT2, tmp_path / "gpt2.json.gz")
+
+
+# ---------------------------------------------------------------- brief
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_short_and_begins_with_the_verdict(name: str, tmp_path: Path) -> None:
+    path = shutil.copy(DATA / "traces" / f"{name}.json.gz", tmp_path)
+    text = brief(path)
+    document = document_of("analyze", path)
+    assert count_tokens(text) <= MOST_TOKENS
+    assert text.splitlines()[1] == f"{document['bound']['sentence']} [bound: {document['bound']['kind']}]"
+    assert len(document["bound"]["sentence"].split()) <= 25
+    for one in (found for found in document["findings"] if found["is_first"]):
+        assert f"[findings/{one['id']}]" in text
+        assert f"prove: {one['prove']}" in text
+
+
+def test_every_address_of_it_leads_to_a_value(trace: Path) -> None:
+    text = brief(trace)
+    addresses = {found.split(":")[0] for found in re.findall(r"\[([a-z_]+(?:/[\w:-]+)*(?:: \w+)?)\]", text)}
+    assert {"bound", "measurement", "devices", "trust", "findings/dispatch_bound"} <= addresses
+    for address in addresses:
+        done = opscope("show", f"{trace}#{address}")
+        assert done.returncode == 0, (address, done.stderr)
+        assert done.stdout.splitlines()[0] == address
+
+
+def test_what_was_not_measured_is_said_with_its_reason(trace: Path, tmp_path: Path) -> None:
+    found = {one["what"]: one["why"] for one in document_of("brief", trace)["not_measured"]}
+    assert found == {"a step without the profiler": "a trace holds no unprofiled steps"}
+    built = KinetoTrace()
+    built.operator("aten::mm", 0, 5_000)
+    built.launched_kernel("k", (1_000, 1_000), (3_000, 9_000))
+    bare = document_of("brief", built.write(tmp_path / "bare.json"))
+    assert {one["what"] for one in bare["not_measured"]} == {
+        *("a step without the profiler", "steps", "lines of Python and modules", "limits of operators", "memory"),
+    }
+    assert (bare["step_ns"], bare["step_basis"], bare["step_count"]) == (None, None, 0)
+
+
+def test_of_a_run_the_unprofiled_step_counts_and_the_program_is_named(tmp_path: Path) -> None:
+    run = shutil.copytree(DATA / "changes" / "before", tmp_path / "before")
+    found = document_of("brief", run)
+    assert found["step_basis"] == "unprofiled, median"
+    assert found["step_ns"] == pytest.approx(578_700, rel=1e-3)
+    assert found["findings"][0]["prove"] == (
+        "opscope advise --only tf32 autocast_bf16 --batch-size 8 --mode inference -- benchmarks/changes.py:encoder"
+    )
+
+
+@pytest.mark.parametrize("name", [*NAMES])
+def test_commands_that_prove_run_as_they_are_printed(name: str, tmp_path: Path) -> None:
+    path = shutil.copy(DATA / "traces" / f"{name}.json.gz", tmp_path / "a trace.json.gz")
+    found = document_of("brief", path)
+    commands = [one["prove"] for one in found["findings"]] + [one["command"] for one in found["next"]]
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        assert words[0] == "opscope"
+        if words[1] == "page":
+            words += ["-o", str(tmp_path / "page.html"), "--overwrite"]
+        done = opscope(*words[1:])
+        assert done.returncode == 0, (command, done.stderr)
+
+
+def test_several_traces_have_a_line_each(tmp_path: Path) -> None:
+    for name in ("cudagraph_replay", "gpt2_train_amp_stacks"):
+        shutil.copy(DATA / "traces" / f"{name}.json.gz", tmp_path)
+    text = brief(tmp_path)
+    assert "cudagraph_replay.json.gz | " in text
+    assert "gpt2_train_amp_stacks.json.gz | " in text
+
+
+def test_it_needs_no_pytorch(trace: Path) -> None:
+    for words in (("brief", str(trace)), ("show", f"{trace}#bound")):
+        done = opscope(*words, code=WITHOUT_TORCH)
+        assert done.returncode == 0, done.stderr
+
+
+def test_names_without_end_do_not_make_it_long(tmp_path: Path) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 4_000_000)
+    for place in range(40):
+        at = 1_000 + place * 90_000
+        built.operator(f"my::{'x' * 50_000}{place}", at, 9_000)
+        built.launched_kernel(f"{'k' * 50_000}{place}", (at + 2_000, 1_000), (at + 5_000, 50_000))
+    path = built.write(tmp_path / "long.json")
+    for words in (("brief", path), ("analyze", path, "--brief"), ("analyze", path, "--by", "kernel", "--brief")):
+        done = opscope(*map(str, words))
+        assert done.returncode == 0, done.stderr
+        assert count_tokens(done.stdout) <= MOST_TOKENS
+
+
+# ---------------------------------------------------------------- show
+
+
+def leaves(value: object, address: str = "") -> list[tuple[str, object]]:
+    """Return the address and value of everything in a document that has no parts."""
+    parts: list[tuple[str, object]] = []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            parts += leaves(inner, f"{address}/{key}")
+    elif isinstance(value, list):
+        for number, inner in enumerate(value, start=1):
+            parts += leaves(inner, f"{address}/{number}")
+    else:
+        parts.append((address.lstrip("/"), value))
+    return parts
+
+
+def test_any_value_of_the_document_is_found_by_its_address(trace: Path) -> None:
+    document = document_of("analyze", trace)
+    # Entries by number; a name that is a number itself would mean another entry.
+    every = [(address, value) for address, value in leaves(document) if not address.startswith(("devices", "steps"))]
+    chosen = random.Random(7).sample(every, 200)
+    found = document_of("show", f"{trace}#{chosen[0][0]}", *(address for address, _ in chosen[1:]))
+    for (address, value), shown in zip(chosen, found["values"], strict=True):
+        assert shown["value"] == value, address
+
+
+def test_a_value_comes_with_its_unit_and_what_it_means(trace: Path) -> None:
+    done = opscope("show", f"{trace}#devices/0/busy_ns")
+    assert done.stdout.splitlines() == [
+        "devices/0/busy_ns",
+        "the time in which at least one of them ran: the union of their intervals.",
+        "25.10 ms (25,104,876 ns)",
+    ]
+    (shown,) = document_of("show", f"{trace}#operators/aten::mm/calls")["values"]
+    assert (shown["value"], shown["means"]) == (102, "number of calls.")
+    (whole,) = document_of("show", f"{trace}#findings/dispatch_bound")["values"]
+    assert "findings/dispatch_bound/saving_ns" in whole["inside"]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("nix", "there is no nix in the document; it has schema"),
+        ("operators/aten::nix", "there is no aten::nix in operators"),
+        ("operators/0", "there is no 0 in operators"),
+        ("bound/kind/x", "there is no x in bound/kind; it has no parts"),
+    ],
+)
+def test_what_is_not_there_is_said(trace: Path, address: str, words: str) -> None:
+    done = opscope("show", f"{trace}#{address}")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert opscope("show", str(trace)).returncode == 2
+    assert opscope("show", "#bound").returncode == 2
+
+
+# ---------------------------------------------------------------- --brief of other commands
+
+
+def test_every_command_that_prints_a_result_has_a_brief_form(trace: Path, tmp_path: Path) -> None:
+    before, after = (shutil.copytree(DATA / "changes" / name, tmp_path / name) for name in ("before", "tf32"))
+    for words in (
+        ("analyze", trace), ("analyze", trace, "--by", "kernel"), ("analyze", before, after), ("limits", trace),
+        ("dossier", trace), ("explain", "aten::mm", "--in", trace), ("whatif", trace, "--remove", "aten::add"),
+        ("diff", before, after), ("stats", trace), ("sql", "select * from operators", trace), ("gpus",),
+        ("runs", tmp_path), ("report", before), ("launch", "--gpu", "h100 pcie", "--grid", "64", "--block", "256"),
+    ):  # fmt: skip
+        done = opscope(*map(str, words), "--brief")
+        assert done.returncode == 0, (words, done.stderr)
+        assert 20 < count_tokens(done.stdout) <= MOST_TOKENS, words
+        assert opscope(*map(str, words), "--format", "brief").stdout == done.stdout
+
+
+WORDS = st.text(alphabet="abcXYZ 0123_:<>,\n|#é漢", max_size=60)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(st.lists(WORDS, min_size=3, max_size=3), max_size=80),
+    st.lists(WORDS, max_size=60),
+    st.integers(60, 600),
+)
+def test_sections_fit_whatever_they_hold(rows: list[list[str]], lines: list[str], most: int) -> None:
+    table = Table(("a", "b", "c"), tuple(tuple(Name(cell) for cell in row) for row in rows), optional=frozenset({2}))
+    blocks = (table, Bullets(tuple((line,) for line in lines)), Paragraph.of(*map(Name, lines)))
+    text = render_brief([Section(("Title",), blocks)], most)
+    assert count_tokens(text) <= most
+    assert text.startswith("# Title")
+
+
+def test_commands_are_never_cut_within() -> None:
+    command = Whole(f"opscope whatif {'/long' * 60} --finding x")
+    names = tuple((Name("y" * 3_000),) for _ in range(30))
+    text = render_brief([Section(("t",), (Bullets(((command,),)), Bullets(names)))], 400)
+    assert str(command) in text
+    assert count_tokens(text) <= 400
+    assert "more)" in text
+
+
+def test_tokens_are_counted_rather_too_high() -> None:
+    assert count_tokens("") == 0
+    # By the published vocabularies cl100k_base and Anthropic's: 10 and 10, 12 and 15, 26 and 28 tokens.
+    assert count_tokens("The device waits for the host to issue launches.") >= 10
+    assert count_tokens("aten::_log_softmax_backward_data") >= 9
+    assert count_tokens("void at::native::elementwise_kernel<128, 4>(int)") >= 14
