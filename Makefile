@@ -23,7 +23,7 @@ $(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/trace/columns
 	@echo "Making .venv: PyTorch and the tools are installed, which takes two to five minutes ..."
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[torch,models,pandas,plot,ranks,cuda,triton,docs,dev]'
+		--editable '.[torch,models,pandas,plot,ranks,mcp,cuda,triton,docs,dev]'
 	@touch $(DONE)
 
 demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and say where the reports are

@@ -333,13 +333,26 @@ def test_sql_leaves_out_what_is_no_trace_and_names_it(tmp_path: Path) -> None:
 
 
 # Those that run what their user names, try the machine, or make calls in a confined process (SECURITY.md).
-RUNS = {"advise", "profile", "exec", "bench", "build", "ptx", "triton-check", "doctor", "peaks", "launch", "limits"}
+RUNS = {
+    "advise",
+    "profile",
+    "exec",
+    "bench",
+    "build",
+    "ptx",
+    "triton-check",
+    "doctor",
+    "peaks",
+    "launch",
+    "limits",
+    "mcp",
+}
 WORDS = {
     "analyze": ("{trace}",), "page": ("{trace}", "-o", "{out}/p.html"), "stats": ("{trace}",), "runs": ("{runs}",),
     "explain": ("aten::addmm", "--in", "{trace}"), "dossier": ("{trace}",), "compare": ("{bench}", "{bench}"),
     "diff": ("{trace}", "{trace}"), "gpus": ("h100",), "convert": ("{trace}", "-o", "{out}/store"),
     "export": ("{trace}", "-o", "{out}/e.json"), "sql": ("select name from operators", "{trace}"),
-    "brief": ("{trace}",), "show": ("{trace}#bound",),
+    "skill": (), "brief": ("{trace}",), "show": ("{trace}#bound",),
     "report": ("{run}",), "whatif": ("{trace}",), "ranks": ("{ranks}", "--jobs", "1"),
 }  # fmt: skip
 FORBIDDEN = """

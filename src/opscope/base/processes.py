@@ -52,6 +52,7 @@ def run_within(
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
     errors: int | None = subprocess.PIPE,
+    folder: Path | None = None,
 ) -> "subprocess.CompletedProcess[bytes]":
     """Run a program and return its output; after the time limit, kill it with every process that it started.
 
@@ -61,6 +62,7 @@ def run_within(
         stdin: its standard input.
         environment: its environment variables; None passes on those of this process.
         errors: where its standard error goes, as `subprocess.Popen` takes it; None shares this process's.
+        folder: the folder that it runs in; None for this process's.
 
     Raises:
         OSError: the program cannot be started.
@@ -68,8 +70,9 @@ def run_within(
     """
     # A session of its own is a process group of its own, which can be killed as a whole.
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True
-    )
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=folder,
+        start_new_session=True,
+    )  # fmt: skip
     try:
         out, stderr = process.communicate(stdin, timeout=seconds)
     except BaseException:

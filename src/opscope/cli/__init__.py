@@ -45,6 +45,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "convert": ("opscope.cli.convert", "Convert traces to Parquet files, which every command reads faster."),
     "export": ("opscope.cli.export", "Export a trace, or some of its steps, for Perfetto and Chrome."),
     "sql": ("opscope.cli.sql", "Run SQL over the tables of one or many traces."),
+    "skill": ("opscope.cli.skill", "Print or install the skill that teaches agents to use opscope."),
+    "mcp": ("opscope.cli.mcp", "Serve opscope's tools to agents (Model Context Protocol)."),
     "report": ("opscope.cli.report", "Write the reports of a run directory again from its raw traces."),
 }
 

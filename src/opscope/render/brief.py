@@ -13,6 +13,7 @@ MOST_TOKENS: Final = 2_000
 # From generous to scarce: rows of a table, items of a list, lines of code, characters of a name, whether optional
 # columns are shown.
 _TIGHTER: Final = (
+    (50, 30, 30, 120, True),
     (20, 20, 20, 120, True),
     (10, 12, 12, 100, True),
     (8, 12, 8, 80, False),
@@ -46,11 +47,13 @@ def render_brief(sections: Sequence[Section], most: int = MOST_TOKENS) -> str:
         text = "\n".join(line for section in sections for line in _section(section, _Room(*room), 1))
         if count_tokens(text) <= most:
             return text
-    return _cut(text, most)
+    return fitted(text, most)
 
 
-def _cut(text: str, most: int) -> str:
-    """Return the first lines of a text that fit, and say that it was cut."""
+def fitted(text: str, most: int) -> str:
+    """Return a text; of a longer one than so many tokens the first lines that fit, and a line that says so."""
+    if count_tokens(text) <= most:
+        return text
     kept: list[str] = []
     left = most - count_tokens(_CUT) - 2
     for line in text.splitlines():

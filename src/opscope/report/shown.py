@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from opscope.documents.brief import ShownValue
-from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Whole
+from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table, Whole
 
 _LISTED: Final = 12  # entries of a list
+_COLUMNS: Final = 7  # of a table of entries, beside their addresses
 _LONG: Final = 160  # characters of a value in a list
 
 
@@ -22,10 +23,26 @@ def _blocks(one: ShownValue) -> Iterator[Block]:
         lines = ((Name(key), ": ", *_brief(value)) for key, value in one.value.items())
         yield Bullets(tuple(lines))
     elif isinstance(one.value, list | tuple):
-        yield Paragraph.of(f"{len(one.value):,} entries; each has an address:")
-        yield Bullets(tuple((Whole(address),) for address in one.inside[:_LISTED]))
+        yield Paragraph.of(f"{len(one.value):,} entries:")
+        yield _entries(one)
     else:
         yield Paragraph.of(Whole(one.text))
+
+
+def _entries(one: ShownValue) -> Table:
+    """Return the entries of a list with their addresses, and what of them is a number or text."""
+    entries = one.value
+    first = entries[0] if entries and isinstance(entries[0], Mapping) else {}
+    called = one.inside[0].rpartition("/")[2] if one.inside else ""  # what the address says already
+    scalars = [key for key, value in first.items() if isinstance(value, str | int | float) and value != called]
+    columns = scalars[:_COLUMNS]
+    rows = tuple(
+        (Name(address), *(Name(_brief(entry.get(key))[0]) for key in columns))
+        if isinstance(entry, Mapping)
+        else (Name(address), Name(str(entry)))
+        for address, entry in zip(one.inside, entries, strict=True)
+    )
+    return Table(("address", *(columns or ["value"])), rows)
 
 
 def _brief(value: object) -> tuple[str, ...]:

@@ -1,0 +1,129 @@
+"""Answers a call of a tool: the words of its command, confined to some folders, run in a process of its own."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from opscope.agents.tools import Tool, tools
+from opscope.base.errors import OpscopeError, UsageError
+from opscope.base.processes import own_environment, own_process, run_within
+from opscope.base.text import printable
+from opscope.base.tokens import count_tokens
+from opscope.render.brief import MOST_TOKENS, fitted
+
+_ENTRIES: Final = 20_000  # of a folder, which are looked at for links that lead out of it
+_SAID: Final = 300  # tokens of what a command says on standard error
+
+
+class Answer(Struct, frozen=True):
+    """What a tool answers: its text, and whether the command failed."""
+
+    text: str
+    failed: bool = False
+
+
+class Caller(Struct, frozen=True):
+    """Answers calls of tools.
+
+    Attributes:
+        roots: the folders whose files may be read, resolved; relative paths are of the first.
+        allow_run: whether programs may be run.
+        seconds: how long a command may take.
+    """
+
+    roots: tuple[Path, ...]
+    allow_run: bool = False
+    seconds: float = 300.0
+
+    @classmethod
+    def of(cls, roots: Sequence[Path], *, allow_run: bool = False, seconds: float = 300.0) -> "Caller":
+        """Resolve the folders.
+
+        Raises:
+            UsageError: one is no folder.
+        """
+        for root in roots:
+            if not root.is_dir():
+                raise UsageError(f"{root} is no folder")
+        return cls(tuple(root.resolve() for root in roots), allow_run, seconds)
+
+    def __call__(self, name: str, values: Mapping[str, Any]) -> Answer:
+        """Call a tool.
+
+        Args:
+            name: the tool's name.
+            values: its parameters.
+        """
+        try:
+            words = self.words(name, values)
+            command = [*own_process("opscope"), *words]
+            done = run_within(command, self.seconds, environment=own_environment(), folder=self.roots[0])
+        except OpscopeError as error:
+            return Answer(printable(str(error)), failed=True)
+        except subprocess.TimeoutExpired:
+            return Answer(f"{name} took longer than {self.seconds:g} s and was ended", failed=True)
+        text = done.stdout.decode("utf-8", "replace").strip()
+        said = done.stderr.decode("utf-8", "replace").strip()
+        if not text:
+            return Answer(fitted(said, _SAID) or f"{name} ended with exit code {done.returncode}", failed=True)
+        # Exit codes tell verdicts too (a failed check, a regression): what was printed is the answer then.
+        left = MOST_TOKENS - count_tokens(text) - 1
+        more = fitted(said, min(_SAID, left)) if done.returncode and left > 0 else ""
+        return Answer("\n".join(part for part in (fitted(text, MOST_TOKENS), more) if part))
+
+    def words(self, name: str, values: Mapping[str, Any]) -> list[str]:
+        """Return the words of the command of a call, with resolved paths.
+
+        Raises:
+            UsageError: there is no such tool, a value is wrong, or a path leads out of the folders.
+        """
+        tool = self._tool(name)
+        words = tool.words(values)  # checks the kinds of the values
+        resolved = {one: str(self.inside(str(values[one]))) for one in tool.paths(values)}
+        return tool.words({**values, **resolved}) if resolved else words
+
+    def _tool(self, name: str) -> Tool:
+        for tool in tools(allow_run=self.allow_run):
+            if tool.name == name:
+                return tool
+        raise UsageError(f"there is no tool {name}")
+
+    def inside(self, path: str) -> Path:
+        """Return a path with its links resolved.
+
+        Raises:
+            UsageError: it, or a link in the folder that it is, leads out of the folders; or there is nothing.
+        """
+        try:
+            found = (self.roots[0] / path).resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            raise UsageError(f"there is no {path}") from error
+        self._check(found, path)
+        for number, entry in enumerate(_links(found)):
+            if number >= _ENTRIES:
+                raise UsageError(f"{path} has more than {_ENTRIES:,} files: name one of its folders")
+            if entry is not None:
+                self._check(entry, path)
+        return found
+
+    def _check(self, found: Path, path: str) -> None:
+        if not any(found == root or root in found.parents for root in self.roots):
+            raise UsageError(f"{path} is outside of {', '.join(map(str, self.roots))}")
+
+
+def _links(folder: Path) -> list[Path | None]:
+    """Return for every file of a folder where it leads if it is a link, else None."""
+    if not folder.is_dir():
+        return []
+    found: list[Path | None] = []
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entry = Path(place, name)
+            found.append(entry.resolve() if entry.is_symlink() else None)
+        if len(found) > _ENTRIES:
+            break
+    return found

@@ -1,0 +1,277 @@
+"""What opscope offers to agents: a skill, and tools that are commands, confined to folders that their user names."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from opscope.agents.calls import Caller
+from opscope.agents.tools import MOST_ROWS, RUNNING, TOOLS, Kind, tools
+from opscope.base.errors import UsageError
+from opscope.base.tokens import count_tokens
+from opscope.cli import cli
+from opscope.render.brief import MOST_TOKENS
+from tests.command import opscope
+from tests.conftest import DATA, ROOT
+
+GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
+# A call of each tool, and the command that a user would type for it.
+CALLS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "overview": ({"trace": "gpt2.json.gz"}, ["brief", "{gpt2}", "--brief"]),
+    "findings": ({"trace": "gpt2.json.gz"}, ["show", "{gpt2}#findings", "--brief"]),
+    "table": (
+        {"trace": "gpt2.json.gz", "by": "kernel", "top": 7},
+        ["analyze", "{gpt2}", "--by", "kernel", "--top", "7", "--brief"],
+    ),
+    "explain": ({"name": "aten::mm", "trace": "gpt2.json.gz"}, ["explain", "aten::mm", "--in", "{gpt2}", "--brief"]),
+    "diff": (
+        {"before": "before", "after": "tf32", "by": "kernel"},
+        ["diff", "{before}", "{tf32}", "--by", "kernel", "--brief"],
+    ),
+    "whatif": (
+        {"trace": "gpt2.json.gz", "findings": ["dispatch_bound"], "remove": ["aten::add", "aten::mul"],
+         "step_time_ms": 20},
+        ["whatif", "{gpt2}", "--finding", "dispatch_bound", "--remove", "aten::add", "--remove", "aten::mul",
+         "--step-time", "20", "--brief"],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("root")
+    shutil.copy(GPT2, folder / "gpt2.json.gz")
+    for name in ("before", "tf32"):
+        shutil.copytree(DATA / "changes" / name, folder / name)
+    return folder
+
+
+def printed(root: Path, words: list[str]) -> str:
+    places = {"gpt2": root / "gpt2.json.gz", "before": root / "before", "tf32": root / "tf32"}
+    done = opscope(*(word.format(**places) for word in words), cwd=root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# ---------------------------------------------------------------- one table for both
+
+
+def test_every_tool_is_a_command_with_these_options() -> None:
+    assert set(CALLS) == {tool.name for tool in TOOLS}
+    for tool in (*TOOLS, *RUNNING):
+        command = cli.get_command(None, tool.command)  # type: ignore[arg-type]
+        assert command is not None
+        options = {name: option for option in command.params for name in option.opts}
+        assert "--brief" in options
+        for one in tool.parameters:
+            if not one.option:
+                continue
+            option = options[one.option]
+            assert option.multiple == (one.kind is Kind.TEXTS), (tool.name, one.name)  # type: ignore[attr-defined]
+            if one.choices:
+                assert set(one.choices) == set(option.type.choices), (tool.name, one.name)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_tool_answers_what_its_command_prints(root: Path, name: str) -> None:
+    values, words = CALLS[name]
+    answer = Caller.of([root])(name, values)
+    assert not answer.failed, answer.text
+    assert answer.text == printed(root, words)
+    assert 50 < count_tokens(answer.text) <= MOST_TOKENS
+
+
+def test_any_value_is_addressed_again(root: Path) -> None:
+    caller = Caller.of([root])
+    text = caller("overview", {"trace": "gpt2.json.gz"}).text
+    for address in re.findall(r"\[(findings/\w+)\]", text):
+        answer = caller("findings", {"trace": "gpt2.json.gz", "address": address})
+        assert not answer.failed
+        assert answer.text.startswith(f"# {address}")
+    low = caller("findings", {"trace": "gpt2.json.gz", "address": "findings/dispatch_bound/saving_ns/low"}).text
+    assert low.splitlines()[1] == "what is nearly certain."
+
+
+def test_schemas_say_what_is_needed() -> None:
+    schema = next(tool for tool in TOOLS if tool.name == "table").schema()
+    assert schema["required"] == ["trace", "by"]
+    assert schema["properties"]["top"]["maximum"] == MOST_ROWS
+    assert "kernel" in schema["properties"]["by"]["enum"]
+    assert [tool.name for tool in tools(allow_run=False)] == list(CALLS)
+    assert [tool.name for tool in tools(allow_run=True)] == [*CALLS, "profile"]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("nix", {}, "there is no tool nix"),
+        ("profile", {"script": "x.py"}, "there is no tool profile"),
+        ("overview", {}, "overview needs trace"),
+        ("overview", {"trace": 7}, "trace takes a text"),
+        ("overview", {"trace": "gpt2.json.gz", "output": "x"}, "overview takes no output"),
+        ("overview", {"trace": "gone.json"}, "there is no gone.json"),
+        ("overview", {"trace": "\0"}, "trace takes a text"),
+        ("table", {"trace": "gpt2.json.gz", "by": "nix"}, "by is one of kernel"),
+        ("table", {"trace": "gpt2.json.gz", "by": "kernel", "top": 51}, "up to 50"),
+        ("table", {"trace": "gpt2.json.gz", "by": "kernel", "top": True}, "takes a number"),
+        ("whatif", {"trace": "gpt2.json.gz", "remove": ["aten::add", 3]}, "takes a list of texts"),
+        ("explain", {"name": "x" * 10_000}, "name takes a text"),
+    ],
+)
+def test_wrong_values_are_refused_with_a_reason(root: Path, name: str, values: dict[str, Any], words: str) -> None:
+    answer = Caller.of([root])(name, values)
+    assert answer.failed
+    assert words in answer.text
+
+
+def test_nothing_outside_of_the_roots_is_read(root: Path, tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+        shutil.copy(GPT2, folder / "t.json.gz")
+    (inside / "link.json.gz").symlink_to(outside / "t.json.gz")
+    (inside / "folder").symlink_to(outside)
+    caller = Caller.of([inside, root])
+    for path in (
+        "../outside/t.json.gz",
+        str(outside / "t.json.gz"),
+        "link.json.gz",
+        "folder/t.json.gz",
+        ".",
+        "/etc/passwd",
+        "~",
+    ):
+        answer = caller("overview", {"trace": path})
+        assert answer.failed, path
+        assert "outside of" in answer.text or "there is no" in answer.text
+        assert caller("diff", {"before": "t.json.gz", "after": path}).failed
+        assert caller("explain", {"name": "aten::mm", "trace": path}).failed
+    assert not caller("overview", {"trace": "t.json.gz"}).failed
+    assert not caller("overview", {"trace": str(root / "gpt2.json.gz")}).failed
+    with pytest.raises(UsageError, match="is no folder"):
+        Caller.of([inside / "t.json.gz"])
+
+
+def test_values_cannot_become_options(root: Path) -> None:
+    caller = Caller.of([root])
+    written = root / "written.html"
+    for values in (
+        {"name": f"--save={written}"}, {"name": "--help"}, {"name": "-"}, {"name": "aten::mm", "trace": "--help"},
+    ):  # fmt: skip
+        words = next(tool for tool in TOOLS if tool.name == "explain").words(values)
+        assert words.index("--") < words.index(values["name"])
+    answer = caller("whatif", {"trace": "gpt2.json.gz", "remove": [f"--chrome={written}"]})
+    assert answer.failed
+    assert not written.exists()
+
+
+def test_a_command_that_takes_too_long_is_ended(root: Path) -> None:
+    answer = Caller.of([root], seconds=0.05)("overview", {"trace": "gpt2.json.gz"})
+    assert answer.failed
+    assert "took longer than 0.05 s" in answer.text
+
+
+def test_programs_run_only_where_that_was_allowed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('ran', 'w').close()\nraise SystemExit(3)\n")
+    values = {"script": "train.py", "arguments": ["--lr", "3"]}
+    assert Caller.of([tmp_path])("profile", values).failed
+    assert not (tmp_path / "ran").exists()
+    allowed = Caller.of([tmp_path], allow_run=True)
+    words = allowed.words("profile", values)
+    assert words == ["profile", "--brief", "--", str(tmp_path / "train.py"), "--lr", "3"]
+    assert allowed("profile", {"script": "../x.py"}).failed
+    allowed("profile", values)
+    assert (tmp_path / "ran").exists()
+
+
+# ---------------------------------------------------------------- the server, by the SDK's own client
+
+
+@pytest.fixture
+def mcp() -> Any:
+    return pytest.importorskip("mcp", reason="the package mcp is not installed")
+
+
+def test_the_client_of_the_sdk_lists_and_calls_the_tools(root: Path, mcp: Any) -> None:
+    import asyncio
+
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    server = StdioServerParameters(
+        command=sys.executable, args=["-P", "-m", "opscope", "mcp", str(root)], env=environment
+    )
+
+    async def talk() -> tuple[list[Any], dict[str, Any]]:
+        async with Client(server) as client:
+            listed = (await client.list_tools()).tools
+            answers = {name: await client.call_tool(name, values) for name, (values, _) in CALLS.items()}
+            answers["outside"] = await client.call_tool("overview", {"trace": "/etc/passwd"})
+            return listed, answers
+
+    listed, answers = asyncio.run(asyncio.wait_for(talk(), 180))
+    assert [tool.name for tool in listed] == list(CALLS)
+    for tool, ours in zip(listed, TOOLS, strict=True):
+        assert tool.input_schema == ours.schema()
+        assert (tool.description, tool.annotations.read_only_hint) == (ours.about, True)
+    assert answers["outside"].is_error
+    for name, (_, words) in CALLS.items():
+        (content,) = answers[name].content
+        assert not answers[name].is_error
+        assert content.text == printed(root, words)
+
+
+def test_the_server_reaches_no_other_command() -> None:
+    code = "import sys, opscope.cli, opscope.agents.calls; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = opscope(code=code)
+    assert done.returncode == 0, done.stderr
+    assert not {"mcp", "anyio", "pydantic"} & set(re.findall(r"'(\w+)'", done.stdout))
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['mcp'] = None; sys.modules['mcp_types'] = None; from opscope.cli import main; main()"
+    )
+    done = opscope("mcp", str(tmp_path), code=code)
+    assert done.returncode == 3
+    assert "pip install 'opscope[mcp]'" in done.stderr
+
+
+# ---------------------------------------------------------------- the skill
+
+
+def test_the_skill_names_commands_that_exist(tmp_path: Path) -> None:
+    text = opscope("skill").stdout
+    assert text.startswith("---\nname: opscope\ndescription: ")
+    assert count_tokens(text) <= MOST_TOKENS
+    for name in re.findall(r"`opscope (\w+)", text):
+        assert cli.get_command(None, name) is not None, name  # type: ignore[arg-type]
+    done = opscope("skill", "--install", str(tmp_path / "skills"))
+    assert done.returncode == 0
+    target = tmp_path / "skills" / "opscope" / "SKILL.md"
+    assert target.read_text() == text
+    target.write_text("mine")
+    assert opscope("skill", "--install", str(tmp_path / "skills")).returncode == 2
+    assert target.read_text() == "mine"
+    assert opscope("skill", "--install", str(tmp_path / "skills"), "--overwrite").returncode == 0
+    assert target.read_text() == text
+
+
+def test_options_that_the_skill_names_exist() -> None:
+    text = opscope("skill").stdout
+    for name, rest in re.findall(r"`opscope (\w+)([^`]*)`", text):
+        command = cli.get_command(None, name)  # type: ignore[arg-type]
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        for option in re.findall(r"(?<!\S)--[a-z-]+", rest):
+            assert option in known, (name, option)
+    assert json.dumps(text)  # it is plain text
