@@ -1,10 +1,12 @@
 """What opscope offers to agents: a skill, and tools that are commands, confined to folders that their user names."""
 
-import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
 # A call of each tool, and the command that a user would type for it.
 CALLS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "overview": ({"trace": "gpt2.json.gz"}, ["brief", "{gpt2}", "--brief"]),
-    "findings": ({"trace": "gpt2.json.gz"}, ["show", "{gpt2}#findings", "--brief"]),
+    "findings": ({"trace": "gpt2.json.gz"}, ["show", "{gpt2}", "findings", "--brief"]),
     "table": (
         {"trace": "gpt2.json.gz", "by": "kernel", "top": 7},
         ["analyze", "{gpt2}", "--by", "kernel", "--top", "7", "--brief"],
@@ -121,9 +123,13 @@ def test_schemas_say_what_is_needed() -> None:
         ("overview", {"trace": "\0"}, "trace takes a text"),
         ("table", {"trace": "gpt2.json.gz", "by": "nix"}, "by is one of kernel"),
         ("table", {"trace": "gpt2.json.gz", "by": "kernel", "top": 51}, "up to 50"),
-        ("table", {"trace": "gpt2.json.gz", "by": "kernel", "top": True}, "takes a number"),
+        ("table", {"trace": "gpt2.json.gz", "by": "kernel", "top": True}, "takes a whole number"),
         ("whatif", {"trace": "gpt2.json.gz", "remove": ["aten::add", 3]}, "takes a list of texts"),
         ("explain", {"name": "x" * 10_000}, "name takes a text"),
+        ("explain", {"name": "half \ud800"}, "name takes a text"),
+        ("table", {"trace": "gpt2.json.gz", "by": "kernel", "top": 7.5}, "takes a whole number"),
+        ("overview", {"trace": "gpt2.json.gz", "step_time_ms": float("inf")}, "takes a number"),
+        ("whatif", {"trace": "gpt2.json.gz", "remove": ["x"] * 101}, "at most 100 texts"),
     ],
 )
 def test_wrong_values_are_refused_with_a_reason(root: Path, name: str, values: dict[str, Any], words: str) -> None:
@@ -154,6 +160,15 @@ def test_nothing_outside_of_the_roots_is_read(root: Path, tmp_path: Path) -> Non
         assert "outside of" in answer.text or "there is no" in answer.text
         assert caller("diff", {"before": "t.json.gz", "after": path}).failed
         assert caller("explain", {"name": "aten::mm", "trace": path}).failed
+    # A part of a name that is a link by itself is not followed.
+    (inside / "link").symlink_to(outside / "t.json.gz")
+    shutil.copy(GPT2, inside / "link#bound")
+    (inside / "link#bound.json").write_text("{}")
+    assert caller("findings", {"trace": "link#bound.json", "address": "bound"}).failed
+    (inside / "circle").mkdir()
+    (inside / "circle" / "round").symlink_to(inside / "circle" / "round")
+    assert caller("overview", {"trace": "circle"}).failed
+    assert caller("overview", {"trace": "t.json.gz/nix"}).failed
     assert not caller("overview", {"trace": "t.json.gz"}).failed
     assert not caller("overview", {"trace": str(root / "gpt2.json.gz")}).failed
     with pytest.raises(UsageError, match="is no folder"):
@@ -177,6 +192,44 @@ def test_a_command_that_takes_too_long_is_ended(root: Path) -> None:
     answer = Caller.of([root], seconds=0.05)("overview", {"trace": "gpt2.json.gz"})
     assert answer.failed
     assert "took longer than 0.05 s" in answer.text
+
+
+def test_a_configuration_of_a_run_is_named_as_the_command_line_does(root: Path) -> None:
+    answer = Caller.of([root])("overview", {"trace": "before/bs8"})
+    assert not answer.failed, answer.text
+    assert answer.text.startswith(f"# {root}/before/bs8")
+    assert Caller.of([root])("overview", {"trace": "before/../../x"}).failed
+
+
+def test_a_program_ends_with_the_server(tmp_path: Path) -> None:
+    script = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(120)\n"
+    (tmp_path / "train.py").write_text(script)
+    code = (
+        "import sys, pathlib; from opscope.agents.calls import Caller\n"
+        f"Caller.of([pathlib.Path({str(tmp_path)!r})], allow_run=True)('profile', {{'script': 'train.py'}})\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    server = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    pid = tmp_path / "pid"
+    waited(lambda: pid.exists() and pid.read_text() != "")
+    server.terminate()
+    server.wait(30)
+    number = int(pid.read_text())
+    waited(lambda: not alive(number))
+
+
+def alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def waited(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_programs_run_only_where_that_was_allowed(tmp_path: Path) -> None:
@@ -230,9 +283,12 @@ def test_the_client_of_the_sdk_lists_and_calls_the_tools(root: Path, mcp: Any) -
         assert content.text == printed(root, words)
 
 
-def test_the_server_reaches_no_other_command() -> None:
-    code = "import sys, opscope.cli, opscope.agents.calls; print(sorted({m.split('.')[0] for m in sys.modules}))"
-    done = opscope(code=code)
+def test_no_other_command_loads_what_the_server_needs(root: Path) -> None:
+    code = (
+        "import sys\nfrom opscope.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(sorted({m.split('.')[0] for m in sys.modules}))"
+    )
+    done = opscope("brief", str(root / "gpt2.json.gz"), code=code)
     assert done.returncode == 0, done.stderr
     assert not {"mcp", "anyio", "pydantic"} & set(re.findall(r"'(\w+)'", done.stdout))
 
@@ -274,4 +330,3 @@ def test_options_that_the_skill_names_exist() -> None:
         known = {option for parameter in command.params for option in parameter.opts}
         for option in re.findall(r"(?<!\S)--[a-z-]+", rest):
             assert option in known, (name, option)
-    assert json.dumps(text)  # it is plain text

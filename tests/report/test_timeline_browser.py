@@ -185,6 +185,24 @@ def test_what_reaches_into_a_range_counts_with_its_part(browser: Any, made: Made
         ]
 
 
+def test_where_slices_are_drawn_together_busy_time_is_a_range(browser: Any, made: Made) -> None:
+    """A hundred short kernels drawn together beside a long one on another stream."""
+    with opened(browser, made(GPT2)) as page:
+        shown(page)
+        found = page.evaluate("""() => {
+            const entry = (count, covered) => ({
+                kind: "stream", label: "", device: 0, rows: 1, row: [0], start: [0], duration: [100], name: [0],
+                operator: [], place: [], count, covered, link: [],
+            });
+            const made = (...merged) => new opscopePage.Lanes(entry(...merged), 0, () => "#000000");
+            const [together, alone] = [made([10], [10]), made([], [])], busy = opscopePage.busyWithin;
+            return [
+                busy([together, alone], 0, 100), busy([together], 0, 100), busy([together], 0, 50), busy([alone], 20, 500),
+            ];
+        }""")
+        assert [(one["low"], one["high"]) for one in found] == [(100, 100), (10, 10), (5, 5), (80, 80)]
+
+
 def test_a_drag_measures_and_escape_leaves_it(browser: Any, made: Made) -> None:
     with opened(browser, made(GPT2)) as page:
         shown(page)

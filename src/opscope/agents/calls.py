@@ -13,6 +13,7 @@ from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.processes import own_environment, own_process, run_within
 from opscope.base.text import printable
 from opscope.base.tokens import count_tokens
+from opscope.record.run_files import MANIFEST
 from opscope.render.brief import MOST_TOKENS, fitted
 
 _ENTRIES: Final = 20_000  # of a folder, which are looked at for links that lead out of it
@@ -60,9 +61,10 @@ class Caller(Struct, frozen=True):
         """
         try:
             words = self.words(name, values)
-            command = [*own_process("opscope"), *words]
+            # It ends with this process: a program that it runs must not outlive the server.
+            command = [*own_process("opscope.base.tethered"), *own_process("opscope"), *words]
             done = run_within(command, self.seconds, environment=own_environment(), folder=self.roots[0])
-        except OpscopeError as error:
+        except (OpscopeError, OSError, ValueError, RuntimeError) as error:  # such as links that lead in a circle
             return Answer(printable(str(error)), failed=True)
         except subprocess.TimeoutExpired:
             return Answer(f"{name} took longer than {self.seconds:g} s and was ended", failed=True)
@@ -98,8 +100,11 @@ class Caller(Struct, frozen=True):
         Raises:
             UsageError: it, or a link in the folder that it is, leads out of the folders; or there is nothing.
         """
+        named = self.roots[0] / path
+        # RUN/CONFIGURATION is no file: what is read then is the run directory.
+        of_run = not os.path.lexists(named) and os.path.isfile(named.parent / MANIFEST)
         try:
-            found = (self.roots[0] / path).resolve(strict=True)
+            found = (named.parent if of_run else named).resolve(strict=True)
         except (OSError, RuntimeError) as error:
             raise UsageError(f"there is no {path}") from error
         self._check(found, path)
@@ -108,7 +113,7 @@ class Caller(Struct, frozen=True):
                 raise UsageError(f"{path} has more than {_ENTRIES:,} files: name one of its folders")
             if entry is not None:
                 self._check(entry, path)
-        return found
+        return found / named.name if of_run else found
 
     def _check(self, found: Path, path: str) -> None:
         if not any(found == root or root in found.parents for root in self.roots):

@@ -16,6 +16,8 @@ from opscope.report.by import By
 MOST_ROWS: Final = 50
 _BRIEF: Final = "--brief"
 _LONGEST: Final = 4_096  # characters of a value
+_MOST_TEXTS: Final = 100  # of a list
+_LARGEST: Final = 1e12  # of a number without a limit of its own
 
 
 class Kind(StrEnum):
@@ -24,6 +26,7 @@ class Kind(StrEnum):
     PATH = "path"
     TEXT = "text"
     NUMBER = "number"
+    COUNT = "count"
     TEXTS = "texts"
 
 
@@ -38,7 +41,6 @@ class Parameter(Struct, frozen=True):
         required: whether it must be given.
         choices: the only values; empty for any.
         most: the largest number.
-        after: the text between the argument before it and this one, if both are one word: ``#`` of an address.
         default: the value where none is given; None for none.
     """
 
@@ -49,7 +51,6 @@ class Parameter(Struct, frozen=True):
     required: bool = False
     choices: tuple[str, ...] = ()
     most: int | None = None
-    after: str = ""
     default: str | None = None
 
 
@@ -96,8 +97,6 @@ class Tool(Struct, frozen=True):
             for text in _texts(self.name, one, values.get(one.name, one.default)):
                 if one.option:
                     options.append(f"{one.option}={text}")
-                elif one.after and arguments:
-                    arguments[-1] += f"{one.after}{text}"
                 else:
                     arguments.append(text)
         return [self.command, *options, "--", *arguments]
@@ -108,10 +107,11 @@ class Tool(Struct, frozen=True):
 
 
 def _schema(one: Parameter) -> dict[str, Any]:
-    if one.kind is Kind.NUMBER:
-        return {"type": "number", "description": one.about, **({"maximum": one.most} if one.most else {})}
+    if one.kind in (Kind.NUMBER, Kind.COUNT):
+        most = {"maximum": one.most} if one.most else {}
+        return {"type": "integer" if one.kind is Kind.COUNT else "number", "description": one.about, **most}
     if one.kind is Kind.TEXTS:
-        return {"type": "array", "items": {"type": "string"}, "description": one.about}
+        return {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_TEXTS, "description": one.about}
     return {"type": "string", "description": one.about, **({"enum": list(one.choices)} if one.choices else {})}
 
 
@@ -125,17 +125,26 @@ def _texts(tool: str, one: Parameter, value: object) -> Sequence[str]:
         if one.required:
             raise UsageError(f"{tool} needs {one.name}: {one.about}")
         return ()
-    if one.kind is Kind.NUMBER:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= (one.most or value):
-            raise UsageError(f"{one.name} takes a number above 0{f' up to {one.most}' if one.most else ''}")
-        return (f"{value:g}",)
+    if one.kind in (Kind.NUMBER, Kind.COUNT):
+        wanted = int if one.kind is Kind.COUNT else int | float
+        if isinstance(value, bool) or not isinstance(value, wanted) or not 0 < value <= (one.most or _LARGEST):
+            limit = f" up to {one.most}" if one.most else ""
+            raise UsageError(f"{one.name} takes a {'whole ' if one.kind is Kind.COUNT else ''}number above 0{limit}")
+        return (repr(value),)
     several = value if one.kind is Kind.TEXTS and isinstance(value, list) else [value]
+    if len(several) > _MOST_TEXTS:
+        raise UsageError(f"{one.name} takes at most {_MOST_TEXTS} texts")
     for text in several:
-        if not isinstance(text, str) or not text or len(text) > _LONGEST or "\0" in text:
+        if not isinstance(text, str) or not 0 < len(text) <= _LONGEST or not _is_plain(text):
             raise UsageError(f"{one.name} takes {'a list of texts' if one.kind is Kind.TEXTS else 'a text'}")
         if one.choices and text not in one.choices:
             raise UsageError(f"{one.name} is one of {', '.join(one.choices)}")
     return [str(text) for text in several]
+
+
+def _is_plain(text: str) -> bool:
+    """Tell whether a text can be a word of a command line: without zero bytes and halves of characters."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _trace(about: str = "a trace of torch.profiler, or a run directory of opscope") -> Parameter:
@@ -163,7 +172,7 @@ TOOLS: Final = (
             Parameter(
                 "address", Kind.TEXT,
                 "what to show: findings/ID, findings/ID/evidence, devices/0/busy_ns, operators/aten::mm, ...",
-                after="#", default="findings",
+                default="findings",
             ),
             _STEP_TIME,
         ),
@@ -175,7 +184,7 @@ TOOLS: Final = (
         (
             _trace(),
             Parameter("by", Kind.TEXT, "what a row stands for", "--by", required=True, choices=tuple(map(str, By))),
-            Parameter("top", Kind.NUMBER, "how many rows", "--top", most=MOST_ROWS),
+            Parameter("top", Kind.COUNT, "how many rows", "--top", most=MOST_ROWS),
             Parameter("sort", Kind.TEXT, "a column to sort by, by its heading", "--sort"),
         ),
     ),

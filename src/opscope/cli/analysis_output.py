@@ -38,11 +38,13 @@ class Analysed(Struct, frozen=True):
         path: as text.
         measured: what the trace says.
         functions: the operators of the PyTorch that ran.
+        called: what commands take for it; None for its path.
     """
 
     path: str
     measured: Measured
     functions: NativeFunctions
+    called: str | None = None
 
     @property
     def analysis(self) -> Analysis:
@@ -153,7 +155,7 @@ def brief_of(one: Analysed) -> "BriefDocument":
     from opscope.report.brief import build_brief
     from opscope.report.trace_document import build_trace_document
 
-    return build_brief(one.path, one.measured, build_trace_document(one.measured, one.functions))
+    return build_brief(one.called or one.path, one.measured, build_trace_document(one.measured, one.functions))
 
 
 def _table(one: Analysed, by: By, rows: Rows, *, short_names: bool) -> Table:

@@ -110,7 +110,7 @@ def command(
         shipped = NativeFunctions.shipped()
     capture = None if graph_capture is None else read(graph_capture, max_bytes=max_input)
     analysed = tuple(
-        Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time, gpu=gpu))
+        Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time, gpu=gpu), file.name)
         for file, trace in traces
     )
     if _at_a_glance(inputs, len(analysed), output_format, asked=each or by is not None or top is not None):

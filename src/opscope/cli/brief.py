@@ -9,7 +9,7 @@ from opscope.base.stages import Stage, stage
 from opscope.cli.options import format_option
 from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
 from opscope.render.table_formats import Format
 from opscope.runs.inputs import measured_of
@@ -51,7 +51,7 @@ def command(
 
         shipped = NativeFunctions.shipped()
     analysed = tuple(
-        Analysed(str(file), *measured_of(file, trace, shipped, step_time_ms=step_time, gpu=gpu))
+        Analysed(file.name, *measured_of(file, trace, shipped, step_time_ms=step_time, gpu=gpu))
         for file, trace in traces
     )
     # What people read is the brief too.
@@ -64,4 +64,4 @@ def command(
     else:
         print_lines(analysed, shown, None)
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
-    end_with(doubted, unreadable, told=True, allow_damaged=allow_damaged)
+    end_with(doubted, unreadable, told=shown in TOLD, allow_damaged=allow_damaged)

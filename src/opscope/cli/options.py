@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from opscope.base.errors import InconclusiveError
 from opscope.base.patterns import lazy_pattern
@@ -157,8 +158,10 @@ def format_option(function: F) -> F:
     """Add ``--format table|json|csv|md|brief``, and ``--brief`` for the last of these."""
     brief = click.option(
         "--brief",
-        "output_format",
-        flag_value=Format.BRIEF.value,
+        is_flag=True,
+        is_eager=True,  # so that the callback of --format knows of it
+        expose_value=False,
+        callback=_remember_brief,
         help="The same as --format brief: the essence in at most 2,000 tokens, for a first look and for agents.",
     )
     return click.option(
@@ -167,8 +170,25 @@ def format_option(function: F) -> F:
         type=click.Choice([choice.value for choice in Format]),
         default=Format.TABLE.value,
         show_default=True,
+        callback=_format,
         help="The format of the result on standard output.",
     )(brief(function))
+
+
+_BRIEF: Final = "opscope.brief"
+
+
+def _remember_brief(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    context.meta[_BRIEF] = value
+
+
+def _format(context: click.Context, option: click.Parameter, value: str) -> str:
+    if not context.meta.get(_BRIEF):
+        return value
+    asked = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    if asked and value != Format.BRIEF.value:
+        raise click.UsageError(f"--brief and --format {value} are two formats: give one", context)
+    return Format.BRIEF.value
 
 
 def top_option(what: str = "rows", default: int = SHOWN_ROWS) -> Callable[[F], F]:

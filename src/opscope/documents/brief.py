@@ -69,12 +69,15 @@ class BriefDocument(Struct, frozen=True, kw_only=True):
         trace: its path.
         bound: what bounds a step.
         sentence: that in at most 25 words.
-        step_ns: how long a step takes: the median without a profiler, else the recorded one; null without either.
+        step_ns: how long a step takes: the median without a profiler, else that of the recorded ones, else the busiest
+            device's window over its steps; null without any.
         step_basis: which of these; null where ``step_ns`` is.
+        step_address: where it is, or what it was divided from.
         step_count: how many steps were recorded; 0 if none are marked.
         parts: where a recorded step goes on the busiest device; empty where nothing ran on one.
+        parts_address: where that device is; null where nothing ran on one.
         trust: the verdict of the trust checks.
-        doubts: the checks that warn or fail, in a sentence each.
+        doubts: the checks that fail, then those that warn, in a sentence each.
         findings: those to begin with, the largest likely saving first.
         findings_reason: why there are none; null if there are some.
         further_findings: ids of the others.
@@ -89,8 +92,10 @@ class BriefDocument(Struct, frozen=True, kw_only=True):
     sentence: str
     step_ns: float | None
     step_basis: str | None
+    step_address: str | None
     step_count: int
     parts: tuple[BriefPart, ...]
+    parts_address: str | None
     trust: str
     doubts: tuple[str, ...]
     findings: tuple[BriefFinding, ...]

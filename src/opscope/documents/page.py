@@ -300,7 +300,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         sweep: the name of the run it belongs to; null for a trace that stands alone.
         document: its document, as ``opscope analyze --format json`` prints it; long names are cut.
         left_out: rows left out of that document's tables.
-        bars: per device, what it does in a step.
+        bars: per device, what it does in a step; the device that the verdict is about comes first.
         samples_ns: durations of the unprofiled steps, in the order in which they ran.
         names: the names that slices, nodes and places refer to by index.
         timeline: null if nothing was recorded.

@@ -14,7 +14,7 @@ class Name(str):
 
 
 class Whole(Name):
-    """Such a text that is copied from where it is shown, as a command is: no renderer shortens it."""
+    """A name that readers copy, such as a command: it is never shortened."""
 
     __slots__ = ()
 

@@ -92,7 +92,7 @@ def _table(table: Table, room: _Room) -> Iterator[str]:
     shown = [i for i in range(len(table.columns)) if room.optional or i not in table.optional]
     yield " | ".join(table.columns[i] for i in shown)
     for row in table.rows[: room.rows]:
-        yield " | ".join(_short(" ".join(printable(row[i]).split()), room.name) for i in shown)
+        yield " | ".join(_cell(row[i], room) for i in shown)
     if len(table.rows) > room.rows:
         yield f"({len(table.rows) - room.rows:,} more rows)"
 
@@ -100,6 +100,11 @@ def _table(table: Table, room: _Room) -> Iterator[str]:
 def _inline(parts: Inline, room: _Room) -> str:
     line = "".join(_part(part, room) for part in parts)
     return line if any(isinstance(part, Whole) for part in parts) else _short(line, _LINE * room.name)
+
+
+def _cell(cell: str, room: _Room) -> str:
+    plain = " ".join(printable(cell).split())
+    return plain if isinstance(cell, Whole) else _short(plain, room.name)
 
 
 def _part(part: str, room: _Room) -> str:

@@ -1,12 +1,13 @@
 """Every value of a document by its address: ``findings/dispatch_bound/saving_ns/low``, ``operators/aten::mm/calls``.
 
-An address goes from field to field. Of a list it takes the entry of a name (an id, the name of an operator) or of a
-number, from 1 on, in the document's order.
+An address goes from field to field. Of a list it takes the entry of a name (an id, the name of an operator) where one
+entry alone has it, or that of a number, from 1 on, in the document's order.
 """
 
 import dataclasses
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
@@ -21,7 +22,7 @@ from opscope.documents.brief import ShownValue
 from opscope.documents.trace import DeviceEntry
 
 # What entries of lists are called by: the first of these fields that they have.
-_KEYS: Final = ("id", "name", "path", "category", "number", "operator", "kernel")
+_KEYS: Final = ("id", "path", "name", "category", "number", "operator", "kernel")
 _KEY_OF: Final[Mapping[type, str]] = {DeviceEntry: "device"}  # where another field names an entry
 _NAMED: Final = 5  # addresses that an error names
 _FIELD: Final = lazy_pattern(r"^    (?! )([a-z_0-9]+(?:, [a-z_0-9]+)*):\s*(.*)$")
@@ -47,7 +48,7 @@ def shown(document: Struct, address: str) -> ShownValue:
     return ShownValue(
         address="/".join(taken),
         value=msgspec.to_builtins(value),
-        text=_text(value, taken[-1] if taken else ""),
+        text=_text(value, _unit_of(taken)),
         means=means,
         inside=tuple("/".join((*taken, key)) for key in _keys(value)),
     )
@@ -76,13 +77,10 @@ def _into(value: object, rest: str, at: str) -> tuple[str, object, str, str | No
 
 
 def _entries(values: Sequence[object]) -> Iterator[tuple[str, object]]:
-    """Yield the entries of a list that have a name; of equal names the first."""
-    seen = set[str]()
-    for entry in values:
-        name = _name_of(entry)
-        if name is not None and name not in seen:
-            seen.add(name)
-            yield name, entry
+    """Yield the entries of a list whose name no other entry has."""
+    names = [_name_of(entry) for entry in values]
+    counts = Counter(names)
+    yield from ((name, entry) for name, entry in zip(names, values, strict=True) if name and counts[name] == 1)
 
 
 def _name_of(entry: object) -> str | None:
@@ -97,9 +95,16 @@ def _keys(value: object) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from map(str, value)
     elif isinstance(value, list | tuple):
-        for number, entry in enumerate(value, start=1):
-            name = _name_of(entry)
-            yield str(number) if name is None else name
+        named = {id(entry): name for name, entry in _entries(value)}
+        yield from (named.get(id(entry), str(number)) for number, entry in enumerate(value, start=1))
+
+
+def _unit_of(taken: Sequence[str]) -> str:
+    """Return the name that tells a value's unit: of an entry of ``idle_by_cause_ns`` the mapping's."""
+    return next(
+        (name for name in reversed(taken[-2:]) if name.endswith(("_ns", "_bytes", "_share"))),
+        taken[-1] if taken else "",
+    )
 
 
 def _text(value: object, name: str) -> str:

@@ -4,11 +4,15 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec import Struct
+
 from opscope.analysis.measured import Measured
+from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.units import format_ns, format_share
 from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, Command, Unmeasured
 from opscope.documents.findings import Finding
 from opscope.documents.trace import DeviceEntry, TraceDocument
+from opscope.documents.trust import Verdict
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table, Whole
 from opscope.report.finding_text import place, together_line
 from opscope.report.step_parts import step_parts
@@ -27,18 +31,22 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         document: its document.
     """
     first = [finding for finding in document.findings if finding.is_first]
-    wall, recorded = document.measurement.wall, _recorded_step(document)
-    doubts = measured.trust.doubts()
+    step, doubts = (
+        _step(measured, document),
+        sorted(measured.trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL),
+    )
     return BriefDocument(
         trace=path,
         bound=str(document.bound.kind),
         sentence=document.bound.sentence,
-        step_ns=recorded if wall is None else wall.median_ns,
-        step_basis=("recorded" if recorded is not None else None) if wall is None else "unprofiled, median",
+        step_ns=step.ns if step else None,
+        step_basis=step.basis if step else None,
+        step_address=step.address if step else None,
         step_count=document.step_count,
-        parts=tuple(_parts(document)),
+        parts=tuple(_parts(measured, document)),
+        parts_address=_device_at(measured, document),
         trust=str(document.trust.verdict),
-        doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts[:_DOUBTS]),
+        doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts),
         findings=tuple(_finding(finding) for finding in first),
         findings_reason=document.findings_reason,
         further_findings=tuple(finding.id for finding in document.findings if not finding.is_first),
@@ -48,20 +56,45 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
     )
 
 
-def _busiest(document: TraceDocument) -> DeviceEntry | None:
-    return max(document.timed_devices, key=lambda device: device.window_ns - device.idle_ns, default=None)
+class _Step(Struct, frozen=True):
+    """How long a step takes, how that is known, and where it stands in the document."""
+
+    ns: float
+    basis: str
+    address: str
 
 
-def _recorded_step(document: TraceDocument) -> float | None:
-    device = _busiest(document)
+def _device(measured: Measured, document: TraceDocument) -> DeviceEntry | None:
+    """Return the device that verdicts are about, of the pass whose times count."""
+    if not measured.timed.devices:
+        return None
+    number = busiest(measured.timed.devices).device
+    return next(one for one in document.timed_devices if one.device == number)
+
+
+def _device_at(measured: Measured, document: TraceDocument) -> str | None:
+    """Return the address of that device."""
+    device = _device(measured, document)
+    light = "light/" if document.light is not None and document.light.agrees else ""
+    return None if device is None else f"{light}devices/{device.device}"
+
+
+def _step(measured: Measured, document: TraceDocument) -> _Step | None:
+    measurement, device = document.measurement, _device(measured, document)
+    if measurement.wall is not None:
+        return _Step(measurement.wall.median_ns, "median of unprofiled steps", "measurement/wall/median_ns")
+    if measurement.profiled_step is not None:
+        return _Step(
+            measurement.profiled_step.median_ns, "median of recorded steps", "measurement/profiled_step/median_ns"
+        )
     if device is None or not document.step_count:
-        profiled = document.measurement.profiled_step
-        return None if profiled is None else profiled.median_ns
-    return device.window_ns / document.step_count
+        return None
+    basis = f"the window over its {document.step_count} recorded steps"
+    return _Step(device.window_ns / document.step_count, basis, f"{_device_at(measured, document)}/window_ns")
 
 
-def _parts(document: TraceDocument) -> Iterator[BriefPart]:
-    device = _busiest(document)
+def _parts(measured: Measured, document: TraceDocument) -> Iterator[BriefPart]:
+    device = _device(measured, document)
     if device is None or not device.window_ns:
         return
     steps = document.step_count or 1
@@ -110,13 +143,14 @@ def _not_measured(measured: Measured, document: TraceDocument) -> Iterator[Unmea
 
 def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Command]:
     quoted = shlex.quote(path)
-    replayable = [one.id for one in document.findings if one.is_first and one.id in measured.advice.remedies]
+    told = measured.advice.replayed is not None  # else whatif gives no saving
+    replayable = [one.id for one in document.findings if told and one.is_first and one.id in measured.advice.remedies]
     if replayable:
         changes = " ".join(f"--finding {name}" for name in replayable)
         yield Command(f"opscope whatif {quoted} {changes}", "the step with these findings done, by replay")
     if document.findings:
-        address = f"{path}#findings/{document.findings[0].id}"
-        yield Command(f"opscope show {shlex.quote(address)}", "all evidence of the first finding")
+        address = f"findings/{document.findings[0].id}"
+        yield Command(f"opscope show {quoted} {address}", "all evidence of the first finding")
     by = "operator" if document.operators else "kernel"
     if document.operators or document.kernels:
         yield Command(f"opscope analyze {quoted} --by {by} --brief", f"the dearest {by}s")
@@ -137,22 +171,22 @@ def brief_section(brief: BriefDocument) -> Section:
         lines = tuple((f"{one.what}: {one.why}",) for one in brief.not_measured)
         parts.append(Section(("Not measured",), (Bullets(lines),)))
     commands = tuple((Whole(one.command), f" ({one.gives})") for one in brief.next)
-    addresses = f"{brief.trace}#ADDRESS, such as bound, devices/0/busy_ns, operators/1, findings/ID/saving_ns/low"
-    see = ("every number: opscope show ", Name(addresses))
+    see = ("any number: opscope show TRACE ADDRESS: bound, devices/0/busy_ns, operators/1, findings/ID/saving_ns/low",)
     parts.append(Section(("Next",), (Bullets((see, *commands)),)))
     return Section((Name(brief.trace),), tuple(blocks), tuple(parts))
 
 
 def _facts(brief: BriefDocument) -> Iterator[Inline]:
     if brief.step_ns is not None:
-        count = f", {brief.step_count} steps were recorded" if brief.step_count else ""
-        yield (f"step: {format_ns(brief.step_ns)} ({brief.step_basis}{count}) [measurement]",)
+        yield (f"step: {format_ns(brief.step_ns)} ({brief.step_basis}) [{brief.step_address}]",)
     if brief.parts:
         whole = "a recorded step goes" if brief.step_count else "the recording goes"
         parts = ", ".join(f"{one.name} {format_ns(one.ns)} ({format_share(one.share, 1)})" for one in brief.parts)
-        yield (f"where {whole}: {parts} [devices]",)
+        yield (f"where {whole}: {parts} [{brief.parts_address}]",)
     yield (f"trust: {brief.trust} [trust]",)
-    yield from ((doubt,) for doubt in brief.doubts)
+    yield from ((doubt,) for doubt in brief.doubts[:_DOUBTS])
+    if len(brief.doubts) > _DOUBTS:
+        yield (f"{len(brief.doubts) - _DOUBTS} further checks are in doubt",)
 
 
 def _findings(brief: BriefDocument) -> Iterator[Paragraph | Bullets]:

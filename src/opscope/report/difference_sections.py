@@ -135,6 +135,8 @@ def _opened(row: WorkChange) -> Iterator[Block]:
         for one, before, after in times[:_OPENED]
     )
     yield Table(("Kernel", "Change", "Before", "After", "Calls"), lines, frozenset({1, 2, 3}))
+    if len(times) > _OPENED:
+        yield Paragraph.of(f"and {len(times) - _OPENED} further kernels that changed less.")
 
 
 def _time(calls: float | None, mean_ns: float | None) -> float:

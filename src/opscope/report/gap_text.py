@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from opscope.analysis.idle.timeline import NO_DEVICE
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import IdleCause
 from opscope.documents.trace import GapRow

@@ -32,10 +32,14 @@ def _blocks(one: ShownValue) -> Iterator[Block]:
 def _entries(one: ShownValue) -> Table:
     """Return the entries of a list with their addresses, and what of them is a number or text."""
     entries = one.value
-    first = entries[0] if entries and isinstance(entries[0], Mapping) else {}
-    called = one.inside[0].rpartition("/")[2] if one.inside else ""  # what the address says already
-    scalars = [key for key, value in first.items() if isinstance(value, str | int | float) and value != called]
-    columns = scalars[:_COLUMNS]
+    called = [address.rpartition("/")[2] for address in one.inside]  # what the address says already
+    scalars = dict.fromkeys(
+        key
+        for name, entry in zip(called, entries, strict=True)
+        for key, value in (entry.items() if isinstance(entry, Mapping) else ())
+        if isinstance(value, str | int | float) and value != name
+    )
+    columns = list(scalars)[:_COLUMNS]
     rows = tuple(
         (Name(address), *(Name(_brief(entry.get(key))[0]) for key in columns))
         if isinstance(entry, Mapping)

@@ -56,16 +56,26 @@ class TraceFile(Struct, frozen=True):
     def __str__(self) -> str:
         return str(self.path)
 
+    @property
+    def name(self) -> str:
+        """What commands take for it: of a run RUN/CONFIGURATION, which has the record that a file alone has not."""
+        if self.capture is None:
+            return str(self.path)
+        cycle = f",{self.capture.cycle + 1}" if len(self.capture.record.traces) > 1 else ""
+        return f"{self.capture.directory.path}/{self.capture.record.configuration.id}{cycle}"
+
 
 def files_of(paths: Iterable[Path]) -> Iterator[TraceFile]:
     """Yield the traces of some paths: files as they are, and the traces in run directories and folders.
+
+    ``RUN/CONFIGURATION`` names one configuration of a run directory, ``RUN/CONFIGURATION,2`` its second cycle.
 
     Raises:
         BadInputError: a run directory holds no trace, or its manifest or a record is damaged; a folder holds no trace.
     """
     for path in paths:
         if not os.path.isdir(path):  # False also for names that no file can have
-            yield TraceFile(path)
+            yield from _of_configuration(path) or (TraceFile(path),)
         else:
             yield from _inside(path)
 
@@ -82,6 +92,16 @@ def _inside(folder: Path) -> Iterator[TraceFile]:
         yield TraceFile(folder)
     else:
         yield from _of_folder(folder)
+
+
+def _of_configuration(path: Path) -> list[TraceFile]:
+    """Return what a path names of a run directory by the name of a configuration; nothing if it is another file."""
+    from_run = not os.path.lexists(path) and os.path.isfile(path.parent / MANIFEST)
+    return [file for file in _inside(path.parent) if _is_called(file, path.name)] if from_run else []
+
+
+def _is_called(file: TraceFile, name: str) -> bool:
+    return Path(file.name).name == name or (file.capture is not None and file.capture.record.configuration.id == name)
 
 
 def _of_run(directory: "RunDirectory") -> Iterator[TraceFile]:

@@ -125,6 +125,8 @@ def test_threads_that_only_wait_are_no_part_of_the_python_tree(analyzed: Analyze
     trace.slice("python_function", "queue.py(171): get", 0, 80_000, tid=300)
     trace.slice("python_function", "threading.py(1002): _bootstrap", 0, 70_000, tid=400)
     trace.slice("python_function", "loader.py(9): decode", 1_000, 60_000, tid=400)
+    # A file of the user's that is called like one of the standard library's is no wait.
+    trace.slice("python_function", "myapp/queue.py(40): get", 0, 30_000, tid=600)
     # What launches work is shown, however long it waits.
     trace.slice("python_function", "queue.py(171): get", 0, 50_000, tid=500)
     trace.operator("aten::mm", 50_100, 5_000, tid=500)
@@ -135,6 +137,7 @@ def test_threads_that_only_wait_are_no_part_of_the_python_tree(analyzed: Analyze
         ("threading.py(1002): _bootstrap",): 10_000,
         ("threading.py(1002): _bootstrap", "loader.py(9): decode"): 60_000,
         ("queue.py(171): get",): 50_000,
+        ("myapp/queue.py(40): get",): 30_000,
     }
     assert flame.device_ns.sum() == 2_000
 
@@ -232,6 +235,33 @@ def test_python_is_merged_before_anything_else(recorded: Callable[[str], Trace])
     few = slices(analysis, most=whole.slice_count - python // 2, steps=(1, 2))
     assert (few.merged_below_ns, few.python_merged_below_ns > 0) == (0, True)
     assert sum(map(len, few.tracks)) <= whole.slice_count - python // 2
+
+
+def test_of_very_many_threads_the_outermost_slices_share_a_track(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(230):
+        trace.operator("aten::mm", number * 10, 5_000, tid=1_000 + number)
+    for number in range(40):  # threads of Python alone
+        trace.slice("python_function", "work.py(1): run", number * 10, 7_000, tid=5_000 + number)
+        trace.slice("python_function", "work.py(2): inner", number * 10 + 1, 6_000, tid=5_000 + number)
+    found = slices(analyzed(trace))
+    (further,) = [track for track in found.tracks if track.kind is TrackKind.THREADS]
+    assert further.folded == 70
+    names = Counter(further.texts[name] for name in further.name.tolist())
+    assert names == {"aten::mm": 30, "work.py(1): run": 40}
+    for row in np.unique(further.row)[:63]:
+        mine = further.row == row
+        assert (further.start_ns[mine][1:] >= further.end_ns[mine][:-1]).all()
+
+
+def test_many_lanes_of_many_threads_take_little_memory() -> None:
+    threads = np.arange(2_000, dtype=np.int64).repeat(3)
+    crowd = np.zeros(2_000, np.int64)
+    track = np.concatenate([crowd, threads])
+    start = np.concatenate([np.arange(2_000), np.tile(np.arange(3) * 100, 2_000)])
+    row = rows_of(track, start, start + 2_500)  # the first thread has two thousand lanes
+    assert row.max() == 63
+    assert set(row[2_000 + 3 :].tolist()) == {0, 1, 2}
 
 
 def test_each_kind_of_the_host_has_a_track_of_its_own(analyzed: Analyze) -> None:

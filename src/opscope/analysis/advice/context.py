@@ -14,7 +14,7 @@ from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.costs.limits import mostly_modelled, peaks_of
 from opscope.analysis.idle.gaps import Place, Places
 from opscope.analysis.idle.host_time import HostTime
-from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import Waits
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.structure.api_masks import any_name, names_that
@@ -23,6 +23,7 @@ from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
 from opscope.documents.bound import BoundKind

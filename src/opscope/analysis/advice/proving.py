@@ -1,12 +1,13 @@
 """Which command shows whether a finding's change helps: each runs as it is printed."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from opscope.documents.change_names import INPUT, ChangeName
 from opscope.documents.findings import Rule
 from opscope.record.configuration import Configuration
+from opscope.record.settings import SETTINGS
 
 # What `opscope advise` tries of each rule's change, without an edit.
 TRIED: Final[Mapping[Rule, tuple[str, ...]]] = {
@@ -18,12 +19,11 @@ TRIED: Final[Mapping[Rule, tuple[str, ...]]] = {
     Rule.LAYOUT_CONVERSION: (ChangeName.CHANNELS_LAST,),
     Rule.INPUT_PIPELINE: (INPUT,),
 }
-# Options of both `opscope advise` and `opscope profile` -> those of the latter that are called otherwise.
-_OPTIONS: Final[Mapping[str, str]] = {
-    "batch_size": "--batch-sizes", "seq_len": "--seq-lens", "hidden_size": "--hidden-size", "layers": "--layers",
+# What `opscope advise` takes, by the setting; it tries no other configurations.
+_OF_ADVISE: Final[Mapping[str, str]] = {
+    "batch_size": "--batch-size", "seq_len": "--seq-len", "hidden_size": "--hidden-size", "layers": "--layers",
     "image_size": "--image-size", "dtype": "--dtype", "attention": "--attention", "mode": "--mode",
 }  # fmt: skip
-_FLAGS: Final[Mapping[str, str]] = {"compiled": "--compile", "simplified": "--simplified"}  # of `opscope profile`
 _ARGUMENTS: Final = "arguments"  # of a script, as one text
 _COMPARED: Final = "# with the change made: compare the unprofiled step"
 _RECORDED: Final = "# no replay tells: record the change and compare the traces with opscope diff"
@@ -48,23 +48,37 @@ def proving_command(
         if replays:
             return f"opscope whatif {shlex.quote(path)} {' '.join(f'--finding {one}' for one in replays)}"
         return f"opscope show {shlex.quote(f'{path}#findings/{name}')}  {_RECORDED}"
+    try:
+        # A record may come from anyone, and what is printed here is pasted into a shell.
+        arguments = shlex.split(str(recorded.get(_ARGUMENTS) or ""))
+    except ValueError:
+        return f"opscope show {shlex.quote(path)} {shlex.quote(f'findings/{name}')}  {_RECORDED}"
     tried = TRIED.get(Rule(rule))
-    words = ["opscope", "profile"] if tried is None else ["opscope", "advise", "--only", *tried]
-    words += _options(recorded, of_profile=tried is None)
-    # The arguments of a script are written down as a shell takes them.
-    arguments = str(recorded.get(_ARGUMENTS) or "")
-    command = f"{' '.join(words)} -- {shlex.quote(recorded.target)} {arguments}".rstrip()
-    return command if tried else f"{command}  {_COMPARED}"
+    options = None if tried is None else _options(recorded, of_advise=True)
+    program = [recorded.target, *arguments]
+    if tried is None or options is None:
+        words = ["opscope", "profile", *(_options(recorded, of_advise=False) or ()), "--", *program]
+        return f"{shlex.join(words)}  {_COMPARED}"
+    return shlex.join(["opscope", "advise", "--only", *tried, *options, "--", *program])
 
 
-def _options(recorded: Configuration, *, of_profile: bool) -> Iterator[str]:
-    """Yield the options that say which configuration of a workload or function was run; a script has none."""
-    if recorded.target.endswith(".py"):
-        return
-    for name, value in recorded.items():
-        if name in _OPTIONS:
-            yield from (_OPTIONS[name] if of_profile else f"--{name.replace('_', '-')}", shlex.quote(str(value)))
-        elif name in _FLAGS:
-            yield from [_FLAGS[name]] if value and of_profile else []
-        elif name != _ARGUMENTS and value is not None:
-            yield from ("--set", shlex.quote(f"{name}={value}"))
+def _options(recorded: Configuration, *, of_advise: bool) -> list[str] | None:
+    """Return the options that say which configuration of a workload or function was run; a script has none.
+
+    Returns:
+        None where `opscope advise` has no option for one of its settings.
+    """
+    words: list[str] = []
+    for name, value in () if recorded.target.endswith(".py") else recorded.items():
+        setting = SETTINGS.get(name)
+        if name == _ARGUMENTS or value is None or (setting is not None and setting.kind == "flag" and not value):
+            continue
+        if setting is None:
+            words += ["--set", f"{name}={value}"]
+        elif of_advise and name not in _OF_ADVISE:
+            return None
+        elif setting.kind == "flag":
+            words.append(setting.option)
+        else:
+            words += [_OF_ADVISE[name] if of_advise else setting.option, str(value)]
+    return words

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.difference.exact import apportioned, per_step
-from opscope.analysis.idle.timeline import NO_DEVICE
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.difference import KernelChange, Matched, WorkChange
 from opscope.knowledge.categories import Category

@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.idle.idle import IdleTime
-from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import latest_around
@@ -17,6 +17,7 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.stacks import is_users
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import is_step, step_table
 from opscope.documents.bound import IdleCause
 from opscope.documents.trace import GapRow

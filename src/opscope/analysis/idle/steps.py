@@ -6,13 +6,14 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
-from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints, Nesting
 from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, step_table
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.trace import Step

@@ -16,11 +16,11 @@ from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import periods_of_device_work, step_of_activities
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, WindowKind, device_window, step_ranges, step_table, step_window
 from opscope.knowledge.kernels.kinds import communicates, learn_communication
 from opscope.trace.model import DeviceProperties, Trace
 
-NO_DEVICE = -1  # stands for the device of activities whose device was not recorded
 # Ranges of steps describe a device if no more than this share of its busy time lies outside of them.
 TOLERATED_OUTSIDE: Final = 0.05
 

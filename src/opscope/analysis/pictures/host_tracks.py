@@ -1,6 +1,6 @@
 """What the threads of the host did, as tracks: named ranges, modules, operators, API calls and Python's frames."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -77,16 +77,12 @@ class HostTracks(Struct, frozen=True):
     Attributes:
         tables: by kind, in the order of the tracks of a thread.
         threads: the threads with tracks of their own.
-        tree: ranges, operators and calls as one tree, of which further threads show the outermost.
-        further: these outermost rows.
-        folded: how many further threads there are.
+        further: the outermost slices of all further threads as one track; None without such threads.
     """
 
     tables: tuple[HostTable, ...]
     threads: tuple[int, ...]
-    tree: CallTree
-    further: Ints
-    folded: int
+    further: Track | None
 
     @classmethod
     def of(cls, trace: Trace, links: Links, tree: CallTree) -> "HostTracks":
@@ -99,8 +95,8 @@ class HostTracks(Struct, frozen=True):
         np.add.at(busy, nesting.thread[outermost], (nesting.end - nesting.start)[outermost])
         # The busiest threads keep tracks of their own, in their order.
         shown = sorted(sorted(threads, key=lambda thread: -busy[thread])[:_MOST_THREADS])
-        further = outermost[~np.isin(nesting.thread[outermost], shown)]
-        return cls(tables, tuple(shown), tree, further, len(threads) - len(shown))
+        further = _further(tree, tables, shown, len(threads) - len(shown)) if len(threads) > len(shown) else None
+        return cls(tables, tuple(shown), further)
 
     def extents(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield when the slices of each kind begin and end."""
@@ -116,18 +112,29 @@ class HostTracks(Struct, frozen=True):
                     of_thread[thread].append(table.track(rows, thread))
         for tracks in of_thread.values():
             yield from tracks
-        if self.folded:
-            yield self._further().within(begin, end)
+        if self.further is not None:
+            yield self.further.within(begin, end)
 
-    def _further(self) -> Track:
-        tree, rows = self.tree, self.further
-        start, end = tree.nesting.start[rows], tree.nesting.end[rows]
-        none = np.full(len(rows), -1, np.int64)
-        lanes = rows_of(np.zeros_like(rows), start, end)
-        return Track(
-            TrackKind.THREADS, None, None, None, tree.names, lanes, start, end, tree.name[rows], none, none,
-            np.ones_like(rows), end - start, self.folded,
-        ).in_order()  # fmt: skip
+
+def _further(tree: CallTree, tables: Sequence[HostTable], shown: Sequence[int], folded: int) -> Track:
+    """Return the outermost slices of the threads that are not shown: of ranges, operators and calls, else of frames."""
+    nesting = tree.nesting
+    rows = np.flatnonzero((nesting.parent < 0) & ~np.isin(nesting.thread, shown))
+    pieces = [(nesting.start[rows], nesting.end[rows], tree.name[rows])]
+    texts = tree.names
+    known = np.union1d(nesting.thread, np.array(shown, np.int64))
+    for table in tables:
+        if table.kind is not TrackKind.PYTHON:
+            continue
+        rows = np.flatnonzero((table.row == 0) & ~np.isin(table.thread, known))
+        pieces.append((table.start_ns[rows], table.end_ns[rows], table.name[rows] + len(texts)))
+        texts = (*texts, *table.texts)
+    start, end, name = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    none, one = np.full(len(start), -1, np.int64), np.ones(len(start), np.int64)
+    lanes = rows_of(np.zeros_like(start), start, end)
+    return Track(
+        TrackKind.THREADS, None, None, None, texts, lanes, start, end, name, none, none, one, end - start, folded
+    ).in_order()
 
 
 def _tables(trace: Trace, links: Links) -> Iterator[HostTable]:

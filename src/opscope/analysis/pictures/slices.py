@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.idle.timeline import NO_DEVICE, DeviceTimeline
+from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.pictures.host_tracks import HostTracks
 from opscope.analysis.pictures.tracks import Track, TrackKind, by_value, merged, rows_of
 from opscope.analysis.structure.arrays import column, end_of
@@ -15,6 +15,7 @@ from opscope.analysis.structure.call_tree import CallTree, numbered
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import step_table
 from opscope.base.errors import UsageError
 from opscope.documents.bound import IdleCause
@@ -36,7 +37,7 @@ class Slices(Struct, frozen=True):
         tracks: the tracks that have slices in it.
         merged_below_ns: neighbours shorter than this were merged; 0 if all slices are there.
         python_merged_below_ns: the same for Python's frames.
-        slice_count: how many slices the part had before merging.
+        slice_count: how many slices the part had before merging; of very many threads only the outermost count.
     """
 
     start_ns: int

@@ -40,8 +40,8 @@ class Track(Struct, frozen=True):
         start_ns, end_ns: when, on the trace's clock.
         name: the position of its name in ``texts``; of merged slices, of what takes most of their time.
         operator: the row of the operator that launched the slice, or that it is; -1 where there is none.
-        record: the slice's row in the trace's table of its kind: activities of a stream, launches of calls, operators,
-            annotations, frames. -1 for merged slices, for idle time, and where tables are mixed.
+        record: of streams the slice's row in the trace's activities, of calls in its launches, of operators in its
+            operators; of other kinds a number that says nothing. -1 for merged slices and for idle time.
         count: how many slices it stands for: more than one if neighbours too short to be seen were merged.
         covered_ns: how long these lasted together.
         folded: how many threads it stands for, if it shows the outermost slices of many; else 0.
@@ -103,12 +103,16 @@ def rows_of(track: Ints, start: Ints, end: Ints) -> Ints:
     depth = Nesting.of(group, start, end).depth()
     if lanes == 1:
         return np.minimum(depth, _MOST_ROWS - 1)
-    # The rows of a lane begin below those of the lanes before it.
-    height = np.zeros((int(track.max(initial=0)) + 1) * lanes, np.int64)
-    np.maximum.at(height, group, depth + 1)
-    by_track = height.reshape(-1, lanes)
-    first = (np.cumsum(by_track, axis=1) - by_track).reshape(-1)
-    rows: Ints = np.minimum(first[group] + depth, _MOST_ROWS - 1)
+    # The rows of a lane begin below those of the lanes before it. Only lanes that have slices count: a table of all
+    # lanes of all tracks could be large.
+    present, which = np.unique(group, return_inverse=True)
+    height = np.zeros(len(present), np.int64)
+    np.maximum.at(height, which, depth + 1)
+    before = np.cumsum(height) - height
+    of_track = present // lanes
+    first_lane = np.searchsorted(of_track, of_track)
+    first = before - before[first_lane]
+    rows: Ints = np.minimum(first[which] + depth, _MOST_ROWS - 1)
     return rows
 
 

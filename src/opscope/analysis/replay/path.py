@@ -120,7 +120,8 @@ def _holding(edit: Edit, times: Ints, moment: int, arrival: int) -> int | None:
     return next((edge for edge in edges if times[graph.source[edge]] + edit.lag[edge] == arrival), None)
 
 
-_OF_DEVICE: Final = frozenset(
+# Edges that are about an activity; the others are about a call.
+OF_DEVICE: Final = frozenset(
     (EdgeKind.ACTIVITY, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.GRAPH, EdgeKind.ROOM)
 )
 
@@ -139,7 +140,7 @@ class _Names:
     def of(self, edge: int) -> tuple[str, str]:
         kind, row = EdgeKind(int(self._graph.kind[edge])), int(self._graph.row[edge])
         word = kind.name.lower()
-        if kind in _OF_DEVICE:
+        if kind in OF_DEVICE:
             owner = int(self._of_activity[row])
             return (self._operators[owner] if owner >= 0 else self._activities[row]), word
         if row < 0:

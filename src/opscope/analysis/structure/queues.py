@@ -9,16 +9,15 @@ from msgspec import Struct
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.trace.model import Trace
-
-_UNKNOWN_DEVICE = -1
 
 
 class Queue(Struct, frozen=True):
     """Work of one device that was launched and had not begun, over time.
 
     Attributes:
-        device: its number; -1 where it was not recorded.
+        device: its number; `NO_DEVICE` where it was not recorded.
         time_ns: when the number changed, on the trace's clock, ascending and distinct.
         waiting: how many activities waited from then on.
     """
@@ -44,7 +43,7 @@ def waiting_since(trace: Trace, links: Links) -> Ints:
 
 def queues_of(trace: Trace, links: Links) -> Iterator[Queue]:
     """Yield the queue of each device with work whose launch is known."""
-    device = trace.activities["device"].fill_null(_UNKNOWN_DEVICE).cast(pl.Int64).to_numpy()
+    device = trace.activities["device"].fill_null(NO_DEVICE).cast(pl.Int64).to_numpy()
     start, since = column(trace.activities, "start_ns"), waiting_since(trace, links)
     for number in np.unique(device).tolist():
         rows = np.flatnonzero((device == number) & (since < start))

@@ -12,11 +12,12 @@ from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import Trace
 
 # Calls in which a thread waits for others, as the profiler names frames of CPython 3.10 to 3.13: built-in functions by
-# repr(), Python's by file, line and name.
+# repr(), those of the standard library by file (without the folder, or below lib/python3.N), line and name.
 _WAITS: Final = lazy_pattern(
     r"^<built-in (?:method|function) (?:acquire|acquire_lock|sleep|select|poll|epoll|wait|recv|recv_into|accept)\b"
     r"|^<method '(?:acquire|poll|select|wait|recv|recv_into|accept)' of "
-    r"|(?:^|[/\\])(?:threading|queue|selectors|socket|subprocess|(?:multiprocessing|concurrent[/\\]futures|asyncio)[/\\]\w+)"
+    r"|(?:^|[/\\]python3\.\d+t?[/\\])"
+    r"(?:threading|queue|selectors|socket|subprocess|(?:multiprocessing|concurrent[/\\]futures|asyncio)[/\\]\w+)"
     r"\.py\(\d+\): (?:wait|get|join|select|poll|_poll|acquire|_acquire_restore|_wait_for_tstate_lock|accept|recv|_recv|"
     r"recv_bytes|_recv_bytes|recv_into|result|_run_once)$"
 )

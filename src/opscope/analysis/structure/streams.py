@@ -1,10 +1,14 @@
 """What ran on each stream of each device."""
 
+from typing import Final
+
 import polars as pl
 
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.trace.model import Trace
+
+NO_DEVICE: Final = -1  # stands for the device of activities whose device was not recorded
 
 
 def stream_table(trace: Trace) -> pl.DataFrame:

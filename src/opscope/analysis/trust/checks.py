@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.costs.limits import is_over_limit, over_limit
 from opscope.analysis.idle.steps import module_loading, operator_time_on_host
-from opscope.analysis.idle.timeline import NO_DEVICE, TOLERATED_OUTSIDE, DeviceTimeline
+from opscope.analysis.idle.timeline import TOLERATED_OUTSIDE, DeviceTimeline
 from opscope.analysis.structure.api_masks import calls_of, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
@@ -18,6 +18,7 @@ from opscope.analysis.structure.launches import LaunchSummary
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import activities_launched_outside_steps
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, WindowKind, window_of
 from opscope.analysis.trust.plausible import Implausible
 from opscope.analysis.trust.steadiness import Steadiness

@@ -8,18 +8,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.idle.timeline import NO_DEVICE
 from opscope.analysis.measured import Measured
 from opscope.analysis.pictures.live_memory import LiveMemory
 from opscope.analysis.pictures.slices import Slices
 from opscope.analysis.pictures.tracks import Track, TrackKind
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
-from opscope.analysis.replay.path import path_line
+from opscope.analysis.replay.path import OF_DEVICE, path_line
 from opscope.analysis.structure.call_tree import numbered
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.queues import queues_of
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.documents.page import CurveEntry, MarkEntry, PathEntry, PlaceEntry, TimelineEntry, TrackEntry
 from opscope.report.page.names import Names, short
@@ -35,10 +35,6 @@ _TITLES: Final[Mapping[TrackKind, str]] = {
     TrackKind.CALL: "API calls",
     TrackKind.PYTHON: "Python",
 }
-# What the rows of an edge are rows of; of the others, the calls.
-_OF_ACTIVITIES: Final = (
-    *(EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.ACTIVITY, EdgeKind.EVENT, EdgeKind.GRAPH, EdgeKind.ROOM),
-)
 
 
 class Drawn(Struct, frozen=True):
@@ -263,7 +259,7 @@ def _path(timeline: Drawn, analysis: Analysis) -> PathEntry | None:
     if not len(shown):
         return None
     kind, row = line.kind[shown], line.row[shown]
-    of_device = np.isin(kind, _OF_ACTIVITIES)
+    of_device = np.isin(kind, list(OF_DEVICE))
     places = np.where(
         of_device,
         _at(timeline.slice_of_activity, np.where(of_device, row, -1)),

@@ -16,6 +16,7 @@ from opscope.analysis.pictures.flame import Flame, flames
 from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
 from opscope.analysis.pictures.slices import slices_of
 from opscope.analysis.structure.call_tree import CallTree
+from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.limits import LimitRow
 from opscope.documents.page import (
@@ -105,7 +106,7 @@ def page_trace(
         sweep=sweep,
         document=_without_long_texts(shown),
         left_out=left_out,
-        bars=tuple(_bar(device, document, measured.unprofiled_step_ns) for device in document.timed_devices),
+        bars=tuple(_bars(measured, document)),
         samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
         names=pictures.names,
         timeline=None if pictures.timeline is None else with_findings(pictures.timeline, measured),
@@ -117,6 +118,13 @@ def page_trace(
 
 
 # ---------------------------------------------------------------- the step
+
+
+def _bars(measured: Measured, document: TraceDocument) -> Iterator[StepBar]:
+    """Yield the bar of each device, that of the one that the verdict is about first."""
+    first = busiest(measured.timed.devices).device if measured.timed.devices else None
+    for device in sorted(document.timed_devices, key=lambda device: device.device != first):
+        yield _bar(device, document, measured.unprofiled_step_ns)
 
 
 def _bar(device: DeviceEntry, document: TraceDocument, unprofiled_ns: float | None) -> StepBar:

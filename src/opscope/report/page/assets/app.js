@@ -323,6 +323,8 @@ let app = null;
         window.opscopePage = {
             document: page,
             app,
+            Lanes,
+            busyWithin,
             ticks: { timeTicks, roundScale, roundPowers, closeTimes, withoutZeros },
         };
     } catch (error) {

@@ -99,6 +99,16 @@ class TraceData {
         this.unit = this.document.step_count ? "a step" : "in the recording";
     }
 
+    // Whether the timeline has work of a device that is, or was launched by, something of this name.
+    ranOnDevice(name) {
+        if (!this.deviceNames) {
+            const streams = this.trace.timeline.tracks.filter((track) => track.kind === "stream");
+            const numbers = new Set(streams.flatMap((track) => [...new Set([...track.name, ...track.operator])]));
+            this.deviceNames = new Set([...numbers].filter((one) => one >= 0).map((one) => this.trace.names[one]));
+        }
+        return this.deviceNames.has(name);
+    }
+
     leftOut(table, what = "ns") {
         const found = this.trace.left_out.find((one) => one.table === table);
         return found ? found[what] : 0;

@@ -77,7 +77,7 @@ class Lanes {
     within(place, start, end) {
         const whole = this.duration(place);
         const inside = Math.min(this.end[place], end) - Math.max(this.start[place], start);
-        if (inside <= 0) return whole === 0 ? 0 : Math.max(0, inside);
+        if (inside <= 0) return 0;
         return this.covered && this.count[place] > 1 ? (this.covered[place] * inside) / whole : inside;
     }
 
@@ -228,7 +228,7 @@ class Strips {
     }
 }
 
-// A number over time, as an area; each pixel shows the highest and the lowest value in it.
+// A number over time, as an area; each pixel shows the highest value in it.
 class Curve {
     constructor(entry) {
         Object.assign(this, {

@@ -2,7 +2,8 @@
 const LISTED_IN_RANGE = 10;
 
 // The busy time of a device within a range: the union of what its streams do. Rows are sorted and do not overlap, so
-// that their slices are merged as they come.
+// that their slices are merged as they come. Of slices that were drawn together only what they cover is known, and not
+// where: then it is between what one row covers for sure and what all of them may.
 function busyWithin(tracks, start, end) {
     const heads = [];
     for (const lanes of tracks)
@@ -11,27 +12,36 @@ function busyWithin(tracks, start, end) {
             const { value, done } = next.next();
             if (!done) heads.push({ lanes, next, place: value });
         }
-    let [busy, until] = [0, start];
+    let [busy, until, merged] = [0, start, false];
     while (heads.length) {
         let first = 0;
         for (let at = 1; at < heads.length; at += 1)
             if (heads[at].lanes.start[heads[at].place] < heads[first].lanes.start[heads[first].place]) first = at;
         const head = heads[first];
+        if (head.lanes.count && head.lanes.count[head.place] > 1) merged = true;
         const from = Math.max(head.lanes.start[head.place], until);
         const stop = Math.min(head.lanes.end[head.place], end);
         if (stop > from) {
-            // Of slices that were merged, only what they cover is known, and not where.
-            busy += Math.min(stop - from, head.lanes.within(head.place, from, stop));
+            busy += stop - from;
             until = stop;
         }
         const { value, done } = head.next.next();
         if (done) heads.splice(first, 1);
         else head.place = value;
     }
-    return busy;
+    if (!merged) return { low: busy, high: busy };
+    let [low, all] = [0, 0];
+    for (const lanes of tracks)
+        for (let row = 0; row < lanes.rowCount; row += 1) {
+            let covered = 0;
+            for (const place of lanes.touching(row, start, end)) covered += lanes.within(place, start, end);
+            low = Math.max(low, covered);
+            all += covered;
+        }
+    return { low, high: Math.min(busy, all) };
 }
 
-// Sums of what lies within a range, by name; the largest first. Merged slices are one entry without a name.
+// Sums of what lies within a range, by name and device; the largest first. Merged slices are one entry without a name.
 function sumsWithin(tracks, names, start, end) {
     const found = new Map();
     for (const lanes of tracks)
@@ -39,8 +49,9 @@ function sumsWithin(tracks, names, start, end) {
             for (const place of lanes.touching(row, start, end)) {
                 const count = lanes.count ? lanes.count[place] : 1;
                 const name = count > 1 ? null : names[lanes.name[place]];
-                if (!found.has(name)) found.set(name, { name, calls: 0, ns: 0, device: lanes.device });
-                const sums = found.get(name);
+                const key = `${lanes.device}:${name}`;
+                if (!found.has(key)) found.set(key, { name, calls: 0, ns: 0, device: lanes.device });
+                const sums = found.get(key);
                 sums.calls += count;
                 sums.ns += lanes.within(place, start, end);
             }
@@ -122,7 +133,7 @@ function rangeTable(timeline, label, rows, length, view) {
                         { class: "text" },
                         known(row)
                             ? button(
-                                  timeline.data.shortOf.get(row.name) || row.name,
+                                  `${row.device === null || !timeline.severalDevices ? "" : `device ${row.device}: `}${timeline.data.shortOf.get(row.name) || row.name}`,
                                   () => timeline.mark(row.name, true),
                                   { class: "plain name", title: printable(row.name).slice(0, 2000) },
                               )
@@ -151,8 +162,10 @@ function rangeReport(timeline, { start, end, devices, kernels, operators, calls,
                     el(
                         "span",
                         null,
-                        figure(busy, formatNs, { data: { key: "busy" } }),
-                        `, ${formatShare(busy, length)}`,
+                        figure(busy.low, formatNs, { data: { key: "busy" } }),
+                        busy.high > busy.low ? [" to ", figure(busy.high, formatNs)] : null,
+                        `, ${formatShare(busy.low, length)}`,
+                        busy.high > busy.low ? ` to ${formatShare(busy.high, length)}` : null,
                     ),
                 ],
                 idle.length

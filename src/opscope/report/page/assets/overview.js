@@ -151,11 +151,11 @@ function actions(data) {
 
 // Whether the timeline has what a finding is about.
 function canBeShown(data, { id, where: { kernel, operator } }) {
-    const { timeline, names } = data ? data.trace : {};
+    const { timeline } = data ? data.trace : {};
     if (!timeline) return false;
     return (
         timeline.marks.some((mark) => mark.finding === id) ||
-        [kernel, operator].some((name) => name && names.includes(name))
+        [kernel, operator].some((name) => name && data.ranOnDevice(name))
     );
 }
 
@@ -288,9 +288,8 @@ function where(data, place) {
 function stepBars(data) {
     const { bars } = data.trace;
     if (!bars.length) return null;
-    // The busiest device stands first on the page; the others follow when they are asked for.
-    const busy = (bar) => sum(bar.parts.filter((part) => !part.name.startsWith("idle")).map((part) => part.ns));
-    const [first, ...others] = [...bars].sort((one, other) => busy(other) - busy(one));
+    // The device that the verdict is about comes first; the others follow when they are asked for.
+    const [first, ...others] = bars;
     return el(
         "div",
         { class: "step" },

@@ -24,8 +24,9 @@ function stepChart(steps) {
     const numbers = [...new Set(steps.map((row) => row.index))];
     const series = devices.flatMap((device) =>
         [
-            ["busy", "#4e79a7"],
-            ["idle", "#edae49"],
+            ["busy", "#4e79a7", (row) => row.busy_ns],
+            ["idle", "#edae49", (row) => row.idle_ns],
+            ["on the host", "#98a4ae", (row) => (row.busy_ns === null ? row.span_ns : null)],
         ].map(([part, color]) => ({
             name: devices.length > 1 ? `device ${device}: ${part}` : part,
             type: "bar",

@@ -22,6 +22,8 @@ class Timeline {
             this.lanes.push(new Lanes(track, this.slices, colorOf));
             this.slices += track.start.length;
         }
+        this.severalDevices =
+            new Set(this.lanes.filter((one) => one.kind === "stream").map((one) => one.device)).size > 1;
         this.curves = this.entry.curves.map((curve) => new Curve(curve));
         this.length = this.entry.duration_ns;
         this.view = { start: 0, end: this.length };
@@ -63,7 +65,7 @@ class Timeline {
                 const of = track.lanes
                     ? ["stream", "idle"].includes(track.lanes.kind) && track.lanes.device
                     : track.curve.device;
-                if (of === curve.device && of !== false && (track.curve || track.lanes.kind !== "call")) last = at;
+                if (of === curve.device && of !== false) last = at;
             });
             const onHost =
                 curve.kind === "memory" &&
@@ -631,7 +633,12 @@ class Timeline {
         if (!wanted) return;
         this.search.value = "";
         this.markThose(wanted);
-        if (!this.matches.length) return;
+        if (!this.matches.length) {
+            clear(this.found).append(
+                `${finding.id}: its slices are drawn together with others; choose fewer steps (--steps)`,
+            );
+            return;
+        }
         const longest = this.matches.reduce((best, one) =>
             one.lanes.duration(one.place) > best.lanes.duration(best.place) ? one : best,
         );
