@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from opscope._version import __version__
 
 if TYPE_CHECKING:
-    from opscope.analysis.analyzed import Analysis, analyze
+    from opscope.api.analyze import Analysis, analyze
     from opscope.api.bench import Comparison, bench
     from opscope.api.diff import Diff, diff
     from opscope.api.profile import ProfileSession, Run, profile
@@ -59,8 +59,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Analysis": "opscope.analysis.analyzed",
-    "analyze": "opscope.analysis.analyzed",
+    "Analysis": "opscope.api.analyze",
+    "analyze": "opscope.api.analyze",
     "ProfileSession": "opscope.api.profile",
     "Run": "opscope.api.profile",
     "profile": "opscope.api.profile",

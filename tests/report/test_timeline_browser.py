@@ -197,7 +197,8 @@ def test_where_slices_are_drawn_together_busy_time_is_a_range(browser: Any, made
             const made = (...merged) => new opscopePage.Lanes(entry(...merged), 0, () => "#000000");
             const [together, alone] = [made([10], [10]), made([], [])], busy = opscopePage.busyWithin;
             return [
-                busy([together, alone], 0, 100), busy([together], 0, 100), busy([together], 0, 50), busy([alone], 20, 500),
+                busy([together, alone], 0, 100), busy([together], 0, 100), busy([together], 0, 50),
+                busy([alone], 20, 500),
             ];
         }""")
         assert [(one["low"], one["high"]) for one in found] == [(100, 100), (10, 10), (5, 5), (80, 80)]

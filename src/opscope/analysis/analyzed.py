@@ -16,6 +16,7 @@ from opscope.analysis.costs.allocations import MemoryUse, memory_use
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
 from opscope.analysis.costs.launch_shapes import called_operators, inputs_of_activities, launch_shapes
 from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
+from opscope.analysis.costs.sequences import sequence_table
 from opscope.analysis.costs.sums import kernel_table, operator_tables, with_unlinked
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import HostTime
@@ -35,7 +36,7 @@ from opscope.analysis.structure.launches import LaunchSummary, summarise_launche
 from opscope.analysis.structure.links import Links, link
 from opscope.analysis.structure.modules import module_table
 from opscope.analysis.structure.named_devices import with_named_devices
-from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.nesting import Floats, Ints
 from opscope.analysis.structure.origins import Origins
 from opscope.analysis.structure.recomputed import recomputed
 from opscope.analysis.structure.stacks import callers
@@ -476,6 +477,34 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         """Which operators call which directly, as recorded."""
         return called_operators(self.trace, self.links)
 
+    @functools.cached_property
+    def sequences(self) -> pl.DataFrame:
+        """What streams run in the same order again and again; see `sequence_table`."""
+        return sequence_table(
+            self.trace, self.links, classifier_of(self.functions), self._call_bytes(), self.step_count
+        )
+
+    def _call_bytes(self) -> Floats:
+        """Return per activity the least bytes that its call moves, once for each call; nan where that is not known."""
+        keys = ("operator", "device", "input_dims", "input_types", "input_strides")
+        inputs = self._inputs.with_columns(device=self.trace.activities["device"].cast(pl.Int64))
+        rows = inputs.select(pl.col(name).cast(pl.Int64 if name == "device" else pl.String) for name in keys)
+        known = pl.DataFrame(
+            [(*(getattr(row, name) for name in keys), row.least_bytes) for row in self.limits],
+            schema={**{name: rows.schema[name] for name in keys}, "least_bytes": pl.Float64},
+            orient="row",
+        )
+        # Calls that differ in what is no key here, such as plain numbers, may move different amounts.
+        known = known.group_by(keys).agg(
+            pl.when(pl.col("least_bytes").n_unique() == 1).then(pl.col("least_bytes").first()).first()
+        )
+        found = rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")["least_bytes"]
+        call = np.where(self.links.activity_operator >= 0, self.links.activity_operator, -1)
+        order = np.lexsort((column(self.trace.activities, "start_ns"), call))
+        again = np.zeros(len(call), np.bool_)
+        again[order[1:]] = (np.diff(call[order]) == 0) & (call[order[1:]] >= 0)
+        return np.where(again, 0.0, found.fill_null(np.nan).to_numpy())
+
     @property
     def has_device_times(self) -> bool:
         """Whether any device activity was recorded; without any, device times are unknown, not 0."""
@@ -483,7 +512,6 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
 
     def summary(self) -> Summary:
         """Return the verdict, the trust in it, and the operators that cost most."""
-        failed = [str(check.name) for check in self.trust.checks if check.verdict == "fail"]
         column, whole = ("self_device_ns", self.accounting.activities_ns)
         if not self.has_device_times:
             column, whole = "self_cpu_ns", int(self.operators["self_cpu_ns"].sum())
@@ -491,7 +519,8 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         rows = [
             ("bound", self.bound.sentence),
             *((f"to do {number}", finding.title) for number, finding in enumerate(self.findings[:3], 1)),
-            ("trust", f"FAIL: {', '.join(failed)}" if failed else str(self.trust.verdict)),
+            ("trust", str(self.trust.verdict)),
+            *((f"{check.verdict} {check.name}", check.sentence) for check in self.trust.doubts()),
             ("steps", str(self.step_count or "none marked")),
             *((f"device {line.device}", f"busy {_in(line.busy_in_window_ns, line.window)}") for line in self.devices),
             *(

@@ -68,6 +68,8 @@ class Run(Summarised, Struct, frozen=True, weakref=True):
             "bound": self.measured.bound.sentence,
             "trust": str(self.measured.trust.verdict),
         }
+        doubts = {f"{check.verdict} {check.name}": check.sentence for check in self.measured.trust.doubts()}
+        joined |= doubts
         rows = (*joined.items(), *((name, value) for name, value in of_trace.rows if name not in joined))
         title = f"Run of {self.record.workload.name} in {self.directory}"
         return Summary(title, rows, of_trace.bars, of_trace.bars_title)

@@ -48,6 +48,9 @@ from opscope.runs.inputs import measured_of
 @click.option(
     "--each", is_flag=True, help="Show each of several traces, as by itself, instead of a line for each of a folder's."
 )
+@click.option(
+    "--tree", is_flag=True, help="The same as --by tree: what runs inside what, down to kernels, the dearest first."
+)
 @click.option("--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")
 @gpu_option
@@ -64,6 +67,7 @@ def command(
     graph_capture: Path | None,
     step_time: float | None,
     each: bool,
+    tree: bool,
     full_names: bool,
     strict: bool,
     gpu: Device | None,
@@ -86,6 +90,10 @@ def command(
     Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
     --format json prints everything, by the schema opscope.analysis/1.
     """
+    if tree:
+        if by not in (None, By.TREE.value):
+            raise UsageError(f"--tree is --by tree, and no --by {by}")
+        by = By.TREE.value
     tune_for_one_analysis()
     counters = tuple(path for path in inputs if is_counters_file(path))
     if counters:

@@ -54,6 +54,8 @@ class LimitRow(Struct, frozen=True, kw_only=True):
         flop: floating-point operations of a call as ``torch.utils.flop_counter`` counts them; null without a model.
         least_flop: the operations that must be done.
         least_bytes: the bytes that a call must at least read and write; null without a model.
+        achieved_flop_per_s: ``flop`` over ``call_ns``; null without a model.
+        achieved_bytes_per_s: ``least_bytes`` over ``call_ns``: a lower bound of the bytes moved; null without a model.
         product: the sizes of a matrix product; null for other work.
         precision: of products, by the kernel's name: ``fp32``, ``tf32``, ``bf16``; known even without a model. Null for
             other work.
@@ -83,6 +85,8 @@ class LimitRow(Struct, frozen=True, kw_only=True):
     flop: int | None = None
     least_flop: int | None = None
     least_bytes: int | None = None
+    achieved_flop_per_s: float | None = None
+    achieved_bytes_per_s: float | None = None
     product: Product | None = None
     precision: str | None = None
     compute_ns: float | None = None

@@ -7,11 +7,13 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.rows import gaps_table, iterations_table, steps_table
+from opscope.analysis.rows import gaps_table, iterations_table, steps_table, tree_table
 from opscope.analysis.structure.annotations import SEPARATOR
+from opscope.analysis.structure.arrays import kept
+from opscope.analysis.structure.queues import queue_by_kernel, queue_over_time
 from opscope.base.errors import UsageError
 from opscope.base.shapes import tensor_shapes
-from opscope.base.units import format_count, format_ns, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
 from opscope.render.table_columns import Column, table_of
@@ -49,6 +51,13 @@ def _range(value: Any, _: Analysis) -> str:
     return Name(f"{'. ' * len(outer)}{name}")
 
 
+def _branch(value: Any, analysis: Analysis) -> str:
+    """Indent a node of a tree under the one around it; kernels have their short names."""
+    *outer, name = str(value).split(SEPARATOR)
+    kernels = kept(analysis.kernels, "names", lambda: frozenset(analysis.kernels["name"].cast(pl.String)))
+    return Name(f"{'. ' * len(outer)}{short_name(name) if name in kernels else name}")
+
+
 def _count(value: Any, _: Analysis) -> str:
     return format_count(value)
 
@@ -64,6 +73,14 @@ def _device_time(value: Any, analysis: Analysis) -> str:
 
 def _of_device_sum(value: Any, analysis: Analysis) -> str:
     return format_share(value, analysis.accounting.activities_ns or None)
+
+
+def _since_begin(value: Any, analysis: Analysis) -> str:
+    return format_ns(value - analysis.window.start_ns)
+
+
+def _bytes(value: Any, _: Analysis) -> str:
+    return format_bytes(value)
 
 
 def _of_window(value: Any, analysis: Analysis) -> str:
@@ -105,6 +122,7 @@ _COLUMNS: Mapping[By, Mapping[str, _FrameColumn]] = {
         **_NAME,
         "input_dims": _FrameColumn("Input shapes", _shapes, numeric=False),
         "input_types": _FrameColumn("Input types", _plain, numeric=False, optional=True),
+        "input_strides": _FrameColumn("Strides", _shapes, numeric=False, optional=True),
         **_OPERATOR_TIMES,
     },
     By.KERNEL: {
@@ -222,6 +240,48 @@ _COLUMNS: Mapping[By, Mapping[str, _FrameColumn]] = {
         "saves": _FrameColumn("A us less saves", _of_a_microsecond),
         "slack_ns": _FrameColumn("Slack", _time),
     },
+    By.QUEUE: {
+        "launches": _FrameColumn("Launches", _count),
+        "api_ns": _FrameColumn("Call", _time),
+        "latencies": _FrameColumn("To an empty stream", _count),
+        "latency_ns": _FrameColumn("Latency", _time),
+        "backlogs": _FrameColumn("Behind work", _count),
+        "backlog_ns": _FrameColumn("Backlog", _time),
+        "waiting": _FrameColumn("Waiting", _count),
+        "device_ns": _FrameColumn("Device time", _time, optional=True),
+        "device": _FrameColumn("Device", _count, optional=True),
+        "name": _FrameColumn("Name", _plain, numeric=False),
+    },
+    By.QUEUE_OVER_TIME: {
+        "device": _FrameColumn("Device", _count, optional=True),
+        "from_ns": _FrameColumn("From", _since_begin),
+        "to_ns": _FrameColumn("To", _since_begin),
+        "launches": _FrameColumn("Launches", _count),
+        "latencies": _FrameColumn("To an empty stream", _count, optional=True),
+        "latency_ns": _FrameColumn("Latency", _time),
+        "backlogs": _FrameColumn("Behind work", _count, optional=True),
+        "backlog_ns": _FrameColumn("Backlog", _time),
+        "waiting": _FrameColumn("Waiting", _count),
+        "most_waiting": _FrameColumn("at most", _count),
+    },
+    By.CHAIN: {
+        "kind": _FrameColumn("Kind", _plain, numeric=False),
+        "count": _FrameColumn("Count", _count),
+        "total_ns": _FrameColumn("Total", _time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "mean_ns": _FrameColumn("Once", _time),
+        "least_bytes": _FrameColumn("Moves at least", _bytes),
+        "sequence": _FrameColumn("Sequence", _plain, numeric=False),
+    },
+    By.TREE: {
+        "path": _FrameColumn("Name", _branch, numeric=False),
+        "calls": _FrameColumn("Calls", _count),
+        "total_device_ns": _FrameColumn("Device", _device_time),
+        "share": _FrameColumn("of device sum", _of_device_sum),
+        "self_device_ns": _FrameColumn("its own", _device_time, optional=True),
+        "total_cpu_ns": _FrameColumn("CPU", _time),
+        "self_cpu_ns": _FrameColumn("its own", _time, optional=True),
+    },
 }
 _SHARE_OF = {
     By.KERNEL: "total_ns",
@@ -231,6 +291,8 @@ _SHARE_OF = {
     By.BACKWARD: "backward_device_ns",
     By.ITERATION: "device_sum_ns",
     By.CRITICAL: "on_path_ns",
+    By.CHAIN: "total_ns",
+    By.TREE: "total_device_ns",
 }  # the column whose share is shown, if it is not the self device time
 
 
@@ -294,6 +356,10 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.ANNOTATION: lambda: analysis.annotations,
         By.ITERATION: lambda: iterations_table(analysis),
         By.CRITICAL: lambda: analysis.critical_operators,
+        By.QUEUE: lambda: queue_by_kernel(analysis.trace, analysis.links),
+        By.QUEUE_OVER_TIME: lambda: queue_over_time(analysis.trace, analysis.links),
+        By.CHAIN: lambda: analysis.sequences,
+        By.TREE: lambda: tree_table(analysis),
     }
     return tables[by]()
 

@@ -23,3 +23,7 @@ class By(StrEnum):
     ANNOTATION = "annotation"
     ITERATION = "iteration"
     CRITICAL = "critical"
+    QUEUE = "queue"
+    QUEUE_OVER_TIME = "queue-over-time"
+    CHAIN = "chain"
+    TREE = "tree"

@@ -19,7 +19,7 @@ from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Tabl
 from opscope.render.table_columns import Column, field_values, table_of
 
 BY = ("shape", "operator", "category", "module", "step")
-_TERA = 1e12
+_TERA, _GIGA = 1e12, 1e9
 
 
 def build_limits(measured: Measured, by: str) -> LimitsDocument:
@@ -156,6 +156,10 @@ def _limited(row: LimitRow) -> str:
     )
 
 
+def _scaled(rate: float | None, unit: float) -> str:
+    return "-" if rate is None else f"{rate / unit:,.1f}"
+
+
 def _lower(row: LimitRow) -> str:
     if row.lower_precision is None or not row.lower_ideal_ns or not row.ideal_ns:
         return "-"
@@ -169,6 +173,8 @@ _COLUMNS: Final[tuple[Column[LimitRow], ...]] = (
     Column("Call", lambda row: format_ns(row.call_ns), numeric=True),
     Column("Ideal", lambda row: format_ns(row.ideal_ns), numeric=True),
     Column("of limit", _of_limit, numeric=True),
+    Column("TFLOP/s", lambda row: _scaled(row.achieved_flop_per_s or None, _TERA), numeric=True, optional=True),
+    Column("GB/s at least", lambda row: _scaled(row.achieved_bytes_per_s, _GIGA), numeric=True, optional=True),
     Column("Limited by", lambda row: row.reason or _limited(row)),
     Column("Lost", lambda row: format_ns(row.lost_ns), numeric=True),
     Column("At a lower precision", _lower),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.structure.queues import queues_of, waiting_since
+from opscope.analysis.structure.queues import queue_by_kernel, queue_over_time, queues_of, waiting_since
 from opscope.trace.model import Trace
 from tests.analysis.test_recorded_traces import NAMES
 from tests.kineto import KinetoTrace
@@ -51,3 +51,47 @@ def test_every_queue_begins_and_ends_empty(recorded: Callable[[str], Trace], nam
         mine = analysis.trace.activities["device"].to_numpy() == queue.device
         area = int((np.diff(queue.time_ns) * queue.waiting[:-1]).sum())
         assert area == int((start - since)[mine].sum())
+
+
+def three_launches() -> KinetoTrace:
+    trace = KinetoTrace()
+    trace.launched_kernel("first", (1_000, 500), (2_000, 5_000))
+    trace.launched_kernel("second", (2_000, 700), (7_000, 1_000))
+    trace.launched_kernel("second", (3_000, 500), (8_000, 1_000))
+    return trace
+
+
+def test_each_kernel_says_how_it_was_launched(analyzed: Analyze) -> None:
+    analysis = analyzed(three_launches())
+    rows = {row["name"]: row for row in queue_by_kernel(analysis.trace, analysis.links).iter_rows(named=True)}
+    first = rows["first"]
+    assert (first["launches"], first["api_ns"], first["latencies"], first["latency_ns"]) == (1, 500, 1, 500)
+    assert (first["backlogs"], first["backlog_ns"], first["waiting"], first["device_ns"]) == (0, None, 0, 5_000)
+    second = rows["second"]
+    assert (second["launches"], second["api_ns"], second["latencies"], second["latency_ns"]) == (2, 600, 0, None)
+    # One returned at 2.7 us and began at 7, the other at 3.5 and 8, when the first of them still waited.
+    assert (second["backlogs"], second["backlog_ns"], second["waiting"]) == (2, 4_400, 0.5)
+
+
+def test_over_time_the_lengths_are_those_of_the_curve(analyzed: Analyze) -> None:
+    analysis = analyzed(three_launches())
+    table = queue_over_time(analysis.trace, analysis.links)
+    assert table.height == 20
+    assert table["launches"].sum() == 3
+    lengths = (table["to_ns"] - table["from_ns"]).to_numpy()
+    # 0.5 us for the first, 4.3 and 4.5 us for the others.
+    assert (table["waiting"].to_numpy() * lengths).sum() == pytest.approx(500 + 4_300 + 4_500)
+    assert table["most_waiting"].max() == 2
+    assert (table["from_ns"][1:].to_numpy() == table["to_ns"][:-1].to_numpy()).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_of_recorded_traces_add_up_to_the_launches(recorded: Callable[[str], Trace], name: str) -> None:
+    analysis = analyze(recorded(name))
+    known = int((analysis.links.activity_launch >= 0).sum())
+    by_kernel = queue_by_kernel(analysis.trace, analysis.links)
+    assert by_kernel["launches"].sum() == known
+    assert (by_kernel["latencies"] + by_kernel["backlogs"]).sum() == known
+    spread = analysis.launches
+    found = (spread.latency.count if spread.latency else 0, spread.backlog.count if spread.backlog else 0)
+    assert (by_kernel["latencies"].sum(), by_kernel["backlogs"].sum()) == found

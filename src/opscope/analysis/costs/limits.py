@@ -176,6 +176,8 @@ def _row(work: _Work, costs: "_Costs", peaks: Peaks | None) -> LimitRow:
         flop=None if cost is None else cost.flop,
         least_flop=None if cost is None else cost.least_flop,
         least_bytes=None if cost is None else cost.least_bytes,
+        achieved_flop_per_s=None if cost is None else _rate(cost.flop, call_ns),
+        achieved_bytes_per_s=None if cost is None else _rate(cost.least_bytes, call_ns),
         product=None if cost is None else cost.product,
         precision=precision,
         compute_ns=None if ideal is None else ideal.compute_ns,
@@ -187,6 +189,10 @@ def _row(work: _Work, costs: "_Costs", peaks: Peaks | None) -> LimitRow:
         lower_ideal_ns=lower_ideal,
         reason=reason,
     )
+
+
+def _rate(amount: int | None, ns: float) -> float | None:
+    return None if amount is None or not ns else amount / ns * NS_PER_S
 
 
 class _Costs(Struct, frozen=True):

@@ -25,7 +25,8 @@ class OperatorTables(Struct, frozen=True):
     Attributes:
         operators: one row per operator name. ``total_*`` include nested operators; a name nested in itself is counted
             once. Totals must not be added up, ``self_*`` may be.
-        shapes: one row per operator name, input shapes and input types.
+        shapes: one row per operator name, input shapes and input types. ``input_strides`` are the most frequent ones
+            (null where none were recorded), ``stride_kinds`` how many different ones there are.
         kernels_of: one row per operator name, kernel name and launch geometry.
         categories: one row per category. The kernel's name decides on work of no operator; names that say nothing are
             a category of their own.
@@ -171,9 +172,16 @@ def _by_name(slices: pl.DataFrame, classifier: Classifier, kernels: Mapping[str,
 
 
 def _by_shape(slices: pl.DataFrame) -> pl.DataFrame:
-    recorded = slices.select("input_dims", "input_types")[slices["call"]]
+    recorded = slices.select("input_dims", "input_types", "input_strides")[slices["call"]]
     key = ("name", "input_dims", "input_types")
-    rows = slices.with_columns(recorded).group_by(key).agg(**_OPERATOR_SUMS).with_columns(pl.col(key).cast(pl.String))
+    strides = pl.col("input_strides")
+    kinds = {"input_strides": strides.drop_nulls().mode().first().cast(pl.String), "stride_kinds": strides.n_unique()}
+    rows = (
+        slices.with_columns(recorded)
+        .group_by(key)
+        .agg(**_OPERATOR_SUMS, **kinds)
+        .with_columns(pl.col(key).cast(pl.String))
+    )
     return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], key)
 
 

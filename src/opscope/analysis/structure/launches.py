@@ -60,7 +60,8 @@ def summarise_launches(trace: Trace, links: Links) -> LaunchSummary:
     has_activity[links.activity_launch[links.activity_launch >= 0]] = True
     lonely = _lonely(trace, launching & ~has_activity)
     moves = calls_that(launches, lambda call: call.kind in (ApiKind.COPY, ApiKind.FILL))
-    delay, queued = _delays(trace, links)
+    delays = delays_of(trace, links)
+    delay, queued = delays.delay_ns, delays.queued
     calls = launches.group_by("name").agg(calls=pl.len(), total_ns=duration.sum(), mean_ns=duration.mean())
     return LaunchSummary(
         calls=costliest_first(calls.with_columns(pl.col("name").cast(pl.String)), ["total_ns"], ["name"]),
@@ -97,8 +98,22 @@ def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
     return captured
 
 
-def _delays(trace: Trace, links: Links) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Return per launched activity its delay after the call, and whether earlier work of its stream held it up."""
+class Delays(Struct, frozen=True):
+    """How long activities began after the calls that launched them; arrays have one entry per such activity.
+
+    Attributes:
+        rows: their rows in the trace's activities.
+        delay_ns: from the end of the call to the start; negative where the activity began before the call returned.
+        queued: whether earlier work of the stream still ran when the call returned.
+    """
+
+    rows: Ints
+    delay_ns: Ints
+    queued: Bools
+
+
+def delays_of(trace: Trace, links: Links) -> Delays:
+    """Return the delays of all activities whose call is known."""
     activities = trace.activities
     # The latest end of all earlier activities of the stream, which may not be that of the one directly before.
     stream_end = (
@@ -110,4 +125,4 @@ def _delays(trace: Trace, links: Links) -> tuple[Ints, npt.NDArray[np.bool_]]:
     )
     launched = np.flatnonzero(links.activity_launch >= 0)
     returned = end_of(trace.launches)[links.activity_launch[launched]]
-    return column(activities, "start_ns")[launched] - returned, stream_end[launched] > returned
+    return Delays(launched, column(activities, "start_ns")[launched] - returned, stream_end[launched] > returned)
