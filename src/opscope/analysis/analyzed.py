@@ -16,7 +16,6 @@ from opscope.analysis.costs.allocations import MemoryUse, memory_use
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
 from opscope.analysis.costs.launch_shapes import called_operators, inputs_of_activities, launch_shapes
 from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
-from opscope.analysis.costs.sequences import sequence_table
 from opscope.analysis.costs.sums import kernel_table, operator_tables, with_unlinked
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import HostTime
@@ -480,9 +479,10 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
     @functools.cached_property
     def sequences(self) -> pl.DataFrame:
         """What streams run in the same order again and again; see `sequence_table`."""
-        return sequence_table(
-            self.trace, self.links, classifier_of(self.functions), self._call_bytes(), self.step_count
-        )
+        from opscope.analysis.costs.sequences import sequence_table  # one table needs it
+
+        classifier, of_calls = classifier_of(self.functions), self._call_bytes()
+        return sequence_table(self.trace, self.links, classifier, of_calls, self.step_count)
 
     def _call_bytes(self) -> Floats:
         """Return per activity the least bytes that its call moves, once for each call; nan where that is not known."""

@@ -77,10 +77,8 @@ class Limits(Summarised, tuple[LimitRow, ...]):
         return Summary("Limits", tuple(rows), bars, "Time lost: device time less the ideal time")
 
 
-class Analysis(analyzed.Analysis, frozen=True, dict=True):
-    """What `opscope.analyze` returns: `opscope.analysis.analyzed.Analysis`, whose parts show themselves."""
-
-    __doc__ = f"{__doc__}\n\n{analyzed.Analysis.__doc__}"
+class Analysis(analyzed.Analysis, frozen=True, dict=True):  # noqa: D101 (its base has the words)
+    __doc__ = analyzed.Analysis.__doc__
 
     @functools.cached_property
     def findings(self) -> Findings:

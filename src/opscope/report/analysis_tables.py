@@ -7,10 +7,9 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.rows import gaps_table, iterations_table, steps_table, tree_table
+from opscope.analysis.rows import gaps_table, iterations_table, steps_table
 from opscope.analysis.structure.annotations import SEPARATOR
 from opscope.analysis.structure.arrays import kept
-from opscope.analysis.structure.queues import queue_by_kernel, queue_over_time
 from opscope.base.errors import UsageError
 from opscope.base.shapes import tensor_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
@@ -356,12 +355,24 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
         By.ANNOTATION: lambda: analysis.annotations,
         By.ITERATION: lambda: iterations_table(analysis),
         By.CRITICAL: lambda: analysis.critical_operators,
-        By.QUEUE: lambda: queue_by_kernel(analysis.trace, analysis.links),
-        By.QUEUE_OVER_TIME: lambda: queue_over_time(analysis.trace, analysis.links),
+        By.QUEUE: lambda: _queues(analysis, over_time=False),
+        By.QUEUE_OVER_TIME: lambda: _queues(analysis, over_time=True),
         By.CHAIN: lambda: analysis.sequences,
-        By.TREE: lambda: tree_table(analysis),
+        By.TREE: lambda: _tree(analysis),
     }
     return tables[by]()
+
+
+def _queues(analysis: Analysis, *, over_time: bool) -> pl.DataFrame:
+    from opscope.analysis.structure.queues import queue_by_kernel, queue_over_time  # few tables need it
+
+    return (queue_over_time if over_time else queue_by_kernel)(analysis.trace, analysis.links)
+
+
+def _tree(analysis: Analysis) -> pl.DataFrame:
+    from opscope.analysis.pictures.tree import tree_table  # no other table needs the pictures
+
+    return tree_table(analysis.trace, analysis.links, analysis.origins, analysis.backward_pass)
 
 
 def _modules(analysis: Analysis) -> pl.DataFrame:
