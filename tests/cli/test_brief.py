@@ -1,10 +1,13 @@
 """``opscope brief``, ``opscope show`` and ``--brief``: short, whole, and every number can be found again."""
 
 import json
+import os
 import random
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from opscope.render.brief import MOST_TOKENS, render_brief
 from tests.analysis.test_recorded_traces import NAMES
 from tests.budget import examples
 from tests.command import WITHOUT_TORCH, opscope
-from tests.conftest import DATA
+from tests.conftest import DATA, ROOT
 from tests.kineto import KinetoTrace
 
 GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
@@ -135,6 +138,29 @@ def test_a_number_sign_in_a_name_is_a_part_of_it(trace: Path, tmp_path: Path) ->
     assert document_of("show", odd, "bound/kind")["values"][0]["value"] == "unknown"
     for command in [one["command"] for one in document_of("brief", odd)["next"] if "page" not in one["command"]]:
         assert opscope(*shlex.split(command)[1:]).returncode == 0, command
+
+
+@pytest.mark.parametrize("name", ["-dash.json.gz", "two words'.json.gz", "new\nline\x1b[1m.json.gz", "漢.json.gz"])
+def test_commands_for_odd_names_run_in_a_shell(trace: Path, tmp_path: Path, name: str) -> None:
+    shutil.copy(trace, tmp_path / name)
+    text = opscope("brief", f"./{name}", cwd=tmp_path).stdout
+    command = next(line for line in text.splitlines() if "opscope whatif" in line and "--finding" in line)
+    words = command.split("prove: ")[-1].removeprefix("opscope ").split(" (")[0]
+    shell = ["bash", "-c", f"{sys.executable} -P -m opscope {words}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, (words, done.stderr)
+    found = opscope("brief", f"./{name}", "--format", "json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["schema"] == "opscope.brief/1"
+
+
+def test_a_name_that_is_not_utf8_is_answered(trace: Path, tmp_path: Path) -> None:
+    """Such a name cannot stand in text that is UTF-8, so no command can be printed that names it."""
+    shutil.copy(trace, tmp_path / "caf\udce9.json.gz")
+    found = opscope("brief", "./caf\udce9.json.gz", "--format", "json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["schema"] == "opscope.brief/1"
 
 
 def test_arguments_of_a_record_are_words_and_nothing_else() -> None:
@@ -265,6 +291,7 @@ def test_a_name_that_several_have_is_no_address(tmp_path: Path) -> None:
         ("operators/aten::nix", "there is no aten::nix in operators"),
         ("operators/0", "there is no 0 in operators"),
         ("bound/kind/x", "there is no x in bound/kind; it has no parts"),
+        ("operators/²", "there is no ² in operators"),
     ],
 )
 def test_what_is_not_there_is_said(trace: Path, address: str, words: str) -> None:

@@ -289,6 +289,19 @@ def test_a_finding_leads_to_its_idle_time(browser: Any, made: Made, tmp_path: Pa
         assert [start for start, _ in longest] == [120_000 + number * 1_000_000 for number in range(4)]
         assert page.page.inner_text(".timeline .tools .count").startswith("host_work: ")
         page.page.click(".timeline .tools button:text('next')")
+        page.page.focus(".timeline canvas")
+        for _ in range(2):  # the chosen slice, then what was marked
+            page.page.keyboard.press("Escape")
+        assert page.evaluate(f"[{T}.selected, {T}.matches.length, {T}.lanes.every(one => one.marked === null)]") == [
+            None,
+            0,
+            True,
+        ]
+        # A search that finds nothing leads nowhere.
+        page.page.fill(".timeline input[type=search]", "no such thing")
+        page.page.focus(".timeline canvas")
+        page.page.keyboard.press("n")
+        assert page.evaluate(f"{T}.selected") is None
         assert page.complaints == []
 
 

@@ -1,11 +1,11 @@
 """What a sweep prints when it has ended: the three most expensive operators, the comparison, where the files are."""
 
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opscope.base.errors import BadInputError
+from opscope.base.text import shell_path
 from opscope.base.units import format_ns, format_share
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_lines, echo_table
@@ -82,7 +82,7 @@ def _print_one(
         from opscope.render.brief import render_brief
 
         first = Bullets(tuple((line.strip(),) for document in documents for line in _first(document)))
-        see = Whole(f"opscope brief {shlex.quote(str(directory.path))}")
+        see = Whole(f"opscope brief {shell_path(str(directory.path))}")
         blocks = (first, table, Paragraph.of("One configuration at a time: ", see))
         show(render_brief([Section((Name(comparison.description),), blocks)]))
         return

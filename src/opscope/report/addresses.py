@@ -69,7 +69,7 @@ def _into(value: object, rest: str, at: str) -> tuple[str, object, str, str | No
         for key, entry in sorted(_entries(value), key=lambda item: -len(item[0])):
             if rest == key or rest.startswith(f"{key}/"):
                 return key, entry, rest[len(key) + 1 :], _first_sentence(type(entry))
-        if step.isdigit() and 1 <= int(step) <= len(value):
+        if step.isascii() and step.isdigit() and 1 <= int(step) <= len(value):
             return step, value[int(step) - 1], after, _first_sentence(type(value[int(step) - 1]))
     known = list(_keys(value))
     listed = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")

@@ -1,6 +1,5 @@
 """Builds the brief of a trace from its document, and writes it."""
 
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
@@ -8,6 +7,7 @@ from msgspec import Struct
 
 from opscope.analysis.measured import Measured
 from opscope.analysis.verdict.step_evidence import busiest
+from opscope.base.text import printable, shell_path
 from opscope.base.units import format_ns, format_share
 from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, Command, Unmeasured
 from opscope.documents.findings import Finding
@@ -36,7 +36,7 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         sorted(measured.trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL),
     )
     return BriefDocument(
-        trace=path,
+        trace=printable(path),
         bound=str(document.bound.kind),
         sentence=document.bound.sentence,
         step_ns=step.ns if step else None,
@@ -142,7 +142,7 @@ def _not_measured(measured: Measured, document: TraceDocument) -> Iterator[Unmea
 
 
 def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Command]:
-    quoted = shlex.quote(path)
+    quoted = shell_path(path)
     told = measured.advice.replayed is not None  # else whatif gives no saving
     replayable = [one.id for one in document.findings if told and one.is_first and one.id in measured.advice.remedies]
     if replayable:

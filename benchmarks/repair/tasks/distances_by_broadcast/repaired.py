@@ -6,7 +6,10 @@ import torch
 def inputs(seed: int, device: str) -> tuple[torch.Tensor, ...]:
     """Return what one call of the step gets."""
     made = torch.Generator(device).manual_seed(seed)
-    return torch.randn(256, 128, generator=made, device=device), torch.randn(256, 128, generator=made, device=device)
+    count = 256 if device == "cpu" else 2048
+    return torch.randn(count, 128, generator=made, device=device), torch.randn(
+        count, 128, generator=made, device=device
+    )
 
 
 class Step:

@@ -88,7 +88,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
         remedy=None if alone else _AS_GRAPH,
-        pieces=np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH] | pauses),
+        pieces=np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]),
         # Recorded idle time is no shorter than that without the profiler.
         most=kept * (all_of_it + float(context.waits.lengths[pauses].sum())) / context.steps,
     )

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from opscope.base.text import shell_path
 from opscope.documents.change_names import INPUT, ChangeName
 from opscope.documents.findings import Rule
 from opscope.record.configuration import Configuration
@@ -46,13 +47,13 @@ def proving_command(
     """
     if recorded is None:
         if replays:
-            return f"opscope whatif {shlex.quote(path)} {' '.join(f'--finding {one}' for one in replays)}"
-        return f"opscope show {shlex.quote(f'{path}#findings/{name}')}  {_RECORDED}"
+            return f"opscope whatif {shell_path(path)} {' '.join(f'--finding {one}' for one in replays)}"
+        return f"opscope show {shell_path(path)} findings/{name}  {_RECORDED}"
     try:
         # A record may come from anyone, and what is printed here is pasted into a shell.
         arguments = shlex.split(str(recorded.get(_ARGUMENTS) or ""))
     except ValueError:
-        return f"opscope show {shlex.quote(path)} {shlex.quote(f'findings/{name}')}  {_RECORDED}"
+        return f"opscope show {shell_path(path)} findings/{name}  {_RECORDED}"
     tried = TRIED.get(Rule(rule))
     options = None if tried is None else _options(recorded, of_advise=True)
     program = [recorded.target, *arguments]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.pictures.tracks import Track, TrackKind, by_value, rows_of
+from opscope.analysis.pictures.tracks import Track, TrackKind, by_value, rows_of, touching
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.call_tree import CallTree, numbered
 from opscope.analysis.structure.links import Links
@@ -106,8 +106,8 @@ class HostTracks(Struct, frozen=True):
         """Yield the tracks of each thread with the slices that touch a range of time."""
         of_thread: dict[int, list[Track]] = {thread: [] for thread in self.threads}
         for table in self.tables:
-            touching = np.flatnonzero((table.end_ns > begin) & (table.start_ns < end))
-            for thread, rows in by_value(table.thread, touching):
+            inside = np.flatnonzero(touching(table.start_ns, table.end_ns, begin, end))
+            for thread, rows in by_value(table.thread, inside):
                 if thread in of_thread:
                     of_thread[thread].append(table.track(rows, thread))
         for tracks in of_thread.values():

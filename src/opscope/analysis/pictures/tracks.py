@@ -70,8 +70,8 @@ class Track(Struct, frozen=True):
         return replace(self, **{name: getattr(self, name)[which] for name in _ARRAYS})
 
     def within(self, start: int, end: int) -> "Track":
-        """Return the slices that touch a range of time."""
-        return self.chosen((self.end_ns > start) & (self.start_ns < end))
+        """Return the slices that touch a range of time; those without length too that lie at its beginning."""
+        return self.chosen(touching(self.start_ns, self.end_ns, start, end))
 
     def in_order(self) -> "Track":
         """Return it with its slices sorted by row, then by start."""
@@ -81,6 +81,12 @@ class Track(Struct, frozen=True):
     def merges(self) -> bool:
         """Whether any of its slices stands for several."""
         return bool((self.count > 1).any())
+
+
+def touching(start_ns: Ints, end_ns: Ints, start: int, end: int) -> Bools:
+    """Tell which slices touch a range of time; those without length too that lie at its beginning."""
+    touches: Bools = ((end_ns > start) | (start_ns >= start)) & (start_ns < end)
+    return touches
 
 
 _ARRAYS: Final = ("row", "start_ns", "end_ns", "name", "operator", "record", "count", "covered_ns")

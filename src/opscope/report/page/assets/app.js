@@ -290,7 +290,7 @@ class App {
                 ],
                 [
                     "",
-                    "drag, or m, measures a range (m: the chosen slice, else what is shown); Shift with left and right moves its end; Escape leaves it",
+                    "drag, or m, measures a range (m: the chosen slice, else what is shown); Shift with left and right moves its end; Escape leaves it, then the chosen slice, then a search",
                 ],
                 [
                     "",

@@ -52,7 +52,9 @@ function sumsWithin(tracks, names, start, end) {
                 const key = `${lanes.device}:${name}`;
                 if (!found.has(key)) found.set(key, { name, calls: 0, ns: 0, device: lanes.device });
                 const sums = found.get(key);
-                sums.calls += count;
+                // Of slices drawn together that reach out of the range, as many as their share of it.
+                const inside = Math.min(lanes.end[place], end) - Math.max(lanes.start[place], start);
+                sums.calls += count > 1 ? Math.max(1, Math.round((count * inside) / lanes.duration(place))) : 1;
                 sums.ns += lanes.within(place, start, end);
             }
     return [...found.values()].sort((one, other) => other.ns - one.ns);
@@ -168,6 +170,9 @@ function rangeReport(timeline, { start, end, devices, kernels, operators, calls,
                         busy.high > busy.low ? ` to ${formatShare(busy.high, length)}` : null,
                     ),
                 ],
+                length - busy.high - sum(idle.map((one) => one.ns)) > 1
+                    ? ["outside of the analysed window", formatNs(length - busy.high - sum(idle.map((one) => one.ns)))]
+                    : null,
                 idle.length
                     ? ["idle", idle.map((one) => `${formatNs(one.ns)} ${one.name || "short waits"}`).join(", ")]
                     : null,

@@ -237,6 +237,7 @@ class Timeline {
             drag = null;
         });
         canvas.addEventListener("pointerdown", (event) => {
+            if (event.button > 1) return;
             const pans = event.shiftKey || event.button === 1;
             drag = {
                 x: event.clientX,
@@ -347,12 +348,19 @@ class Timeline {
             z: () =>
                 this.selected ? this.zoomTo(this.selected) : this.range && this.show(this.range.start, this.range.end),
             Enter: () => this.selected && this.open(this.selected),
-            Escape: () => (this.range ? this.clearRange() : this.select(null)),
+            Escape: () => this.leave(),
         }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
         if (!act) return;
         event.preventDefault();
         event.stopPropagation();
         act();
+    }
+
+    // Leave what was measured, then what was chosen, then what was searched for.
+    leave() {
+        if (this.range) this.clearRange();
+        else if (this.selected) this.select(null);
+        else this.mark("");
     }
 
     perPixel() {
@@ -561,7 +569,7 @@ class Timeline {
             this.lanes.map((lanes) => (lanes.count ? sum(Array.from(lanes.count).filter((count) => count > 1)) : 0)),
         );
         return [
-            `${formatCount(this.matches.length)} slices`,
+            `${formatCount(this.matches.length)} ${this.matches.length === 1 ? "slice" : "slices"}`,
             onDevice.length ? `, ${time(onDevice)} on the device` : "",
             idle.length ? `, ${time(idle)} idle` : "",
             together
@@ -589,6 +597,7 @@ class Timeline {
 
     markThose(wanted) {
         this.matches = [];
+        this.searched = wanted !== null;
         for (const lanes of this.lanes) {
             lanes.marked = wanted ? new Uint8Array(lanes.size) : null;
             if (!wanted) continue;
@@ -642,13 +651,20 @@ class Timeline {
         const longest = this.matches.reduce((best, one) =>
             one.lanes.duration(one.place) > best.lanes.duration(best.place) ? one : best,
         );
-        this.found.prepend(`${finding.id}: `);
+        const marks = this.entry.marks.filter((one) => one.finding === finding.id);
+        const pieces = sum(marks.map((one) => one.piece_count));
+        const shown = sum(marks.map((one) => one.start.length));
+        let what = "its dearest kernel, ";
+        if (marks.length)
+            what = pieces > shown ? `the longest ${formatCount(shown)} of ${formatCount(pieces)} waits, ` : "";
+        this.found.prepend(`${finding.id}: ${what}`);
         this.select(longest);
         this.zoomTo(longest);
     }
 
     // From slice to slice: of those that are marked, else of the track of the one that is selected.
     step(way) {
+        if (this.searched && !this.matches.length) return;
         if (this.matches.length) {
             const now = this.selected
                 ? this.matches.findIndex(
