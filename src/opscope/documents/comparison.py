@@ -89,6 +89,55 @@ class ScalingRow(Struct, frozen=True):
     others: dict[str, Value] = field(default_factory=dict)
 
 
+class Term(Struct, frozen=True):
+    """One term of a law of growth.
+
+    Attributes:
+        power: of the size, 0 to 3; 0 is what does not grow.
+        ns: its factor in nanoseconds, positive.
+    """
+
+    power: int
+    ns: float
+
+
+class LawRow(Struct, frozen=True, kw_only=True):
+    """The law by which one time grows along an axis, everything else fixed, and how well it predicts.
+
+    The time is the sum of ``ns * g ** power`` over the terms. g is the size; with ``begins``, what exceeds it there;
+    with ``stair``, the number of stairs, the last one counted whole.
+
+    Attributes:
+        quantity: ``wall``, ``device sum``, or the operator.
+        is_operator: whether it is an operator's self time per step: on the device, or on the CPU if no device worked.
+        along: the axis.
+        others: the values of all other axes.
+        sizes: the sizes that were measured.
+        formula: the law in words; empty if it does not predict.
+        terms: of the simplest law that predicts about as well as the best one.
+        begins: the size at which growth begins; null if it grows from the start.
+        stair: the size of one stair, as kernels take that run in waves of blocks; null without stairs.
+        turns: the measured range's sizes at which another term becomes the largest one.
+        off, off_at: each measured size in turn is left out, the law fitted to the others, and its time predicted: the
+            worst relative error, and the size of it.
+        predicts: whether no such prediction is off by more than 10 %. If not, no law here holds.
+    """
+
+    quantity: str
+    is_operator: bool
+    along: str
+    others: dict[str, Value]
+    sizes: tuple[int, ...]
+    formula: str
+    terms: tuple[Term, ...]
+    begins: float | None
+    stair: int | None
+    turns: tuple[float, ...]
+    off: float
+    off_at: int
+    predicts: bool
+
+
 class FailedRow(Struct, frozen=True):
     """A configuration without a result."""
 
@@ -106,6 +155,7 @@ class SweepComparison(Struct, frozen=True, kw_only=True):
         notes: name the configurations that were measured in another environment.
         pending: ids of configurations that did not run.
         findings: those that only a sweep shows.
+        laws: how the step's times and those of its costliest operators grow.
     """
 
     schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
@@ -126,6 +176,7 @@ class SweepComparison(Struct, frozen=True, kw_only=True):
     failed: tuple[FailedRow, ...]
     pending: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+    laws: tuple[LawRow, ...] = ()
 
 
 class SweepComparisons(Struct, frozen=True, kw_only=True):

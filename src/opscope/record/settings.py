@@ -4,7 +4,7 @@ A user's own target may have further settings (``--set NAME=VALUE``), of which o
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeGuard
 
 from msgspec import Struct
 
@@ -59,6 +59,11 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 # How data types are written on the command line and in file names.
 SHORT_DTYPES: Final[Mapping[str, str]] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _UNSAFE = lazy_pattern(r"[^\w.+-]+")  # in a file name
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Tell whether a setting's value is a whole number: in Python a bool is an int, but it counts nothing."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def option_of(name: str) -> str:

@@ -8,8 +8,9 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import ComparisonRow, FailedRow, ScalingRow, SweepComparison
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Verdict
-from opscope.record.settings import SETTINGS, Value, order_of
+from opscope.record.settings import SETTINGS, Value, is_count, order_of
 from opscope.record.sweep import Manifest
+from opscope.report.growth_laws import growth_laws
 
 _SCALED_CATEGORIES = 5
 _WALL = "wall"
@@ -44,6 +45,8 @@ def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> SweepComp
         notes=manifest.notes,
         rows=rows,
         scaling=tuple(_scaling(rows)),
+        # Times taken while other processes used the CPU would pass for growth.
+        laws=tuple(growth_laws([one for one in documents if not _contended(one)])),
         findings=tuple(small_batches([row for row in rows if not row.contended], first.target)) if on_device else (),
         failed=tuple(
             FailedRow(entry.configuration.id, entry.failure.kind, entry.failure.message)
@@ -89,8 +92,7 @@ def _row(document: TraceDocument) -> ComparisonRow:
 
 
 def _number(value: Value | None) -> int | None:
-    # In Python a bool is an int, but it is not a size.
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if is_count(value) else None
 
 
 def _contended(document: TraceDocument) -> bool | None:

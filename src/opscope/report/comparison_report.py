@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import fields
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.comparison import ComparisonRow, ScalingRow, SweepComparison
+from opscope.documents.comparison import ComparisonRow, LawRow, ScalingRow, SweepComparison
 from opscope.documents.trust import Verdict
 from opscope.record.settings import heading_of
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
@@ -13,6 +13,13 @@ from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.finding_text import findings_section
 
+_LAWS = (
+    "n is the size; an operator's time is its self time. Each size in turn is left out, the law fitted to the others, "
+    "and its time predicted: the last column is the worst error of these. Where it exceeds 10 %, no law is given: "
+    "none that is constant, linear, quadratic or cubic, begins to grow at a size, or climbs in stairs (as waves of "
+    "blocks do) holds; from six sizes on all of them are tried. The law is the simplest one that predicts about as "
+    "well as the best. A regime turns where another term becomes the largest."
+)
 _NESTED = ("categories_ns", "top_operators", "axes")
 _MEMORY_KINDS = {
     ON_DEVICE: "most bytes that tensors took on the device",
@@ -115,6 +122,8 @@ def _sections(comparison: SweepComparison) -> Iterator[Section]:
             "Exponent of the growth from one size to the next: 0 means no growth, 1 in proportion, 2 with the square."
         )
         yield Section(("Scaling",), (Paragraph.of(text), _scaling_table(comparison)))
+    if comparison.laws:
+        yield Section(("Laws of growth",), (Paragraph.of(_LAWS), _law_table(comparison)))
     if comparison.rows and comparison.measured_on == "device":
         yield Section(("Launch-bound configurations",), (Paragraph.of(_launch_bound(comparison)),))
     if comparison.failed or comparison.pending:
@@ -157,7 +166,19 @@ def _scaling_table(comparison: SweepComparison) -> Table:
     return table_of(columns, comparison.scaling)
 
 
-def _fixed(row: ScalingRow) -> str:
+def _law_table(comparison: SweepComparison) -> Table:
+    columns: tuple[Column[LawRow], ...] = (
+        Column("Time per step", lambda row: Name(row.quantity) if row.is_operator else row.quantity),
+        Column("Along", lambda row: heading_of(row.along).lower()),
+        Column("At", _fixed),
+        Column("Law", lambda row: row.formula or f"none of these ({len(row.sizes)} sizes)"),
+        Column("Turns at", lambda row: ", ".join(f"{turn:.3g}" for turn in row.turns) or "-", numeric=True),
+        Column("Off by up to", lambda row: f"{format_share(row.off, 1)} (at {row.off_at})", numeric=True),
+    )
+    return table_of(columns, comparison.laws)
+
+
+def _fixed(row: ScalingRow | LawRow) -> str:
     return ", ".join(f"{heading_of(name).lower()} {value}" for name, value in row.others.items()) or "-"
 
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from opscope.documents.comparison import ComparisonRow, SweepComparison
 from opscope.documents.page import SweepEntry, Turn
+from opscope.record.settings import is_count
 
 
 def sweep_entry(name: str, comparison: SweepComparison) -> SweepEntry:
@@ -18,8 +19,7 @@ def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
         groups: dict[str, dict[int, ComparisonRow]] = {}
         for row in rows:
             size = row.axes.get(along)
-            # Only whole numbers have neighbours; in Python a bool is an int too.
-            if isinstance(size, int) and not isinstance(size, bool):
+            if is_count(size):  # only whole numbers have neighbours
                 others = ", ".join(f"{name} {value}" for name, value in row.axes.items() if name != along)
                 groups.setdefault(others, {})[size] = row
         for others, mine in groups.items():

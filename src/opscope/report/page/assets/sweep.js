@@ -18,6 +18,7 @@ function sweepOf(page, sweep) {
     return [
         section(null, sweepTable(comparison, rows), failures(comparison)),
         axes.length ? growth(rows, axes, comparison) : null,
+        comparison.laws.length ? laws(comparison) : null,
         section(
             `Time by category, ${comparison.measured_on === "device" ? "on the device" : "on the CPU"}, a step`,
             categoryChart(rows),
@@ -200,6 +201,52 @@ function growth(rows, axes, comparison) {
     );
 }
 
+function laws(comparison) {
+    const table = new DataTable({
+        name: "laws",
+        rows: comparison.laws,
+        sort: ["at", true],
+        id: (row) => `${row.quantity} ${row.along} ${lawAt(row)}`,
+        columns: [
+            {
+                key: "quantity",
+                label: "Time a step",
+                text: true,
+                value: (row) => row.quantity,
+                show: (row) => (row.is_operator ? el("code", null, row.quantity) : row.quantity),
+            },
+            { key: "along", label: "Along (n)", text: true, value: (row) => row.along.replace("_", " ") },
+            { key: "at", label: "At", text: true, value: lawAt },
+            { key: "law", label: "Law", text: true, value: (row) => row.formula || `none (${row.sizes.length} sizes)` },
+            {
+                key: "turns",
+                label: "Turns at",
+                value: (row) => (row.turns.length ? row.turns[0] : null),
+                format: (value) => (value === null ? "-" : threeDigits(value)),
+            },
+            {
+                key: "off",
+                label: "Off by up to",
+                value: (row) => row.off,
+                format: (value) => formatShare(value, 1),
+            },
+        ],
+    });
+    return section(
+        "By which law",
+        note(
+            "Each size in turn was left out and predicted from the others; “off by up to” is the worst of these " +
+                "errors. Above 10 % no law is given. A regime turns where another term becomes the largest.",
+        ),
+        table.element,
+    );
+}
+
+const lawAt = (row) =>
+    Object.entries(row.others)
+        .map(([name, value]) => `${name.replace("_", " ")} ${value}`)
+        .join(", ");
+
 function growthOption(colors, rows, along, of, format, key, title) {
     const others = (row) =>
         Object.entries(row.axes)
@@ -221,7 +268,10 @@ function growthOption(colors, rows, along, of, format, key, title) {
             min: least(sizes),
             max: most(-Infinity, sizes),
         }),
-        yAxis: axis(colors, "", format, { min: 0, nameGap: 56 }),
+        yAxis: axis(colors, "", format, {
+            ...roundScale(most(0, rows.map(of)) || 1, key === "peak_memory_bytes" ? 1024 : 10, 5),
+            nameGap: 56,
+        }),
         series: [...groups].map(([name, found]) => {
             found.sort((one, other) => one.axes[along] - other.axes[along]);
             return {

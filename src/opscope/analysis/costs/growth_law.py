@@ -1,0 +1,162 @@
+"""Fits the law by which a time grows with a size, and says how well the law predicts sizes that it was not shown.
+
+A law is `Σ termᵢ · g(n)^powerᵢ`, none of them negative, where g(n) is the size itself, what exceeds the size at which
+growth begins, or the number of stairs. Every law is fitted once per measured size without that size, and judged by
+how far off its prediction there is: what a law explains after the fact counts for nothing.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opscope.documents.comparison import Term
+
+# A simpler law is taken if it predicts about as well as the best one: within twice its error, or within 4 %: where
+# medians are off by 1 %, the right line errs by up to that at its worst left-out size in 19 of 20 sweeps (300 made
+# sweeps of six sizes each).
+_AS_GOOD, _NOISE = 2.0, 0.04
+_STAIRS_BETTER = 4.0  # stairs have a free width, which fits noise: they must predict this many times better
+_KNEES = 48  # sizes at which growth may begin that are tried between the first two and the last two measured ones
+_MOST_STAIRS = 64  # widths of stairs that are tried
+
+
+class Law(Struct, frozen=True):
+    """How a time grows with a size.
+
+    Attributes:
+        terms: added up, by rising power.
+        begins: the size at which growth begins; None if it grows from the start.
+        stair: the size of one stair: only whole stairs count; None if it grows smoothly.
+        off: the worst relative error of predicting a measured size without having seen it.
+        off_at: the size of that error.
+    """
+
+    terms: tuple[Term, ...]
+    begins: float | None = None
+    stair: int | None = None
+    off: float = 0.0
+    off_at: int = 0
+
+    def at(self, size: float) -> float:
+        """Return the time in nanoseconds that the law predicts for a size."""
+        seen = _seen(size, self)
+        return sum(term.ns * seen**term.power for term in self.terms)
+
+    def turns(self, smallest: float, largest: float) -> tuple[float, ...]:
+        """Return the sizes between the two at which another term becomes the largest one, in rising order."""
+        if self.begins is not None:
+            return (self.begins,) if smallest < self.begins < largest else ()
+        if self.stair is not None:
+            return ()
+        pairs = itertools.combinations(self.terms, 2)
+        crossings = ((low.ns / high.ns) ** (1 / (high.power - low.power)) for low, high in pairs)
+        return tuple(sorted(size for size in crossings if smallest < size < largest and self._meet_on_top(size)))
+
+    def _meet_on_top(self, size: float) -> bool:
+        values = sorted((term.ns * size**term.power for term in self.terms), reverse=True)
+        return math.isclose(values[0], values[1], rel_tol=1e-9)
+
+
+def growth_law(times: Mapping[int, float]) -> Law | None:
+    """Return the simplest law that predicts a left-out size about as well as the best one.
+
+    Args:
+        times: nanoseconds by size; those that are not positive are left out.
+
+    Returns:
+        None for fewer than three sizes: two are fitted by any line, which proves nothing.
+    """
+    points = [(size, times[size]) for size in sorted(times) if size > 0 and times[size] > 0]
+    if len(points) < 3:
+        return None
+    judged = [_judged(shape, points) for shape in _shapes(points)]
+    smooth = [law for law in judged if law.stair is None]
+    stairs = [law for law in judged if law.stair is not None]
+    best = min(law.off for law in smooth)
+    found = next(law for law in smooth if law.off <= max(_AS_GOOD * best, _NOISE))
+    stair = min(stairs, key=lambda law: law.off, default=None)
+    return stair if stair is not None and _STAIRS_BETTER * stair.off < found.off and found.off > _NOISE else found
+
+
+class _Shape(Struct, frozen=True):
+    powers: tuple[int, ...]
+    knee: bool = False
+    stair: int | None = None
+
+
+def _shapes(points: Sequence[tuple[int, float]]) -> Iterator[_Shape]:
+    """Yield what may be fitted, the simplest first; each has fewer parameters than there are points to fit it to."""
+    yield _Shape((0,))
+    yield _Shape((1,))
+    yield _Shape((0, 1))
+    if len(points) >= 4:
+        yield _Shape((0, 1, 2))
+    if len(points) >= 5:
+        yield _Shape((0, 1), knee=True)
+        yield _Shape((0, 1, 2, 3))
+    if len(points) >= 6:
+        widths = range(2, min(points[-1][0] // 2, _MOST_STAIRS) + 1)
+        yield from (_Shape((0, 1), stair=width) for width in widths)
+
+
+def _judged(shape: _Shape, points: Sequence[tuple[int, float]]) -> Law:
+    off, at = 0.0, points[0][0]
+    for left_out in range(len(points)):
+        size, time = points[left_out]
+        law = _fitted(shape, [*points[:left_out], *points[left_out + 1 :]])
+        error = abs(law.at(size) - time) / time
+        if error > off:
+            off, at = error, size
+    return replace(_fitted(shape, points), off=off, off_at=at)
+
+
+def _fitted(shape: _Shape, points: Sequence[tuple[int, float]]) -> Law:
+    if not shape.knee:
+        return _least(shape.powers, points, Law((), stair=shape.stair))[0]
+    sizes = [size for size, _ in points]
+    # Two sizes at least must lie on each side, or the knee is wherever one point is off.
+    knees = np.geomspace(sizes[1], sizes[-2], _KNEES) if len(sizes) > 3 else ()
+    laws = [_least(shape.powers, points, Law((), begins=float(knee))) for knee in (*knees, *sizes[1:-1])]
+    return min(laws, key=lambda found: found[1])[0]
+
+
+def _least(powers: Sequence[int], points: Sequence[tuple[int, float]], law: Law) -> tuple[Law, float]:
+    """Return the law with the terms of the least relative squares, none negative, and their sum.
+
+    There are at most four terms, so every subset is tried: the best one without a negative term is the answer.
+    """
+    times = np.array([time for _, time in points])
+    seen = np.array([_seen(size, law) for size, _ in points])
+    columns = [seen**power / times for power in powers]
+    best: tuple[Law, float] | None = None
+    for count in range(1, len(powers) + 1):
+        for chosen in itertools.combinations(range(len(powers)), count):
+            found = _squares(np.stack([columns[index] for index in chosen], axis=1))
+            if found is None or (best is not None and found[1] >= best[1] * (1 - 1e-9) - 1e-18):
+                continue
+            terms = zip((powers[index] for index in chosen), found[0], strict=True)
+            best = replace(law, terms=tuple(Term(power, float(ns)) for power, ns in terms)), found[1]
+    assert best is not None, "a positive time has a positive constant"
+    return best
+
+
+def _squares(matrix: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], float] | None:
+    """Solve for factors that make each row's sum 1; None if one would not be positive."""
+    scale = np.linalg.norm(matrix, axis=0)
+    if not scale.all():
+        return None
+    factors = np.linalg.lstsq(matrix / scale, np.ones(len(matrix)), rcond=None)[0] / scale
+    if (factors <= 0).any():
+        return None
+    return factors, float(np.sum((matrix @ factors - 1) ** 2))
+
+
+def _seen(size: float, law: Law) -> float:
+    if law.begins is not None:
+        return max(0.0, size - law.begins)
+    return math.ceil(size / law.stair) if law.stair is not None else size
