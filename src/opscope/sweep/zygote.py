@@ -66,8 +66,10 @@ def _work(parent: socket.socket, messages: int, descriptors: list[int]) -> None:
         parent.close()
         request, log, told = descriptors
         # The request becomes standard input, the log both outputs; messages keep the number that the request names.
-        for target, source in ((messages, told), (0, request), (1, log), (2, log)):
-            os.dup2(source, target, inheritable=target != messages)
+        # Messages come last: their number, which whoever asks chose, may be that of the request or the log here.
+        for target, source in ((0, request), (1, log), (2, log), (messages, told)):
+            if source != target:
+                os.dup2(source, target, inheritable=target != messages)
         for descriptor in descriptors:
             if descriptor not in (0, 1, 2, messages):
                 os.close(descriptor)
