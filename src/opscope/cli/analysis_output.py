@@ -19,13 +19,14 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.trust import CheckName
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
+from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, joined
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.by import By
 from opscope.report.device_entry import device_entry
 from opscope.report.finding_text import first_things, together_line
 from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import bar_lines, categories_line
+from opscope.report.tones import of_trust
 
 if TYPE_CHECKING:
     from opscope.documents.brief import BriefDocument
@@ -168,7 +169,7 @@ def _section(one: Analysed, by: By, table: Table) -> Section:
 
 
 def _print_one(one: Analysed, by: By, table: Table) -> None:
-    echo_lines("".join(parts) for parts in _summary(one))
+    echo_lines(joined(parts) for parts in _summary(one))
     say("", err=False)
     echo_table(table)
     if not table.rows:
@@ -191,7 +192,7 @@ def _summary(one: Analysed) -> Iterator[Inline]:
     named = f" ({process})" if process != analysis.source.path else ""
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
     yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {steps}"
-    yield (f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}",)
+    yield (Toned(f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}", Tone.STRONG),)
     yield from ((line,) for line in _where_it_goes(measured))
     yield from first_things(measured.findings)
     if measured.advice.together is not None:
@@ -230,9 +231,9 @@ def _summary(one: Analysed) -> Iterator[Inline]:
             f"Graphs: {unknown.height:,} of {analysis.graph_nodes.height:,} nodes have no operator: {most} "
             "(--graph-capture FILE: a trace of the capture)",
         )
-    yield (f"Trust: {measured.trust.verdict}",)
+    yield (of_trust(f"Trust: {measured.trust.verdict}", measured.trust.verdict),)
     for check in measured.trust.doubts():
-        yield (f"  {check.verdict.upper()} {check.name}: {check.sentence}",)
+        yield (of_trust(f"  {check.verdict.upper()} {check.name}: {check.sentence}", check.verdict),)
 
 
 def _where_it_goes(measured: Measured) -> Iterator[str]:

@@ -13,7 +13,7 @@ from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.record.codec import encode
 from opscope.record.sweep import Failure, Manifest
-from opscope.render.blocks import Bullets, Name, Paragraph, Section, Whole
+from opscope.render.blocks import Bullets, Name, Paragraph, Section, Tone, Toned, Whole, joined
 from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
@@ -103,18 +103,19 @@ def _first(document: TraceDocument) -> Iterator[str]:
     """Yield what bounds the step, what to do first, and the operators that cost most."""
     wall = document.measurement.wall
     step = f"unprofiled step {format_ns(wall.median_ns)}" if wall else "step not timed"
-    yield f"{document.name}: {step}, {document.bound.kind}"
+    yield Toned(f"{document.name}: {step}, {document.bound.kind}", Tone.STRONG)
     for doubt in failures(document.trust):
-        yield f"  NOT TO BE TRUSTED: {doubt}"
+        yield Toned(f"  NOT TO BE TRUSTED: {doubt}", Tone.BAD)
     if document.capture is not None and document.capture.steady_state:
         yield f"  {document.capture.steady_state}"
     if document.measurement.own_clock is not None and wall is not None:
         yield f"  {own_clock_text(document.measurement.own_clock, wall)}"
     if document.has_device_times:
         yield f"  {document.bound.sentence}"
-        yield from (f"  {line}" for line in bar_lines(document.timed_devices[0], steps=document.step_count))
+        bar = bar_lines(document.timed_devices[0], steps=document.step_count)
+        yield from (joined(("  ", line)) for line in bar)
     for line in first_things(document.findings):
-        yield f"  {''.join(line)}"
+        yield joined(("  ", *line))
     if document.together is not None:
         yield f"  {''.join(map(str, together_line(document.together)))}"
     if document.findings:

@@ -1,23 +1,74 @@
-"""``opscope runs``: what was measured here, when, with which result."""
+"""``opscope runs``: what was measured here, when, with which result, and how far a run is that goes on."""
 
+import time
 from pathlib import Path
+from typing import Final
 
 import click
 
+from opscope.base.errors import UsageError
+from opscope.base.units import format_ns
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
-from opscope.documents.runs import RunsDocument
+from opscope.cli.say import say
+from opscope.cli.terminal import echo_lines
+from opscope.documents.runs import RunRow, RunsDocument
 from opscope.report.runs_table import runs_table
-from opscope.runs.folders import RESULTS, past_runs
+from opscope.runs.folders import RESULTS, past_runs, run_folders
+from opscope.runs.progress import is_in_progress, progress_of
+
+_PAUSE: Final = 0.5  # seconds between two looks
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("folder", type=click.Path(path_type=Path), default=RESULTS)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Follow the run in FOLDER that is in progress: a line for each configuration as it ends, until the run does.",
+)
 @format_option
-def command(folder: Path, output_format: str) -> None:
+def command(folder: Path, watch: bool, output_format: str) -> None:
     """List the runs in FOLDER (profiling_results), the oldest first: target, date, what bounds the step, its time.
 
     opscope diff without arguments compares the last two of one target.
     """
+    if watch:
+        if output_format != "table":
+            raise UsageError(f"--watch prints lines as they come, so --format {output_format} does not apply")
+        _follow(_newest_in_progress(folder))
+        return
     rows = tuple(past_runs(folder))
     emit(Output.of_table(RunsDocument(runs=rows), runs_table(rows), f"Runs in {folder}"), output_format)
+
+
+def _newest_in_progress(folder: Path) -> Path:
+    going = [run for run in run_folders(folder) if is_in_progress(run)] if folder.is_dir() else []
+    if not going:
+        raise UsageError(f"no run in {folder} is in progress on this machine")
+    return max(going, key=lambda run: run.stat().st_ctime_ns)
+
+
+def _follow(run: Path) -> None:
+    """Print what a run has, and what it gets, until it ends or the process that measures it does."""
+    say(f"{run}:", err=False)
+    printed: set[str | None] = set()
+    while True:
+        goes_on = is_in_progress(run)  # before the look, so that nothing is missed that ends in between
+        found = progress_of(run)
+        if found is not None:
+            of = len(found.ended) + len(found.pending)
+            for row in found.ended:
+                if row.configuration not in printed:
+                    printed.add(row.configuration)
+                    echo_lines([f"  {len(printed)} of {of}  {_line(row)}"])
+        if not goes_on:
+            break
+        time.sleep(_PAUSE)
+    if found is not None and found.pending:
+        say(f"The process that measured it has ended. Not measured: {', '.join(found.pending)}.", err=False)
+
+
+def _line(row: RunRow) -> str:
+    step = "" if row.step_ns is None else f"{format_ns(row.step_ns)} per step, "
+    return f"{row.configuration}: {step}{row.outcome}"

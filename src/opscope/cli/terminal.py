@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from opscope.base.text import printable
+from opscope.cli.colours import COLOURS, coloured, in_colours
 from opscope.cli.say import say, show
-from opscope.render.blocks import Bullets, Code, Section, Table
+from opscope.render.blocks import Bullets, Code, Section, Table, Toned, joined
 from opscope.render.table_formats import as_text
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ def echo_lines(lines: Iterable[str]) -> None:
     width = shutil.get_terminal_size().columns
     for line in lines:
         text = printable(line)
-        if not on_terminal() or len(text) <= width:
+        if on_terminal() and len(text) > width:
+            indent = " " * (len(text) - len(text.lstrip()) + 2)
+            text = textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
+        if isinstance(line, Toned) and in_colours():
+            show(coloured(text, line.tone))
+        elif on_terminal():
+            show(text)  # wrapped, so of several lines
+        else:
             say(text, err=False)
-            continue
-        indent = " " * (len(text) - len(text.lstrip()) + 2)
-        show(textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False))
 
 
 def echo_table(table: Table) -> None:
@@ -111,8 +116,13 @@ def _print_fitted(table: Table, width: int) -> None:
         else:
             grid.add_column(_heading(heading), overflow="fold", min_width=_needed(table, i))
     for row in table.rows:
-        grid.add_row(*(Text(" ".join(printable(cell).split())) for cell in row))
+        grid.add_row(*(Text(" ".join(printable(cell).split()), style=_style(cell)) for cell in row))
     Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False).print(grid)
+
+
+def _style(cell: str) -> str:
+    # rich leaves colours out by itself where NO_COLOR is set or the terminal is dumb.
+    return COLOURS.get(cell.tone, "") if isinstance(cell, Toned) else ""
 
 
 def _heading(text: str) -> "Text":
@@ -129,12 +139,12 @@ def echo_section(section: Section) -> None:
             say("", err=False)
             echo_table(block)
         elif isinstance(block, Bullets):
-            echo_lines("  " + "".join(item) for item in block.items)
+            echo_lines(joined(("  ", *item)) for item in block.items)
         elif isinstance(block, Code):
             for line in block.lines:  # never wrapped: it is copied from here
                 say(f"    {printable(line.expandtabs(4))}", err=False)
         else:
-            echo_lines(["".join(block.parts)])
+            echo_lines([joined(block.parts)])
     for inner in section.sections:
         say("", err=False)
         echo_section(inner)

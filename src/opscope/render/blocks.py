@@ -4,6 +4,8 @@ Text is plain. Text from a trace (operator and kernel names, paths) is wrapped i
 what it must not trust and can set it as code.
 """
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 
@@ -17,6 +19,35 @@ class Whole(Name):
     """A name that readers copy, such as a command: it is never shortened."""
 
     __slots__ = ()
+
+
+class Tone(StrEnum):
+    """What a text means to its reader; a terminal shows it as a colour."""
+
+    GOOD = "good"
+    DOUBT = "doubt"
+    BAD = "bad"
+    STRONG = "strong"  # what to read first
+    BAR = "bar"  # drawn with characters that fill it
+
+
+class Toned(str):
+    """Text of this program's own with a meaning. Where nothing shows meanings, it is plain text."""
+
+    __slots__ = ("tone",)
+    tone: Tone
+
+    def __new__(cls, text: str, tone: Tone) -> "Toned":
+        """Make a text with a tone."""
+        made = super().__new__(cls, text)
+        made.tone = tone
+        return made
+
+
+def joined(parts: "Inline") -> str:
+    """Return a line made of parts; it has the tone of its first part that has one."""
+    text = "".join(parts)
+    return next((Toned(text, part.tone) for part in parts if isinstance(part, Toned)), text)
 
 
 Cell = str

@@ -105,7 +105,7 @@ _OPERATOR_TIMES = {
     "calls": _FrameColumn("Calls", _count),
     "self_device_ns": _FrameColumn("Self device", _device_time),
     "share": _FrameColumn("of device sum", _of_device_sum),
-    "total_device_ns": _FrameColumn("Total device", _device_time),
+    "total_device_ns": _FrameColumn("Total device", _device_time, optional=True),
     "self_cpu_ns": _FrameColumn("Self CPU", _time),
     "total_cpu_ns": _FrameColumn("Total CPU", _time, optional=True),
     "activities": _FrameColumn("Activities", _count, optional=True),

@@ -17,6 +17,7 @@ from opscope.documents.bench import (
 )
 from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, table_of
+from opscope.report.tones import of_regression, of_speed
 
 _TERA: Final = 1e12
 _BAR: Final = "\u2588"
@@ -181,7 +182,7 @@ def comparison_table(comparisons: Sequence[VariantComparison]) -> Table:
         Column("By", lambda found: "-" if found.measure is None else _COLUMNS[found.measure]),
         Column("Time ratio", lambda found: "-" if found.ratio is None else f"{found.ratio:.3f}", numeric=True),
         Column("95 % interval", lambda found: _interval(found.ci_low, found.ci_high), numeric=True),
-        Column("Verdict", lambda found: found.sentence),
+        Column("Verdict", lambda found: of_speed(found.sentence, found.verdict)),
     )
     return table_of(columns, comparisons)
 
@@ -198,7 +199,7 @@ def change_table(found: Sequence[Changed]) -> Table:
         Column("Before", lambda one: format_ns(one.before_ns), numeric=True),
         Column("Now", lambda one: format_ns(one.now_ns), numeric=True),
         Column("Times as long", lambda one: _interval(one.ratio_low, one.ratio_high), numeric=True),
-        Column("Verdict", lambda one: str(one.change)),
+        Column("Verdict", lambda one: of_regression(str(one.change), one.change)),
     )
     return table_of(columns, found)
 

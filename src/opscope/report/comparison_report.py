@@ -12,6 +12,7 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.finding_text import findings_section
+from opscope.report.tones import of_trust
 
 _LAWS = (
     "n is the size; an operator's time is its self time. Each size in turn is left out, the law fitted to the others, "
@@ -50,9 +51,13 @@ def comparison_table(comparison: SweepComparison) -> Table:
         (Column("Tokens/s", lambda row: format_count(row.tokens_per_second), numeric=True), counts_tokens),
         (Column("Peak memory", lambda row: format_bytes(row.peak_memory_bytes), numeric=True), True),
         (Column("Bound", lambda row: row.bound), True),
-        (Column("Trust", lambda row: row.trust if row.trust is Verdict.PASS else row.trust.upper()), True),
+        (Column("Trust", _trust), True),
     )
     return table_of([column for column, applies in columns if applies], rows)
+
+
+def _trust(row: ComparisonRow) -> str:
+    return of_trust(row.trust if row.trust is Verdict.PASS else row.trust.upper(), row.trust)
 
 
 def comparison_values(comparisons: Mapping[str, SweepComparison]) -> Table:

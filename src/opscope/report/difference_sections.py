@@ -23,6 +23,7 @@ from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.by import SHOWN_ROWS
+from opscope.report.tones import of_change
 
 # Fields of `WorkChange`, which add up to its change -> words.
 _REASONS: Final = {
@@ -312,4 +313,4 @@ def _more(size: int) -> str:
 
 def change(ns: float) -> str:
     """Format a change in nanoseconds, with a plus sign if it takes longer."""
-    return f"+{format_ns(ns)}" if ns > 0 else format_ns(ns)
+    return of_change(f"+{format_ns(ns)}" if ns > 0 else format_ns(ns), ns)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from opscope.base.text import printable
 from opscope.base.units import format_ns
 from opscope.documents.findings import Finding, Together, Where
-from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Tone, Toned
 
 _ALIKE = 0.02  # of the step: a smaller difference is not worth a line
 
@@ -18,7 +18,7 @@ def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
         # Of findings that overlap, only those listed above are named.
         same = ", ".join(str(numbers[name]) for name in finding.overlaps if numbers.get(name, number) < number)
         of_it = f"; some of the same time as {same}" if same else ""
-        yield (f"{number}. {headline(finding)}",)
+        yield (Toned(f"{number}. {headline(finding)}", Tone.STRONG),)
         yield ("   ", Name(finding.action), f" [{finding.rule}{of_it}", *place(finding.where), "]")
 
 

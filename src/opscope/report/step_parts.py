@@ -6,6 +6,7 @@ from typing import Final
 from opscope.base.units import format_share
 from opscope.documents.bound import IdleCause
 from opscope.documents.trace import DeviceEntry
+from opscope.render.blocks import Tone, Toned
 
 _WIDTH: Final = 48  # characters of a bar
 _LEAST: Final = 0.005  # of the window: smaller causes are put together as "other"
@@ -42,7 +43,7 @@ def bar_lines(device: DeviceEntry, *, steps: int) -> Iterator[str]:
     if not whole:
         return
     title = "Where a recorded step goes: " if steps else "Where the recording goes: "
-    yield f"{title}{_bar(parts, whole)}"
+    yield Toned(f"{title}{_bar(parts, whole)}", Tone.BAR)
     yield f"{'':{len(title)}}{_legend(parts, whole)}"
 
 

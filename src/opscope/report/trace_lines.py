@@ -11,8 +11,10 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.errors import UsageError
 from opscope.base.units import format_ns, format_share
+from opscope.documents.trust import Verdict
 from opscope.render.blocks import Name, Table
 from opscope.render.table_columns import Column, field_values, table_of
+from opscope.report.tones import of_trust
 
 
 class TraceLine(Struct, frozen=True):
@@ -100,7 +102,7 @@ def lines_table(lines: Sequence[TraceLine]) -> Table:
             Column[TraceLine]("Busy", lambda one: format_share(one.busy_share, 1.0), numeric=True),
             Column[TraceLine]("First finding", lambda one: one.finding or "-"),
             Column[TraceLine]("Likely saving", lambda one: format_share(one.saving_ns, one.step_ns), numeric=True),
-            Column[TraceLine]("Trust", lambda one: one.trust),
+            Column[TraceLine]("Trust", lambda one: of_trust(one.trust, Verdict(one.trust))),
         ],
         lines,
     )

@@ -19,6 +19,7 @@ from opscope.record.redaction import Redactor
 from opscope.record.settings import Value
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.pipeline import PageParts, write_comparison, write_page
+from opscope.runs.progress import in_progress
 from opscope.runs.store import RunDirectory, with_entry
 from opscope.sweep.reporting import Reports
 from opscope.sweep.worker import Message, Request, Sender, run
@@ -95,12 +96,13 @@ def run_sweep(plan: Plan, observer: Observer) -> Manifest:
         KeyboardInterrupt: the user stopped it; the configuration that ran is left pending.
     """
     sweep = _Sweep(plan, observer)
-    try:
-        sweep.run()
-    except KeyboardInterrupt:
-        sweep.interrupted()
-        raise
-    return sweep.finished()
+    with in_progress(plan.directory.path):
+        try:
+            sweep.run()
+        except KeyboardInterrupt:
+            sweep.interrupted()
+            raise
+        return sweep.finished()
 
 
 class _Sweep:

@@ -1,0 +1,107 @@
+"""Workers that are forked from the warm process, and runs that another process follows."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from opscope.runs.progress import in_progress, is_in_progress
+from tests.command import opscope
+from tests.zygote import ROOT
+
+# A worker's request and log get other descriptors in the warm process than here, and its messages the one they have
+# here: with more and more files open, that is the number of each of the others once.
+FORKS = """
+import os, sys
+from pathlib import Path
+from opscope.record.configuration import CaptureOptions, Configuration
+from opscope.record.sweep import EntryFiles
+from opscope.sweep.warm import WarmProcess
+from opscope.sweep.worker import Request
+
+warm, held = WarmProcess(("opscope.sweep.worker",)), []
+for number in range(8):
+    reading, writing = os.pipe()
+    files = EntryFiles(record="r", log="l", cycles=())
+    request = Request(Configuration("nowhere.py:step"), CaptureOptions(), sys.argv[1], files, writing)
+    forked = warm.fork(request, Path(sys.argv[1]) / "log")
+    os.close(writing)
+    told = os.fdopen(reading, "rb").read()
+    print(number, forked.wait(60), b"nowhere.py" in told)  # 1: there is no such file, as was told
+    held.append(os.open(os.devnull, os.O_RDONLY))
+warm.close()
+"""
+
+
+def test_workers_get_their_request_whatever_files_are_open(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, tmp_path],
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split(maxsplit=1)[1] for line in done.stdout.splitlines()] == ["1 True"] * 8, (
+        done.stdout,
+        (tmp_path / "log").read_text(),
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of three configurations, of which the last one is not measured yet."""
+    folder = tmp_path / "results" / "bert-1"
+    shutil.copytree(ROOT / "tests" / "data" / "h200_bert_small", folder)
+    assert opscope("report", str(folder)).returncode == 0
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["entries"][-1]["status"] = "pending"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_a_run_is_in_progress_as_long_as_a_process_measures_it(tmp_path: Path) -> None:
+    assert not is_in_progress(tmp_path)
+    with in_progress(tmp_path):
+        assert is_in_progress(tmp_path)
+        with in_progress(tmp_path):  # a second one, of another process, takes nothing away
+            pass
+        assert is_in_progress(tmp_path)
+    assert not is_in_progress(tmp_path)
+    assert not is_in_progress(tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_watching_shows_what_ends_and_what_is_left_when_the_process_is_gone(run: Path) -> None:
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, time\nfrom pathlib import Path\nfrom opscope.runs.progress import in_progress\n"
+            "with in_progress(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(3)",
+            run,
+        ],
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    seen = opscope("runs", str(run.parent), "--watch")
+    holder.wait()
+    assert seen.returncode == 0, seen.stderr
+    lines = [line.strip() for line in seen.stdout.splitlines()]
+    assert lines[0] == f"{run}:"
+    assert lines[1] == "1 of 3  bs1_seq128: 860.7 us per step, dispatch"
+    assert lines[2].startswith("2 of 3  bs8_seq128: 862.4 us per step")
+    assert lines[3] == "The process that measured it has ended. Not measured: bs16_seq128."
+
+
+def test_watching_needs_a_run_in_progress(run: Path) -> None:
+    for folder in (run.parent, run, run.parent / "nowhere"):
+        refused = opscope("runs", str(folder), "--watch")
+        assert (refused.returncode, "no run in" in refused.stderr) == (2, True)
+    assert opscope("runs", str(run), "--watch", "--format", "json").returncode == 2
