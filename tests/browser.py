@@ -40,6 +40,11 @@ class Opened:
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
 
+    def dismiss(self, dialog: Any) -> None:
+        """Close a dialog, and note it as a complaint."""
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     def evaluate(self, script: str, argument: object = None) -> Any:
         return self.page.evaluate(script, argument)
 
@@ -69,7 +74,7 @@ def opened(
     found = Opened(context.new_page())
     found.page.on("console", lambda message: found.complaints.append(f"{message.type}: {message.text}"))
     found.page.on("pageerror", lambda error: found.complaints.append(f"error: {error}"))
-    found.page.on("dialog", lambda dialog: (found.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    found.page.on("dialog", found.dismiss)
     found.page.on("request", lambda request: found.requests.append(request.url))
     found.page.on("requestfailed", lambda request: found.refused.append((request.url, request.failure)))
     found.page.set_default_timeout(10_000)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
@@ -27,7 +28,7 @@ def run(*arguments: str) -> None:
     subprocess.run([sys.executable, "-P", "-m", "opscope", *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def tiled(browser, shots: list[bytes], background: str, path: Path) -> None:
+def tiled(browser: Any, shots: list[bytes], background: str, path: Path) -> None:
     """Put pictures side by side, two in a row, at half their size."""
     width = WIDTH // 2 + 160
     images = "".join(f'<img src="data:image/png;base64,{base64.b64encode(shot).decode()}">' for shot in shots)

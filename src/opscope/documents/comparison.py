@@ -113,13 +113,14 @@ class LawRow(Struct, frozen=True, kw_only=True):
         along: the axis.
         others: the values of all other axes.
         sizes: the sizes that were measured.
+        times_ns: the time at each of them.
         formula: the law in words; empty if it does not predict.
         terms: of the simplest law that predicts about as well as the best one.
         begins: the size at which growth begins; null if it grows from the start.
         stair: the size of one stair, as kernels take that run in waves of blocks; null without stairs.
         turns: the measured range's sizes at which another term becomes the largest one.
-        off, off_at: each measured size in turn is left out, the law fitted to the others, and its time predicted: the
-            worst relative error, and the size of it.
+        off, off_at: each size between the smallest and the largest is left out in turn, the law fitted to the others,
+            and its time predicted: the worst relative error, or that of the fit at the two ends, and the size of it.
         predicts: whether no such prediction is off by more than 10 %. If not, no law here holds.
     """
 
@@ -128,6 +129,7 @@ class LawRow(Struct, frozen=True, kw_only=True):
     along: str
     others: dict[str, Value]
     sizes: tuple[int, ...]
+    times_ns: tuple[float, ...]
     formula: str
     terms: tuple[Term, ...]
     begins: float | None

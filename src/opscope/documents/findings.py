@@ -94,16 +94,55 @@ class SavingRange(Struct, frozen=True):
     high: float
 
 
+class Unit(StrEnum):
+    """What a figure counts."""
+
+    NANOSECONDS = "ns"
+    BYTES = "bytes"
+    SHARE = "share"  # of 1
+    COUNT = "count"  # in the step or recording that the sentence names; it may be a mean
+
+
+class Source(StrEnum):
+    """Where a piece of evidence comes from, and the command that shows it."""
+
+    ACTIVITIES = "the device's recorded work: opscope analyze --by kernel"
+    IDLE = "idle time by cause: opscope analyze --by gap"
+    HOST = "the host's recorded operators and calls: opscope analyze --by operator"
+    LIMITS = "what the device allows for this work: opscope limits"
+    STEP = "busy time and length of the step: opscope analyze"
+    REPLAY = "the trace replayed with the change: opscope whatif"
+    UNPROFILED = "steps measured without the profiler: opscope profile"
+
+
+class Figure(Struct, frozen=True):
+    """A number in a sentence of evidence.
+
+    Attributes:
+        text: how the sentence writes it.
+        value: the number, not rounded.
+        unit: what it counts.
+    """
+
+    text: str
+    value: float
+    unit: Unit
+
+
 class Fact(Struct, frozen=True):
     """One piece of evidence, and its basis.
 
     Attributes:
         text: what was observed, in words.
         basis: how it is known.
+        figures: the numbers in ``text``, in their order.
+        source: where it comes from; null for what is known in general.
     """
 
     text: str
     basis: Basis
+    figures: tuple[Figure, ...] = ()
+    source: Source | None = None
 
 
 class Finding(Struct, frozen=True, kw_only=True):

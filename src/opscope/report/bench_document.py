@@ -12,12 +12,13 @@ from opscope.documents.bench import (
     Correct,
     Duration,
     Measure,
+    RegressionVerdict,
+    SpeedVerdict,
     VariantComparison,
     headline,
 )
-from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
+from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table, Tone, Toned
 from opscope.render.table_columns import Column, table_of
-from opscope.report.tones import of_regression, of_speed
 
 _TERA: Final = 1e12
 _BAR: Final = "\u2588"
@@ -29,6 +30,19 @@ _COLUMNS: Final = {
     Measure.GRAPH: "Graph replay",
     Measure.ISSUE: "Issue",
     Measure.WALL: "Wall",
+}
+_SPEED: Final = {
+    SpeedVerdict.FASTER: Tone.GOOD,
+    SpeedVerdict.SLOWER: Tone.BAD,
+    SpeedVerdict.WRONG: Tone.BAD,
+    SpeedVerdict.INCONCLUSIVE: Tone.DOUBT,
+}
+_REGRESSION: Final = {
+    RegressionVerdict.FINE: Tone.GOOD,
+    RegressionVerdict.REGRESSION: Tone.BAD,
+    RegressionVerdict.WRONG: Tone.BAD,
+    RegressionVerdict.MISSING: Tone.DOUBT,
+    RegressionVerdict.INCONCLUSIVE: Tone.DOUBT,
 }
 
 
@@ -182,9 +196,13 @@ def comparison_table(comparisons: Sequence[VariantComparison]) -> Table:
         Column("By", lambda found: "-" if found.measure is None else _COLUMNS[found.measure]),
         Column("Time ratio", lambda found: "-" if found.ratio is None else f"{found.ratio:.3f}", numeric=True),
         Column("95 % interval", lambda found: _interval(found.ci_low, found.ci_high), numeric=True),
-        Column("Verdict", lambda found: of_speed(found.sentence, found.verdict)),
+        Column("Verdict", lambda found: _toned(found.sentence, _SPEED.get(found.verdict))),
     )
     return table_of(columns, comparisons)
+
+
+def _toned(text: str, tone: Tone | None) -> str:
+    return text if tone is None else Toned(text, tone)
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -199,7 +217,7 @@ def change_table(found: Sequence[Changed]) -> Table:
         Column("Before", lambda one: format_ns(one.before_ns), numeric=True),
         Column("Now", lambda one: format_ns(one.now_ns), numeric=True),
         Column("Times as long", lambda one: _interval(one.ratio_low, one.ratio_high), numeric=True),
-        Column("Verdict", lambda one: of_regression(str(one.change), one.change)),
+        Column("Verdict", lambda one: _toned(str(one.change), _REGRESSION[one.change])),
     )
     return table_of(columns, found)
 

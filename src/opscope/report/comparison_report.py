@@ -15,11 +15,12 @@ from opscope.report.finding_text import findings_section
 from opscope.report.tones import of_trust
 
 _LAWS = (
-    "n is the size; an operator's time is its self time. Each size in turn is left out, the law fitted to the others, "
-    "and its time predicted: the last column is the worst error of these. Where it exceeds 10 %, no law is given: "
-    "none that is constant, linear, quadratic or cubic, begins to grow at a size, or climbs in stairs (as waves of "
-    "blocks do) holds; from six sizes on all of them are tried. The law is the simplest one that predicts about as "
-    "well as the best. A regime turns where another term becomes the largest."
+    "n is the size; an operator's time is its self time. Each size between the smallest and the largest is left out in "
+    "turn, the law fitted to the others, and its time predicted: the last column is the worst error of these, and of "
+    "the fit at both ends. Where it exceeds 10 %, no law is given: none that is constant, linear, quadratic or cubic, "
+    "begins to grow at a size, or climbs in stairs (as waves of blocks do) holds; from six sizes on all of them are "
+    "tried. The law is the simplest one that predicts about as well as the best. Beyond the measured sizes another "
+    "regime may begin. A regime turns where another term becomes the largest."
 )
 _NESTED = ("categories_ns", "top_operators", "axes")
 _MEMORY_KINDS = {

@@ -73,7 +73,8 @@ def _lines(finding: Finding) -> Iterator[Inline]:
         if finding.adds_ns is not None and abs(finding.adds_ns - finding.likely_ns) > _ALIKE * finding.of_step_ns:
             yield (f"Likely {format_ns(finding.likely_ns)} alone, {format_ns(finding.adds_ns)} after those above.",)
     for fact in finding.evidence:
-        yield (printable(fact.text), f" ({fact.basis}).")
+        source = "" if fact.source is None else f"; {fact.source}"
+        yield (printable(fact.text), f" ({fact.basis}{source}).")
     yield ("Write: ", Name(finding.action))
     yield ("Prove: ", Name(finding.prove))
     yield (f"Wrong if {finding.wrong_if}.",)

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from opscope.analysis.costs.growth_law import Law, growth_law
+from opscope.analysis.costs.growth_law import PREDICTS, Law, growth_law
 from opscope.base.units import format_ns
 from opscope.documents.comparison import LawRow, Term
 from opscope.documents.trace import TraceDocument
 from opscope.record.settings import Value, is_count, order_of
 
 _OPERATORS = 8
-_PREDICTS = 0.1  # the error up to which a prediction is worth planning with
 
 _POWERS = {1: "", 2: "²", 3: "³"}
 
@@ -79,13 +78,14 @@ def _along(
         law = growth_law(times)
         if law is None:
             continue
-        predicts = law.off <= _PREDICTS
+        predicts = law.off <= PREDICTS
         yield LawRow(
             quantity=quantity,
             is_operator=is_operator,
             along=along,
             others=dict(others),
             sizes=tuple(sorted(times)),
+            times_ns=tuple(times[size] for size in sorted(times)),
             formula=" + ".join(_in_words(term, law) for term in law.terms) if predicts else "",
             terms=law.terms,
             begins=law.begins,

@@ -11,10 +11,11 @@ from opscope.analysis.advice import communication, memory_bound, products, repea
 from opscope.analysis.advice.allocation import allocator_churn
 from opscope.analysis.advice.attention import eager_attention
 from opscope.analysis.advice.blocking import blocking_calls, waits_for_the_device
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, derived, measured
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording
 from opscope.analysis.advice.dependency import stream_dependency
 from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, far_from_limit
 from opscope.analysis.advice.dispatch import dispatch_bound
+from opscope.analysis.advice.evidence import derived, measured
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
@@ -36,7 +37,7 @@ from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, staged
 from opscope.base.threads import together
 from opscope.base.units import format_share
-from opscope.documents.findings import Finding, Rule, SavingRange, StepBasis, Together, Where
+from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Together, Where
 from opscope.documents.trust import CheckName
 from opscope.knowledge.reach import Assumed
 
@@ -206,7 +207,7 @@ def _warm_up(context: Context) -> Draft:
         where=Where(),
         saving=Range(0.0, 0.0),
         derivation="what a warm-up takes says nothing of later steps",
-        evidence=(measured("the ranges' own names"),),
+        evidence=(measured("the ranges' own names", source=Source.HOST),),
         action="profile later steps",
         wrong_if="these steps are what counts",
     )
@@ -241,7 +242,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
         where=Where(),
         saving=Range(0.0, 0.0),
         derivation=f"no rule finds more than {percent(_CHEAP)} {context.words.of_the}",
-        evidence=(derived(f"work with a model runs at {share} of the device, by time"),),
+        evidence=(derived(f"work with a model runs at {share} of the device, by time", source=Source.LIMITS),),
         action=action,
         wrong_if="a cause that no rule knows",
     )

@@ -7,15 +7,8 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.blocking import followed_by_free
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    Range,
-    general,
-    idle_claim,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.evidence import general, measured, nanoseconds
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.advice.seen import seen
@@ -23,9 +16,8 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Ints
-from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule
+from opscope.documents.findings import Rule, Source
 from opscope.knowledge.api_calls import ApiKind
 from opscope.knowledge.reach import Assumed
 
@@ -65,7 +57,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
         derivation=f"the idle time in these calls ({percent(_CERTAIN)} of it: low), and after them until launches "
         "catch up (high)",
         evidence=(
-            measured(f"the device waits {format_ns(time)} {context.words.of} for that"),
+            measured("the device waits ", nanoseconds(time), f" {context.words.of} for that", source=Source.IDLE),
             general(
                 "PyTorch's allocator keeps freed memory: once it has enough, no such call is needed"
                 if context.runs_pytorch

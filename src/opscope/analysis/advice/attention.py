@@ -7,23 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    claims_of,
-    derived,
-    general,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, claims_of
+from opscope.analysis.advice.evidence import count_of, derived, general, measured, share_of
 from opscope.analysis.advice.memory_bound import changes_strides, elements
 from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.structure.nesting import Ints
-from opscope.base.units import format_ns, format_share
-from opscope.documents.findings import Rule
+from opscope.base.units import format_ns
+from opscope.documents.findings import Rule, Source
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
@@ -89,9 +82,13 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         f"{percent(_FUSED_AT_BEST)} of the device's limit (high); half of what is left at {percent(_FUSED_AT_WORST)} "
         "(low)",
         evidence=(
-            measured(f"the scores of {softmaxes[0].input_dims} are written and read by "
-                     f"{sum(row.calls for row in found) / context.steps:,.0f} calls {context.words.each}"),
-            derived(f"{format_share(time, context.busy_ns)} of the device's busy time"),
+            measured(
+                f"the scores of {softmaxes[0].input_dims} are written and read by ",
+                count_of(sum(row.calls for row in found) / context.steps),
+                f" calls {context.words.each}",
+                source=Source.ACTIVITIES,
+            ),
+            derived(share_of(time, context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES),
             general("fused attention never writes the scores to memory"),
         ),
         action=_ACTION,
@@ -99,7 +96,7 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         "not offer",
         claims=claims_of(found),
         remedy=_fused(context, found, sum(row.calls for row in softmaxes)),
-    )  # fmt: skip
+    )
 
 
 # Of the time of what passes over the scores (scaling, masks, dropout, the softmax), where the fused kernel leaves some.
@@ -170,14 +167,19 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
         "scores "
         f"may take nearly as long again ({percent(_BY_NAMES[1])}: high): sizes were not recorded",
         evidence=(
-            measured(f"{calls['aten::bmm'] / context.steps:,.0f} batched products and {softmaxes / context.steps:,.0f} "
-                     f"softmaxes {context.words.each}"),
+            measured(
+                count_of(calls["aten::bmm"] / context.steps),
+                " batched products and ",
+                count_of(softmaxes / context.steps),
+                f" softmaxes {context.words.each}",
+                source=Source.ACTIVITIES,
+            ),
             general("record shapes for more (record_shapes=True)"),
         ),
         action=_ACTION,
         wrong_if="these products are not those around the softmax",
         claims=claims_of(rows),
-    )  # fmt: skip
+    )
 
 
 _OF_ATTENTION: Final = ("aten::bmm", "aten::_softmax", "aten::_softmax_backward_data")

@@ -6,15 +6,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    Range,
-    derived,
-    idle_claim,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.evidence import derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.remedies import without_calls, without_waits
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, states
@@ -26,9 +19,9 @@ from opscope.analysis.structure.api_masks import calls_of, calls_that, names_tha
 from opscope.analysis.structure.arrays import column, count_distinct, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
-from opscope.base.units import format_ns, format_share
+from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule
+from opscope.documents.findings import Rule, Source
 from opscope.knowledge.api_calls import ApiKind, api_call
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.reach import Assumed
@@ -134,13 +127,24 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             where=where,
             saving=saving,
             derivation=f"{context.words.the} less the longer of the device's work and the host's own time: "
-                       "without the waits the "
+            "without the waits the "
             "host issues launches while the device works",
             evidence=(
-                derived(f"the device idles {format_ns(float(lengths.sum()) / context.steps)} {context.words.each} "
-                        "after these waits"),
-                derived(f"the host's own time is {format_ns(context.host_ns.low)} to {format_ns(context.host_ns.high)} "
-                        f"{context.words.each}, the device's work {format_ns(context.busy_ns)}"),
+                derived(
+                    "the device idles ",
+                    nanoseconds(float(lengths.sum()) / context.steps),
+                    f" {context.words.each} after these waits",
+                    source=Source.IDLE,
+                ),
+                derived(
+                    "the host's own time is ",
+                    nanoseconds(context.host_ns.low),
+                    " to ",
+                    nanoseconds(context.host_ns.high),
+                    f" {context.words.each}, the device's work ",
+                    nanoseconds(context.busy_ns),
+                    source=Source.STEP,
+                ),
                 *seen(context, where),
             ),
             action=matter.action if context.runs_pytorch else matter.of_cuda,
@@ -148,7 +152,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
             remedy=_without_waiting(context, rule, chosen),
             pieces=np.flatnonzero(pieces),
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
-        )  # fmt: skip
+        )
 
 
 def _without_waiting(context: Context, rule: Rule, calls: Ints) -> Remedy:
@@ -204,8 +208,8 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the device's idle time while the host sits in these calls (high)",
         evidence=(
-            measured(f"the longest such wait took {format_ns(longest)}"),
-            derived(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
+            measured("the longest such wait took ", nanoseconds(longest), source=Source.IDLE),
+            derived(share_of(time, context.step_ns), f" {context.words.of_the}", source=Source.IDLE),
             *seen(context, where),
         ),
         action=_other_than_sitting(where.call),

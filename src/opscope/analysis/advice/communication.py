@@ -7,15 +7,16 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, general, measured
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range
+from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, of_bytes, share_of
 from opscope.analysis.advice.rule import RuleDescription, span, states
 from opscope.analysis.costs.limits import BETWEEN_DEVICES
 from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.findings import Fact, Rule, Where
+from opscope.base.units import format_bytes, format_count, format_ns
+from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.knowledge.collectives import Collective, collective_of
 from opscope.knowledge.kernels.kinds import communicates
 
@@ -68,7 +69,12 @@ class _Messages(Struct, frozen=True):
         # Bytes per nanosecond are GB/s.
         speed = f"{most / max(took, 1.0):,.1f} GB/s"
         yield measured(
-            f"the largest messages hold {format_bytes(most)} and take {format_ns(took)} in the median, {speed}"
+            "the largest messages hold ",
+            of_bytes(most),
+            " and take ",
+            nanoseconds(took),
+            f" in the median, {speed}",
+            source=Source.ACTIVITIES,
         )
 
 
@@ -110,7 +116,7 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, time - late).within(context.step_ns),
         derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
         "what such calls usually take: then other ranks are late",
-        evidence=(measured(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
+        evidence=(measured(share_of(time, context.step_ns), f' {context.words.of_the}', source=Source.ACTIVITIES),
                   *messages.largest(),
                   general("a rank that waits for the others spends that time in the same kernels")),
         action=_overlap(context, messages.main()),
@@ -145,8 +151,14 @@ def late_rank(context: Context) -> Iterator[Draft]:
         derivation="what these calls take beyond three times what such calls usually take (high)",
         evidence=(
             measured(
-                f"{format_count(calls.height)} of {format_count(len(_Messages.of(context).rows))} calls; the slowest "
-                f"takes {format_ns(slowest['duration_ns'])}, where calls like it take {format_ns(slowest['usual'])}"
+                count_of(calls.height),
+                " of ",
+                count_of(len(_Messages.of(context).rows)),
+                " calls; the slowest takes ",
+                nanoseconds(slowest["duration_ns"]),
+                ", where calls like it take ",
+                nanoseconds(slowest["usual"]),
+                source=Source.ACTIVITIES,
             ),
             general("a collective ends when all ranks have joined it"),
         ),
@@ -233,10 +245,13 @@ def small_collectives(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, (exposed - late) * (1 - 1 / count)).within(context.step_ns),
         derivation="that time but for one message's share, if all went in one (high), less waiting for late ranks",
         evidence=(
-            measured(f"the median one takes {took}"),
-            measured("their sizes were recorded")
+            measured(f"the median one takes {took}", source=Source.ACTIVITIES),
+            measured("their sizes were recorded", source=Source.ACTIVITIES)
             if len(sizes)
-            else derived(f"their sizes were not recorded; in {span(_SHORT_NS)} no link in use moves much"),
+            else derived(
+                f"their sizes were not recorded; in {span(_SHORT_NS)} no link in use moves much",
+                source=Source.ACTIVITIES,
+            ),
             *messages.largest(),
         ),
         action="put several tensors into one message: gradients in buckets (DistributedDataParallel does), else one "
@@ -268,7 +283,11 @@ def buffer_broadcast(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the time of these broadcasts beside which nothing is computed (high)",
         evidence=(
-            measured(f"{len(rows) / context.steps:,.1f} broadcasts {context.words.each} within its forward pass"),
+            measured(
+                count_of(len(rows) / context.steps, 1),
+                f" broadcasts {context.words.each} within its forward pass",
+                source=Source.ACTIVITIES,
+            ),
         ),
         action="DistributedDataParallel(model, broadcast_buffers=False)",
         wrong_if="ranks must use the same running statistics (BatchNorm) in training",

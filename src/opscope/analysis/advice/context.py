@@ -29,7 +29,6 @@ from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvid
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
-from opscope.documents.statements import Basis
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import communicates
@@ -119,21 +118,6 @@ class Draft(Struct, frozen=True, kw_only=True):
     def rank(self) -> float:
         """What decides the order of findings, in nanoseconds per step."""
         return self.saving.likely - self.of_others
-
-
-def measured(text: str) -> Fact:
-    """State a figure of the trace."""
-    return Fact(text, Basis.MEASURED)
-
-
-def derived(text: str) -> Fact:
-    """State what follows from figures of the trace, or from schema and shapes."""
-    return Fact(text, Basis.DERIVED)
-
-
-def general(text: str) -> Fact:
-    """State what is known in general and was not checked on this trace."""
-    return Fact(text, Basis.GENERAL)
 
 
 class StepWords(Struct, frozen=True):

@@ -4,22 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    Range,
-    derived,
-    idle_claim,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.evidence import derived, share_of
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
-from opscope.base.units import format_ns, format_share
+from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule
+from opscope.documents.findings import Rule, Source
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.reach import Assumed
 
@@ -47,7 +41,7 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, time).within(context.step_ns),
         derivation="all of that idle time (high)",
         evidence=(
-            derived(f"{format_share(time, context.step_ns)} {context.words.of_the}"),
+            derived(share_of(time, context.step_ns), f" {context.words.of_the}", source=Source.IDLE),
             *seen(context, where),
         ),
         action="let streams wait for each other's results only where they use them: two buffers instead of one, events "

@@ -5,13 +5,14 @@ from typing import Final
 
 import polars as pl
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, claims_of, derived, measured
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, claims_of
+from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds
 from opscope.analysis.advice.remedies import taking
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns, format_share
-from opscope.documents.findings import Fact, Rule, Where
+from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.kinds import communicates
@@ -65,10 +66,14 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
             "not "
             "known (low)",
             evidence=(
-                measured(f"{row.calls / context.steps:,.1f} calls {context.words.each} of "
-                         f"{row.input_dims or 'unknown inputs'}, "
-                         f"{format_ns(row.call_ns)} each, as {decode(row.kernel).summary}"),
-                derived(f"{row.limited_by or 'the device'} allows {format_ns(row.ideal_ns)}"),
+                measured(
+                    count_of(row.calls / context.steps, 1),
+                    f" calls {context.words.each} of {row.input_dims or 'unknown inputs'}, ",
+                    nanoseconds(row.call_ns),
+                    f" each, as {decode(row.kernel).summary}",
+                    source=Source.ACTIVITIES,
+                ),
+                derived(f"{row.limited_by or 'the device'} allows ", nanoseconds(row.ideal_ns), source=Source.LIMITS),
                 *_what_is_known(context, row),
             ),
             action=f"opscope explain {row.operator or row.kernel}  # its source; opscope dossier asks what slows it",
@@ -80,7 +85,7 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
                 taking(context, [row], _nearer),
                 context.activities_of([row]),
             ),
-        )  # fmt: skip
+        )
 
 
 def _nearer(row: LimitRow, assumed: Assumed) -> float:
@@ -100,9 +105,12 @@ def _is_far(row: LimitRow) -> bool:
 def _what_is_known(context: Context, row: LimitRow) -> Iterator[Fact]:
     units = context.properties.multiprocessors if context.properties else None
     if units and row.thread_blocks and row.thread_blocks < units:
-        yield measured(f"{row.thread_blocks} thread blocks leave {units - row.thread_blocks} of {units} units idle")
+        yield measured(
+            f"{row.thread_blocks} thread blocks leave {units - row.thread_blocks} of {units} units idle",
+            source=Source.ACTIVITIES,
+        )
     if row.input_strides:
-        yield measured(f"strides of its inputs: {row.input_strides}")
+        yield measured(f"strides of its inputs: {row.input_strides}", source=Source.HOST)
 
 
 def dearest(context: Context) -> Iterator[Draft]:
@@ -123,7 +131,7 @@ def dearest(context: Context) -> Iterator[Draft]:
         where=Where(kernel=str(table["name"][0])),
         saving=Range(0.0, 0.0),
         derivation="no rule finds anything in it",
-        evidence=(measured("shares of the time of all device work"),),
+        evidence=(measured("shares of the time of all device work", source=Source.ACTIVITIES),),
         action="opscope limits TRACE  # how far each is from its limit; opscope explain KERNEL names its source",
         wrong_if="a cause that no rule knows",
     )

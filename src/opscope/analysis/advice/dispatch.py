@@ -6,24 +6,17 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    Range,
-    derived,
-    idle_claim,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.idle.host_time import LULL_NS
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.arrays import count_distinct
 from opscope.analysis.verdict.bounds import BUSY_SHARE
-from opscope.base.units import format_ns, format_share
+from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule
+from opscope.documents.findings import Rule, Source
 from opscope.knowledge.reach import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 
 _GAP_NS: Final = 1_000.0  # between two kernels of a CUDA graph
@@ -74,12 +67,25 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         "does not follow a wait (low)",
         evidence=(
             measured(
-                f"{launches:,.0f} launches {context.words.each}, {format_ns(context.busy_ns / max(launches, 1))} "
-                "of work each"
+                count_of(launches),
+                f" launches {context.words.each}, ",
+                nanoseconds(context.busy_ns / max(launches, 1)),
+                " of work each",
+                source=Source.ACTIVITIES,
             ),
-            derived(f"{format_share(waited, context.step_ns)} {context.words.of_the} the device waits for them"),
+            derived(
+                share_of(waited, context.step_ns),
+                f" {context.words.of_the} the device waits for them",
+                source=Source.IDLE,
+            ),
             *(
-                [derived(f"{format_ns(idle.high)} of that can be left without the profiler, which slows the host down")]
+                [
+                    derived(
+                        nanoseconds(idle.high),
+                        " of that can be left without the profiler, which slows the host down",
+                        source=Source.IDLE,
+                    )
+                ]
                 if idle.high < 0.99 * waited
                 else []
             ),

@@ -7,13 +7,9 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.blocking import PIN, PINNED
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft
 from opscope.analysis.advice.dependency import without_guards
+from opscope.analysis.advice.evidence import count_of, measured, of_bytes
 from opscope.analysis.advice.remedies import scaled
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, states
@@ -24,8 +20,8 @@ from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.base.units import format_bytes, format_ns
-from opscope.documents.findings import Rule, Where
+from opscope.base.units import format_ns
+from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
 from opscope.knowledge.reach import PINNED_BYTES_PER_NS, Assumed
 
@@ -120,16 +116,20 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
         derivation="the time in which only these copies run (high)"
         + (f"; less what pinned memory takes at {_PINNED_SPEED} GB/s (low)" if pageable else ""),
         evidence=(
-            measured(f"{len(rows) / context.steps:,.1f} copies {context.words.each}, "
-                     f"{format_bytes(moved / context.steps)} at "
-                     f"{rate:.3g} GB/s, longest {activities['name'][longest]}"),
+            measured(
+                count_of(len(rows) / context.steps, 1),
+                f" copies {context.words.each}, ",
+                of_bytes(moved / context.steps),
+                f" at {rate:.3g} GB/s, longest {activities['name'][longest]}",
+                source=Source.ACTIVITIES,
+            ),
             *seen(context, where),
         ),
         action=_copy_better(context, rule, directions, pinned=pinned),
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
         remedy=_remedy(context, rule, rows),
-    )  # fmt: skip
+    )
 
 
 def _remedy(context: Context, rule: Rule, rows: Ints) -> Remedy:

@@ -5,14 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    derived,
-    idle_claim,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, idle_claim
+from opscope.analysis.advice.evidence import derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.preparation import compiling, loading_gaps
 from opscope.analysis.advice.remedies import without_host, work_around
 from opscope.analysis.advice.remedy import Remedy
@@ -22,9 +16,9 @@ from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_threa
 from opscope.analysis.idle.host_time import PAUSE_NS
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
-from opscope.base.units import format_ns, format_share
+from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule
+from opscope.documents.findings import Rule, Source
 from opscope.knowledge.reach import Assumed
 
 # Shares of the idle time that are saved for certain: of other work, and of what operators compute on the host.
@@ -161,8 +155,8 @@ def _waiting(
         saving=idle.times(certain, 1.0).within(context.step_ns),
         derivation=f"the device's idle time meanwhile (high), {certain:.0%} of it (low)",
         evidence=(
-            measured(f"the longest such wait took {format_ns(longest)}"),
-            derived(f"{format_share(idle.high, context.step_ns)} {context.words.of_the}"),
+            measured("the longest such wait took ", nanoseconds(longest), source=Source.IDLE),
+            derived(share_of(idle.high, context.step_ns), f" {context.words.of_the}", source=Source.IDLE),
             *seen(context, where),
         ),
         action=action,

@@ -7,12 +7,13 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.advice.context import Context, Draft, derived
+from opscope.analysis.advice.context import Context, Draft
+from opscope.analysis.advice.evidence import derived, nanoseconds
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.replayed import Replayed, Together
 from opscope.analysis.advice.rule import RuleDescription, percent
 from opscope.base.units import format_ns
-from opscope.documents.findings import Rule
+from opscope.documents.findings import Rule, Source
 
 _MOST_OF_EACH: Final = 4  # findings on the host, and on the device, of which pairs are tried
 _MORE: Final = 0.05  # of the step: what a pair must save beyond the sum of both
@@ -59,7 +60,11 @@ def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
         saving=both.saving,
         derivation="by replay of both changes, with the assumptions of each",
         evidence=(
-            derived(f"{format_ns(more)} are saved only if both are done: each alone leaves the other one's time"),
+            derived(
+                nanoseconds(more),
+                " are saved only if both are done: each alone leaves the other one's time",
+                source=Source.REPLAY,
+            ),
             *host.evidence[:1],
             *device.evidence[:1],
         ),

@@ -10,16 +10,8 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    Range,
-    claims_of,
-    derived,
-    general,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, claims_of
+from opscope.analysis.advice.evidence import count_of, derived, general, measured
 from opscope.analysis.advice.optimizer import in_optimizer
 from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
 from opscope.analysis.advice.remedy import Apply, Remedy
@@ -32,7 +24,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
 from opscope.base.units import NS_PER_S, format_ns
-from opscope.documents.findings import Rule, Where
+from opscope.documents.findings import Rule, Source, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
@@ -104,8 +96,14 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
         "backward pass keeps, and "
         "further inputs, must be moved all the same, and nothing is saved where they work on other tensors (low)",
         evidence=(
-            measured(f"{len(chains) / context.steps:,.1f} chains {context.words.each}; the longest: {shown}"),
-            measured("they run one after the other on a stream, and on as many elements each"),
+            measured(
+                count_of(len(chains) / context.steps, 1),
+                f" chains {context.words.each}; the longest: {shown}",
+                source=Source.ACTIVITIES,
+            ),
+            measured(
+                "they run one after the other on a stream, and on as many elements each", source=Source.ACTIVITIES
+            ),
             general("mostly each then reads what the one before it wrote; which tensors those are no trace tells"),
         ),
         action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
@@ -278,16 +276,18 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
     yield Draft(
         rule=Rule.LAYOUT_CONVERSION,
         title=f"Tensors are converted between NCHW and NHWC around convolutions ({format_ns(time)} "
-              f"{context.words.per})",
+        f"{context.words.per})",
         where=replace(where, kernel=name),
         saving=context.of_device(_OF_CONVERSIONS[0] * time, _OF_CONVERSIONS[1] * time),
         derivation=f"the time of the conversions ({percent(_OF_CONVERSIONS[0])}: low); without them the layers "
         "between run on "
         f"whole vectors too, which saved as much again ({percent(_OF_CONVERSIONS[1])}: high)",
         evidence=(
-            measured(f"{sum(len(rows) for *_, rows in converting) / context.steps:,.0f} conversions "
-                     f"{context.words.each}, mostly "
-                     f"{decode(name).summary}"),
+            measured(
+                count_of(sum((len(rows) for *_, rows in converting)) / context.steps),
+                f" conversions {context.words.each}, mostly {decode(name).summary}",
+                source=Source.ACTIVITIES,
+            ),
         ),
         action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
         wrong_if="layers between the convolutions only work on NCHW",
@@ -299,7 +299,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
                 scaled(context.activities_of(_normalizing(context)), (1.0, 1.0, 0.5)),
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _normalizing(context: Context) -> list[LimitRow]:
@@ -353,9 +353,17 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         saving=context.of_device(_OF_CASTS[0] * time, _OF_CASTS[1] * time),
         derivation="the time of the conversions that are repeated",
         evidence=(
-            measured(f"{calls:,.0f} conversions {context.words.each} of tensors as large as the products' weights"),
-            derived("no update of the weights lies between them" if passes == math.inf else
-                    f"the weights change once in {passes:.0f} forward passes"),
+            measured(
+                count_of(calls),
+                f" conversions {context.words.each} of tensors as large as the products' weights",
+                source=Source.ACTIVITIES,
+            ),
+            derived(
+                "no update of the weights lies between them"
+                if passes == math.inf
+                else f"the weights change once in {passes:.0f} forward passes",
+                source=Source.ACTIVITIES,
+            ),
         ),
         action="model = model.to(torch.bfloat16) for inference; else one autocast region around all "
         "micro-batches, so that "
@@ -367,7 +375,7 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
             _without_some([context.activities_of([row]) for row in casts], again),
             context.activities_of(casts),
         ),
-    )  # fmt: skip
+    )
 
 
 def _without_some(kinds: Sequence[Ints], share: float) -> Apply:
@@ -435,9 +443,11 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
         derivation=f"the time of these copies (high); {percent(_OF_STRIDES[0])} of it where the layout is needed by "
         "what follows (low)",
         evidence=(
-            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} copies {context.words.each}, mostly of "
-            f"{first.input_dims} "
-                     f"with strides {first.input_strides}"),
+            measured(
+                count_of(sum(row.calls for row in rows) / context.steps),
+                f" copies {context.words.each}, mostly of {first.input_dims} with strides {first.input_strides}",
+                source=Source.ACTIVITIES,
+            ),
         ),
         action="keep the tensor contiguous where it is made (weights: once, before the loop), or use the "
         "transposed form of "
@@ -449,7 +459,7 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
             scaled(context.activities_of(rows), (0.6, 0.0, 0.0)),
             context.activities_of(rows),
         ),
-    )  # fmt: skip
+    )
 
 
 @states(
@@ -479,8 +489,15 @@ def device_copies(context: Context) -> Iterator[Draft]:
         saving=context.of_device(0.0, time),
         derivation="the time of these copies (high); whether they are needed, no trace tells (low)",
         evidence=(
-            measured(f"{sum(row.calls for row in rows) / context.steps:,.1f} copies {context.words.each}"),
-            measured(f"most of the time by {first.operator or 'no operator'}, {first.input_dims or 'of unknown size'}"),
+            measured(
+                count_of(sum(row.calls for row in rows) / context.steps, 1),
+                f" copies {context.words.each}",
+                source=Source.ACTIVITIES,
+            ),
+            measured(
+                f"most of the time by {first.operator or 'no operator'}, {first.input_dims or 'of unknown size'}",
+                source=Source.ACTIVITIES,
+            ),
         ),
         action="write the result where it is needed (out=, one preallocated buffer), or use a view instead of clone()",
         wrong_if="the copy is changed while the original is still needed",
@@ -520,10 +537,12 @@ def grown_copies(context: Context) -> Iterator[Draft]:
         "same, as far as "
         "the host is not the bound (low)",
         evidence=(
-            measured(f"{sum(row.calls for row in rows) / context.steps:,.0f} such torch.cat {context.words.each}, "
-                     "the largest of "
-                     f"{first.input_dims}"),
-            derived(f"{100 * share:.2f} % of the result is one input, unchanged"),
+            measured(
+                count_of(sum(row.calls for row in rows) / context.steps),
+                f" such torch.cat {context.words.each}, the largest of {first.input_dims}",
+                source=Source.ACTIVITIES,
+            ),
+            derived(f"{100 * share:.2f} % of the result is one input, unchanged", source=Source.ACTIVITIES),
         ),
         action="collect what is added in a list, and torch.cat it once after the loop; if it is read in between, "
         "allocate it once at its largest size, and write into its place: cache[:, n : n + 1] = row",
@@ -534,7 +553,7 @@ def grown_copies(context: Context) -> Iterator[Draft]:
             "or nothing on the host, as with one torch.cat after the loop (high)",
             _written_alone(context, appending),
         ),
-    )  # fmt: skip
+    )
 
 
 def _written_alone(context: Context, rows: Sequence[LimitRow]) -> Apply:

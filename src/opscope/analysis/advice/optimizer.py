@@ -6,7 +6,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, general, idle_claim, measured
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, idle_claim
+from opscope.analysis.advice.evidence import general, measured, nanoseconds
 from opscope.analysis.advice.fused_optimizer import OF_WORK, fused
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.structure.api_masks import names_that
@@ -14,9 +15,8 @@ from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.patterns import lazy_pattern
-from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule, Where
+from opscope.documents.findings import Rule, Source, Where
 
 _RANGE: Final = lazy_pattern(r"^Optimizer\.step#(.+?)(\.step)?$")
 _FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")
@@ -110,8 +110,11 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         "remains; and all and half of the idle time in its ranges",
         evidence=(
             measured(
-                f"{format_ns(work)} of device time and {format_ns(idle)} of idle time {context.words.each} in "
-                f"{name}.step"
+                nanoseconds(work),
+                " of device time and ",
+                nanoseconds(idle),
+                f" of idle time {context.words.each} in {name}.step",
+                source=Source.ACTIVITIES,
             ),
             general("the fused optimizer reads and writes everything once, in a few kernels"),
         ),

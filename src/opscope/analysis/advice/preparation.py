@@ -7,15 +7,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    Range,
-    derived,
-    idle_claim,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds
 from opscope.analysis.advice.remedies import by_thread, without_host, work_around
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
@@ -27,7 +20,7 @@ from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule, Where
+from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.reach import Assumed
 from opscope.trace.model import Trace
 
@@ -106,7 +99,13 @@ def recompilation(context: Context) -> Iterator[Draft]:
         saving=Range(_CERTAIN * min(pieces, time), time, _LIKELY_OF_COMPILING * time).within(context.step_ns),
         derivation="the time in which the compiler runs, of an unprofiled step no more than its idle time (high), "
         f"{percent(_CERTAIN)} of the device's idle time in it (low)",
-        evidence=(measured(f"{format_ns(recorded)} {context.words.each} as recorded lie in ranges of the compiler"),),
+        evidence=(
+            measured(
+                nanoseconds(recorded),
+                f" {context.words.each} as recorded lie in ranges of the compiler",
+                source=Source.HOST,
+            ),
+        ),
         action="torch._dynamo.mark_dynamic(x, 0) or torch.compile(dynamic=True); pass changing numbers as tensors; "
         "TORCH_LOGS=recompiles names the guard that failed",
         wrong_if="these are the first steps: then it happens once",
@@ -169,8 +168,10 @@ def cold_start(context: Context) -> Iterator[Draft]:
         derivation=f"the idle time of gaps in which code is loaded (high), {percent(_CERTAIN)} of the loading itself "
         "(low)",
         evidence=(
-            measured(f"{int(pieces.sum())} such waits in the recording"),
-            derived(f"the gaps that they are part of take {format_ns(time)} {context.words.of}"),
+            measured(count_of(int(pieces.sum())), " such waits in the recording", source=Source.IDLE),
+            derived(
+                "the gaps that they are part of take ", nanoseconds(time), f" {context.words.of}", source=Source.IDLE
+            ),
             *seen(context, where),
         ),
         action="profile later steps; if these count, run "

@@ -5,12 +5,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.analysis.advice.context import Context, Draft, Range, claims_of, derived, general, measured
+from opscope.analysis.advice.context import Context, Draft, Range, claims_of
+from opscope.analysis.advice.evidence import derived, general, measured, nanoseconds, share_of
 from opscope.analysis.advice.remedies import all_of, kind_of, reaches, reaching, taking
 from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
-from opscope.base.units import NS_PER_S, format_ns, format_share
-from opscope.documents.findings import Rule
+from opscope.base.units import NS_PER_S, format_ns
+from opscope.documents.findings import Rule, Source
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
@@ -150,9 +151,13 @@ def fp32_products(context: Context) -> Iterator[Draft]:
             else ""
         ),
         evidence=(
-            measured(f"{format_share(time, context.busy_ns)} of the device's busy time, mostly {_sizes(first)}"),
-            measured(f"the kernel is {decode(first.kernel).summary}"),
-            derived(f"they run at {format_share(share, 1)} of what the FP32 cores allow"),
+            measured(
+                share_of(time, context.busy_ns),
+                f" of the device's busy time, mostly {_sizes(first)}",
+                source=Source.ACTIVITIES,
+            ),
+            measured(f"the kernel is {decode(first.kernel).summary}", source=Source.ACTIVITIES),
+            derived("they run at ", share_of(share, 1), " of what the FP32 cores allow", source=Source.LIMITS),
         ),
         action=matter.action,
         wrong_if=matter.wrong_if,
@@ -198,9 +203,13 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
         derivation=f"their time less what aligned products take at {percent(_GOOD_SHARE)} (high) and "
         f"{percent(_ALIGNED_AT_WORST)} (low) of the device's limit",
         evidence=(
-            measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
-            measured(f"{_sizes(first)} runs as {decode(first.kernel).summary}"),
-            derived(f"that is {format_share(first.share or 0, 1)} of the limit at {first.precision}"),
+            measured(
+                share_of(_time(context, rows), context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES
+            ),
+            measured(f"{_sizes(first)} runs as {decode(first.kernel).summary}", source=Source.ACTIVITIES),
+            derived(
+                "that is ", share_of(first.share or 0, 1), f" of the limit at {first.precision}", source=Source.LIMITS
+            ),
         ),
         action=f"pad these sizes: {padded} (a vocabulary: nn.Embedding and the output layer)",
         wrong_if="the operands are not contiguous, so that their strides keep the fast kernels away",
@@ -256,8 +265,8 @@ def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow], matter: _Ma
         saving=context.of_device(low * time, high * time),
         derivation=f"{low:.0%} (low) to {high:.0%} (high) of their time: their sizes were not recorded",
         evidence=(
-            measured(f"{format_share(time, context.busy_ns)} of the device's busy time"),
-            measured(f"the kernel is {decode(first.kernel).summary}"),
+            measured(share_of(time, context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES),
+            measured(f"the kernel is {decode(first.kernel).summary}", source=Source.ACTIVITIES),
             general("record shapes for more (record_shapes=True)"),
         ),
         action=matter.action,
@@ -311,9 +320,18 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
         "kernel exists is "
         "not certain",
         evidence=(
-            measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} as {decode(first.kernel).summary}"),
-            derived(f"that is {format_share(first.share or 0, 1)} of the limit at {first.precision}"),
-            measured(f"{format_share(_time(context, slow), context.busy_ns)} of the device's busy time"),
+            measured(
+                f"{_sizes(first)} takes ",
+                nanoseconds(first.call_ns),
+                f" as {decode(first.kernel).summary}",
+                source=Source.ACTIVITIES,
+            ),
+            derived(
+                "that is ", share_of(first.share or 0, 1), f" of the limit at {first.precision}", source=Source.LIMITS
+            ),
+            measured(
+                share_of(_time(context, slow), context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES
+            ),
         ),
         action="make the operands contiguous before the product, or join many small products into one (bmm, larger "
         "batches)",
@@ -373,8 +391,15 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
         derivation=f"their time less what bfloat16 takes at {percent(_BF16_OF_DOUBLES)} of its limit (high); single "
         "precision without TF32 may gain nothing on this device (low)",
         evidence=(
-            measured(f"{_sizes(first)} takes {format_ns(first.call_ns)} with inputs {first.input_types}"),
-            measured(f"{format_share(_time(context, rows), context.busy_ns)} of the device's busy time"),
+            measured(
+                f"{_sizes(first)} takes ",
+                nanoseconds(first.call_ns),
+                f" with inputs {first.input_types}",
+                source=Source.ACTIVITIES,
+            ),
+            measured(
+                share_of(_time(context, rows), context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES
+            ),
         ),
         action=_DOUBLES.action,
         wrong_if=_DOUBLES.wrong_if,
@@ -427,9 +452,16 @@ def small_grid(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, context.of_device(0.0, most / context.steps).high),
         derivation="their time less what the device's limit allows if all multiprocessors share the work (high)",
         evidence=(
-            measured(f"{first.operator or first.kernel} runs {first.thread_blocks} thread blocks for "
-                     f"{format_ns(first.call_ns)}"),
-            measured(f"{format_share(time, context.busy_ns)} of the device's busy time is spent in such kernels"),
+            measured(
+                f"{first.operator or first.kernel} runs {first.thread_blocks} thread blocks for ",
+                nanoseconds(first.call_ns),
+                source=Source.ACTIVITIES,
+            ),
+            measured(
+                share_of(time, context.busy_ns),
+                " of the device's busy time is spent in such kernels",
+                source=Source.ACTIVITIES,
+            ),
             general("one thread block runs on one multiprocessor"),
         ),
         action="give the kernel more independent work: larger batches, several such calls at once (batched operators, "
@@ -443,7 +475,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
             taking(context, rows, lambda row, assumed: _on_all(row, available) / _OF_GRID[assumed]),
             context.activities_of(rows),
         ),
-    )  # fmt: skip
+    )
 
 
 # Of the limit, in kernels that share the work of few thread blocks out: before they can, they meet once more.

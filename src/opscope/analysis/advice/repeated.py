@@ -7,14 +7,8 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.advice.context import (
-    LEAST_SHARE,
-    Context,
-    Draft,
-    Range,
-    general,
-    measured,
-)
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range
+from opscope.analysis.advice.evidence import count_of, general, measured, nanoseconds, share_of
 from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.replay.edit import Edit
@@ -25,8 +19,8 @@ from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.recomputed import checkpointing, recomputed
 from opscope.analysis.structure.stacks import is_users
-from opscope.base.units import format_ns, format_share
-from opscope.documents.findings import Rule, Where
+from opscope.base.units import format_ns
+from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.reach import Assumed
 
@@ -58,8 +52,15 @@ def recomputation(context: Context) -> Iterator[Draft]:
         derivation="the device time of forward operators that run within the backward pass "
         f"({percent(_AGAIN[0])}: low; {percent(_AGAIN[1])}: high, with what keeps its results), and their part of "
         "the time spent launching",
-        evidence=(measured(f"{calls:,.0f} forward operators {context.words.each} run in the backward "
-                           f"pass, {format_share(time, context.busy_ns)} of the device's busy time"),),
+        evidence=(
+            measured(
+                count_of(calls),
+                f" forward operators {context.words.each} run in the backward pass, ",
+                share_of(time, context.busy_ns),
+                " of the device's busy time",
+                source=Source.ACTIVITIES,
+            ),
+        ),
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
         "(create_selective_checkpoint_contexts)",
         wrong_if="memory does not allow it",
@@ -69,7 +70,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
             "checkpointing itself (low)",
             _once(context, again, root[root >= 0]),
         ),
-    )  # fmt: skip
+    )
 
 
 def _once(context: Context, again: Ints, roots: Ints) -> Apply:
@@ -156,8 +157,10 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
             derivation="all of its runs but one, if their inputs are the same (high)",
             evidence=(
                 measured(
-                    f"it takes {format_ns(time)} of device time {context.words.each}, in {calls:.0f} runs of the "
-                    "same kernels"
+                    "it takes ",
+                    nanoseconds(time),
+                    f" of device time {context.words.each}, in {calls:.0f} runs of the same kernels",
+                    source=Source.ACTIVITIES,
                 ),
                 general("a trace does not record whether tensors hold the same values"),
             ),
@@ -224,13 +227,18 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
         }
     )
     runs = table.group_by("name").agg(
-        pl.len().alias("runs"), pl.col("time").sum(), pl.col("kernels").min().alias("least"), pl.col("kernels").max(),
+        pl.len().alias("runs"),
+        pl.col("time").sum(),
+        pl.col("kernels").min().alias("least"),
+        pl.col("kernels").max(),
         pl.col("around").first(),
-    )  # fmt: skip
+    )
     repeated = runs.filter(
-        (pl.col("runs") >= 2 * context.steps) & (pl.col("runs") % context.steps == 0)
-        & (pl.col("least") == pl.col("kernels")) & (pl.col("kernels") > 0)
-    )  # fmt: skip
+        (pl.col("runs") >= 2 * context.steps)
+        & (pl.col("runs") % context.steps == 0)
+        & (pl.col("least") == pl.col("kernels"))
+        & (pl.col("kernels") > 0)
+    )
     outer = set(repeated["name"])
     begun, ended = column(modules, "start_ns"), end_of(modules)
     copied, launches = np.sort(_copies_from_host(context)), np.sort(start)

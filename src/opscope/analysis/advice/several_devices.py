@@ -5,10 +5,11 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, measured
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range
+from opscope.analysis.advice.evidence import derived, measured, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent, states
-from opscope.base.units import format_ns, format_share
-from opscope.documents.findings import Rule, Where
+from opscope.base.units import format_ns
+from opscope.documents.findings import Rule, Source, Where
 
 _MOSTLY: Final = 0.5  # of the busiest device's idle time: the least that lies beside work of others
 _TURNS: Final = 0.2  # of the other devices' work: the most that lies beside work of the busiest, if they take turns
@@ -46,8 +47,14 @@ def devices_take_turns(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the idle time of the busiest device in which others work (high)",
         evidence=(
-            measured(f"{format_share(waiting.length, idle.length)} of its idle time lies beside their work"),
-            derived(f"{format_share(others.within(own).length, others.length)} of their work lies beside its own"),
+            measured(
+                share_of(waiting.length, idle.length), " of its idle time lies beside their work", source=Source.IDLE
+            ),
+            derived(
+                share_of(others.within(own).length, others.length),
+                " of their work lies beside its own",
+                source=Source.ACTIVITIES,
+            ),
         ),
         action=_IN_TURNS if in_turns else "share the work out more evenly between the devices",
         wrong_if="each stage needs the whole batch of the one before, and there is only one batch",

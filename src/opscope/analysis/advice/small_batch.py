@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from opscope.analysis.advice.evidence import measured, nanoseconds, share_of
 from opscope.analysis.advice.saving_text import saving_text
-from opscope.base.units import format_ns, format_share
 from opscope.documents.comparison import ComparisonRow
-from opscope.documents.findings import Fact, Finding, Rule, SavingRange, StepBasis, Where
-from opscope.documents.statements import Basis
+from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Where
 from opscope.record.settings import Value
 
 _BATCH: Final = "batch_size"
@@ -65,15 +64,20 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
         derivation=f"the step less its share ({share:.2g}) of a step with batches of {turn}, by medians (high) and by "
         "the ends of their 95 % intervals (low)",
         evidence=(
-            Fact(
-                f"a step takes {format_ns(wall)} with batches of {smallest}, and "
-                f"{format_ns(large.wall_ns or 0)} with {turn}: {turn / smallest:g} times the work",
-                Basis.MEASURED,
+            measured(
+                "a step takes ",
+                nanoseconds(wall),
+                f" with batches of {smallest}, and ",
+                nanoseconds(large.wall_ns),
+                f" with {turn}: {turn / smallest:g} times the work",
+                source=Source.UNPROFILED,
             ),
-            Fact(
-                f"with {smallest} the device is busy {format_share(small.device_share, 1)} of the step, with {turn} "
-                f"{format_share(large.device_share, 1)}",
-                Basis.MEASURED,
+            measured(
+                f"with {smallest} the device is busy ",
+                share_of(small.device_share, 1),
+                f" of the step, with {turn} ",
+                share_of(large.device_share, 1),
+                source=Source.STEP,
             ),
         ),
         action=f"{_BATCH} = {turn}",

@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, derived, idle_claim, measured
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.evidence import derived, measured, nanoseconds
 from opscope.analysis.advice.remedies import by_thread
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
@@ -14,9 +15,9 @@ from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.patterns import lazy_pattern
-from opscope.base.units import format_bytes, format_ns
+from opscope.base.units import format_bytes
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule
+from opscope.documents.findings import Rule, Source
 from opscope.knowledge.reach import Assumed
 
 # The operators inside a copy of a tensor to a device, and those that torch.tensor runs around it.
@@ -68,24 +69,34 @@ def small_copies(context: Context) -> Iterator[Draft]:
     yield Draft(
         rule=Rule.BLOCKING_COPY,
         title=f"{each:,.0f} times {context.words.each} a few values ({format_bytes(size)}) are copied to the "
-              "device, and waited for",
+        "device, and waited for",
         where=where,
         saving=saving,
         derivation="the host's time in these operators: calls of the API as recorded, the rest as an unprofiled step "
         f"is to the recorded one ({percent(_OTHER_OWN[1])}: high, {percent(_OTHER_OWN[0])}: low), as far as the "
         "device is not busy meanwhile",
         evidence=(
-            measured(f"{format_ns(whole)} of a recorded step lie in {where.operator or 'these operators'}, "
-                     f"{format_ns(calls)} of it in calls that copy and wait"),
-            derived(f"the device works {format_ns(context.busy_ns)} in {context.words.one} of "
-                    f"{format_ns(context.step_ns)}"),
+            measured(
+                nanoseconds(whole),
+                f" of a recorded step lie in {where.operator or 'these operators'}, ",
+                nanoseconds(calls),
+                " of it in calls that copy and wait",
+                source=Source.HOST,
+            ),
+            derived(
+                "the device works ",
+                nanoseconds(context.busy_ns),
+                f" in {context.words.one} of ",
+                nanoseconds(context.step_ns),
+                source=Source.STEP,
+            ),
         ),
         action="make constants on the device once, before the loop, or there (torch.full((), v, device=...)); pass "
         "numbers to operators as Python numbers; send many values as one tensor",
         wrong_if="the values are new in every step and come from the host",
         claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING),
         remedy=_without_copying(context, rows, np.flatnonzero(inside), operators),
-    )  # fmt: skip
+    )
 
 
 def _without_copying(context: Context, rows: Ints, calls: Ints, operators: Ints) -> Remedy:

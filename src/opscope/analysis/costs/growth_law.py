@@ -1,8 +1,10 @@
 """Fits the law by which a time grows with a size, and says how well the law predicts sizes that it was not shown.
 
 A law is `Σ termᵢ · g(n)^powerᵢ`, none of them negative, where g(n) is the size itself, what exceeds the size at which
-growth begins, or the number of stairs. Every law is fitted once per measured size without that size, and judged by
-how far off its prediction there is: what a law explains after the fact counts for nothing.
+growth begins, or the number of stairs. Every law is fitted once for each size between the smallest and the largest,
+without that size, and judged by how far off its prediction there is: what a law explains after the fact counts for
+nothing. At the smallest and the largest it is judged by how it fits. Beyond them nothing is promised: the next regime
+may begin there.
 """
 
 import itertools
@@ -20,6 +22,7 @@ from opscope.documents.comparison import Term
 # medians are off by 1 %, the right line errs by up to that at its worst left-out size in 19 of 20 sweeps (300 made
 # sweeps of six sizes each).
 _AS_GOOD, _NOISE = 2.0, 0.04
+PREDICTS = 0.1  # the error up to which a prediction is worth planning with
 _STAIRS_BETTER = 4.0  # stairs have a free width, which fits noise: they must predict this many times better
 _KNEES = 48  # sizes at which growth may begin that are tried between the first two and the last two measured ones
 _MOST_STAIRS = 64  # widths of stairs that are tried
@@ -32,7 +35,8 @@ class Law(Struct, frozen=True):
         terms: added up, by rising power.
         begins: the size at which growth begins; None if it grows from the start.
         stair: the size of one stair: only whole stairs count; None if it grows smoothly.
-        off: the worst relative error of predicting a measured size without having seen it.
+        off: the worst relative error: of predicting a size between the smallest and the largest without having seen it,
+            and of fitting these two.
         off_at: the size of that error.
     """
 
@@ -78,7 +82,8 @@ def growth_law(times: Mapping[int, float]) -> Law | None:
     smooth = [law for law in judged if law.stair is None]
     stairs = [law for law in judged if law.stair is not None]
     best = min(law.off for law in smooth)
-    found = next(law for law in smooth if law.off <= max(_AS_GOOD * best, _NOISE))
+    enough = max(min(_AS_GOOD * best, PREDICTS), _NOISE, best)
+    found = next(law for law in smooth if law.off <= enough)
     stair = min(stairs, key=lambda law: law.off, default=None)
     return stair if stair is not None and _STAIRS_BETTER * stair.off < found.off and found.off > _NOISE else found
 
@@ -105,14 +110,11 @@ def _shapes(points: Sequence[tuple[int, float]]) -> Iterator[_Shape]:
 
 
 def _judged(shape: _Shape, points: Sequence[tuple[int, float]]) -> Law:
-    off, at = 0.0, points[0][0]
-    for left_out in range(len(points)):
-        size, time = points[left_out]
-        law = _fitted(shape, [*points[:left_out], *points[left_out + 1 :]])
-        error = abs(law.at(size) - time) / time
-        if error > off:
-            off, at = error, size
-    return replace(_fitted(shape, points), off=off, off_at=at)
+    whole = _fitted(shape, points)
+    judges = [whole, *(_fitted(shape, [*points[:at], *points[at + 1 :]]) for at in range(1, len(points) - 1)), whole]
+    errors = [abs(law.at(size) - time) / time for law, (size, time) in zip(judges, points, strict=True)]
+    worst = max(range(len(points)), key=errors.__getitem__)
+    return replace(whole, off=errors[worst], off_at=points[worst][0])
 
 
 def _fitted(shape: _Shape, points: Sequence[tuple[int, float]]) -> Law:

@@ -191,7 +191,9 @@ function finding(data, one) {
             el(
                 "ul",
                 null,
-                one.evidence.map((fact) => el("li", null, fact.text, el("span", { class: "how" }, fact.basis))),
+                one.evidence.map((fact) =>
+                    el("li", null, fact.text, el("span", { class: "how", title: fact.source || "" }, fact.basis)),
+                ),
             ),
             facts([
                 [`how the saving follows, of the ${formatNs(one.of_step_ns)} ${one.of_step}`, one.derivation],

@@ -235,8 +235,9 @@ function laws(comparison) {
     return section(
         "By which law",
         note(
-            "Each size in turn was left out and predicted from the others; “off by up to” is the worst of these " +
-                "errors. Above 10 % no law is given. A regime turns where another term becomes the largest.",
+            "Each size between the smallest and the largest was left out in turn and predicted from the others; “off " +
+                "by up to” is the worst of these errors, and of the fit at both ends. Above 10 % no law is given. Beyond the measured sizes another " +
+                "regime may begin. A regime turns where another term becomes the largest.",
         ),
         table.element,
     );
