@@ -273,9 +273,10 @@ def test_each_kind_of_the_host_has_a_track_of_its_own(analyzed: Analyze) -> None
     trace.operator("aten::mm", 6_000, 10_000)
     trace.launched_kernel("gemm", (7_000, 2_000), (20_000, 5_000))
     trace.operator("aten::mm", 30_000, 5_000, tid=200)
+    trace.slice("python_function", "watchdog.py(31): watch", 0, 90_000, tid=1)  # of frames alone: comes last
     found = slices(analyzed(trace))
     kinds = [(str(track.kind), track.thread, [track.texts[name] for name in track.name]) for track in found.tracks]
-    (first, second) = {thread for _, thread, _ in kinds if thread is not None}
+    watching, first, second = sorted({thread for _, thread, _ in kinds if thread is not None})
     assert kinds == [
         ("idle", None, ["dispatch", "launch latency", "after the last activity"]),
         ("stream", None, ["gemm"]),
@@ -285,6 +286,7 @@ def test_each_kind_of_the_host_has_a_track_of_its_own(analyzed: Analyze) -> None
         ("call", first, ["cudaLaunchKernel"]),
         ("python", first, ["train.py(9): step"]),
         ("operator", second, ["aten::mm"]),
+        ("python", watching, ["watchdog.py(31): watch"]),
     ]
     (operators, *_) = [track for track in found.tracks if track.kind is TrackKind.OPERATOR]
     assert operators.row.tolist() == [0, 1]

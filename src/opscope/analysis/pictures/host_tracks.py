@@ -103,17 +103,22 @@ class HostTracks(Struct, frozen=True):
         yield from ((table.start_ns, table.end_ns) for table in self.tables)
 
     def tracks(self, begin: int, end: int) -> Iterator[Track]:
-        """Yield the tracks of each thread with the slices that touch a range of time."""
+        """Yield each thread's tracks with the slices that touch a range of time; threads of mere frames come last."""
         of_thread: dict[int, list[Track]] = {thread: [] for thread in self.threads}
         for table in self.tables:
             inside = np.flatnonzero(touching(table.start_ns, table.end_ns, begin, end))
             for thread, rows in by_value(table.thread, inside):
                 if thread in of_thread:
                     of_thread[thread].append(table.track(rows, thread))
-        for tracks in of_thread.values():
+        for tracks in sorted(of_thread.values(), key=_of_frames_alone):
             yield from tracks
         if self.further is not None:
             yield self.further.within(begin, end)
+
+
+def _of_frames_alone(tracks: Sequence[Track]) -> bool:
+    """Tell whether a thread runs Python and nothing that was recorded: mostly it waits for others."""
+    return all(track.kind is TrackKind.PYTHON for track in tracks)
 
 
 def _further(tree: CallTree, tables: Sequence[HostTable], shown: Sequence[int], folded: int) -> Track:
