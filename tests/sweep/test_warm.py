@@ -1,6 +1,7 @@
 """Workers that are forked from the warm process, and runs that another process follows."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,48 @@ def test_a_run_is_in_progress_as_long_as_a_process_measures_it(tmp_path: Path) -
     assert not is_in_progress(tmp_path)
     assert not is_in_progress(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_process_does_not_keep_a_run_in_progress(tmp_path: Path) -> None:
+    """Workers of a DataLoader outlive what they were forked from, at times."""
+    with in_progress(tmp_path):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(writing)
+            os.read(reading, 1)  # until the test lets it go
+            os._exit(0)
+        assert is_in_progress(tmp_path)
+    assert not is_in_progress(tmp_path)
+    os.close(writing)
+    os.waitpid(child, 0)
+
+
+def test_earlier_results_are_not_shown_as_those_of_a_run_that_replaces_them(run: Path) -> None:
+    """Until the first new result is there, the earlier manifest stays (``--overwrite``)."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    for entry in manifest["entries"]:
+        entry["status"] = "done"
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    code = (
+        "import json, sys, time\nfrom pathlib import Path\nfrom opscope.runs.progress import in_progress\n"
+        "run = Path(sys.argv[1])\n"
+        "with in_progress(run):\n    print('held', flush=True)\n    time.sleep(2)\n"
+        "    manifest = json.loads((run / 'manifest.json').read_text())\n"
+        "    manifest['created'] = '2030-01-01T00:00:00+00:00'\n"
+        "    manifest['entries'] = manifest['entries'][:1]\n"
+        "    (run / 'manifest.json').write_text(json.dumps(manifest))\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, run],
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    seen = opscope("runs", str(run.parent), "--watch")
+    holder.wait()
+    assert [line.split(":")[0].strip() for line in seen.stdout.splitlines()[1:]] == ["1 of 1  bs1_seq128"]
 
 
 def test_watching_shows_what_ends_and_what_is_left_when_the_process_is_gone(run: Path) -> None:

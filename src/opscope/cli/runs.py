@@ -25,7 +25,8 @@ _PAUSE: Final = 0.5  # seconds between two looks
 @click.option(
     "--watch",
     is_flag=True,
-    help="Follow the run in FOLDER that is in progress: a line for each configuration as it ends, until the run does.",
+    help="Follow the newest run in FOLDER that this machine measures: a line for each configuration as it ends, until "
+    "the run does. Jobs of several ranks have no results before they end.",
 )
 @format_option
 def command(folder: Path, watch: bool, output_format: str) -> None:
@@ -36,32 +37,42 @@ def command(folder: Path, watch: bool, output_format: str) -> None:
     if watch:
         if output_format != "table":
             raise UsageError(f"--watch prints lines as they come, so --format {output_format} does not apply")
-        _follow(_newest_in_progress(folder))
+        _watch(folder)
         return
     rows = tuple(past_runs(folder))
     emit(Output.of_table(RunsDocument(runs=rows), runs_table(rows), f"Runs in {folder}"), output_format)
 
 
-def _newest_in_progress(folder: Path) -> Path:
-    going = [run for run in run_folders(folder) if is_in_progress(run)] if folder.is_dir() else []
-    if not going:
+def _watch(folder: Path) -> None:
+    """Follow the newest run in progress, and what the same command measures after it (presets have several parts)."""
+    run = _newest_in_progress(folder)
+    if run is None:
         raise UsageError(f"no run in {folder} is in progress on this machine")
-    return max(going, key=lambda run: run.stat().st_ctime_ns)
+    while run is not None:
+        _follow(run)
+        time.sleep(_PAUSE)
+        run = _newest_in_progress(folder)
+
+
+def _newest_in_progress(folder: Path) -> Path | None:
+    going = [run for run in run_folders(folder) if is_in_progress(run)] if folder.is_dir() else []
+    return max(going, key=lambda run: run.stat().st_ctime_ns, default=None)
 
 
 def _follow(run: Path) -> None:
     """Print what a run has, and what it gets, until it ends or the process that measures it does."""
     say(f"{run}:", err=False)
-    printed: set[str | None] = set()
+    printed: set[tuple[str, str | None]] = set()
     while True:
         goes_on = is_in_progress(run)  # before the look, so that nothing is missed that ends in between
         found = progress_of(run)
-        if found is not None:
+        # Results of an earlier run stay until there are new ones (--overwrite): all of them have ended, this has not.
+        if found is not None and (found.pending or not goes_on):
             of = len(found.ended) + len(found.pending)
-            for row in found.ended:
-                if row.configuration not in printed:
-                    printed.add(row.configuration)
-                    echo_lines([f"  {len(printed)} of {of}  {_line(row)}"])
+            for number, row in enumerate(found.ended, 1):
+                if (found.created, row.configuration) not in printed:
+                    printed.add((found.created, row.configuration))
+                    echo_lines([f"  {number} of {of}  {_line(row)}"])
         if not goes_on:
             break
         time.sleep(_PAUSE)

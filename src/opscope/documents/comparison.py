@@ -121,7 +121,7 @@ class LawRow(Struct, frozen=True, kw_only=True):
         turns: the measured range's sizes at which another term becomes the largest one.
         off, off_at: each size between the smallest and the largest is left out in turn, the law fitted to the others,
             and its time predicted: the worst relative error, or that of the fit at the two ends, and the size of it.
-        predicts: whether no such prediction is off by more than 10 %. If not, no law here holds.
+        predicts: whether none of these is off by more than 10 %. If not, no law that so few sizes can tell holds.
     """
 
     quantity: str

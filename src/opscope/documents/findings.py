@@ -104,13 +104,14 @@ class Unit(StrEnum):
 
 
 class Source(StrEnum):
-    """Where a piece of evidence comes from, and the command that shows it."""
+    """Where a piece of evidence comes from, and the command to look with."""
 
     ACTIVITIES = "the device's recorded work: opscope analyze --by kernel"
     IDLE = "idle time by cause: opscope analyze --by gap"
     HOST = "the host's recorded operators and calls: opscope analyze --by operator"
     LIMITS = "what the device allows for this work: opscope limits"
     STEP = "busy time and length of the step: opscope analyze"
+    ESTIMATE = "the step without the profiler, as measured or estimated: opscope profile measures it"
     REPLAY = "the trace replayed with the change: opscope whatif"
     UNPROFILED = "steps measured without the profiler: opscope profile"
 
@@ -135,7 +136,8 @@ class Fact(Struct, frozen=True):
     Attributes:
         text: what was observed, in words.
         basis: how it is known.
-        figures: the numbers in ``text``, in their order.
+        figures: the times, sizes, shares and counts that ``text`` states of the run, in their order; not rates, shapes
+            and counts within names of work.
         source: where it comes from; null for what is known in general.
     """
 

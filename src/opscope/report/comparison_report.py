@@ -12,15 +12,16 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.finding_text import findings_section
+from opscope.report.growth_laws import size_in_words
 from opscope.report.tones import of_trust
 
 _LAWS = (
     "n is the size; an operator's time is its self time. Each size between the smallest and the largest is left out in "
     "turn, the law fitted to the others, and its time predicted: the last column is the worst error of these, and of "
-    "the fit at both ends. Where it exceeds 10 %, no law is given: none that is constant, linear, quadratic or cubic, "
-    "begins to grow at a size, or climbs in stairs (as waves of blocks do) holds; from six sizes on all of them are "
-    "tried. The law is the simplest one that predicts about as well as the best. Beyond the measured sizes another "
-    "regime may begin. A regime turns where another term becomes the largest."
+    "the fit at both ends. Where it exceeds 10 %, no law is given: of those that so many sizes can tell apart "
+    "(constant, linear, quadratic, cubic and sums of them; from five sizes on, flat until a size; from six, stairs, as "
+    "waves of blocks are) none holds. The law is the simplest one that predicts about as well as the best. Beyond the "
+    "measured sizes another regime may begin. A regime turns where another term becomes the largest."
 )
 _NESTED = ("categories_ns", "top_operators", "axes")
 _MEMORY_KINDS = {
@@ -178,7 +179,7 @@ def _law_table(comparison: SweepComparison) -> Table:
         Column("Along", lambda row: heading_of(row.along).lower()),
         Column("At", _fixed),
         Column("Law", lambda row: row.formula or f"none of these ({len(row.sizes)} sizes)"),
-        Column("Turns at", lambda row: ", ".join(f"{turn:.3g}" for turn in row.turns) or "-", numeric=True),
+        Column("Turns at", lambda row: ", ".join(map(size_in_words, row.turns)) or "-", numeric=True),
         Column("Off by up to", lambda row: f"{format_share(row.off, 1)} (at {row.off_at})", numeric=True),
     )
     return table_of(columns, comparison.laws)

@@ -106,10 +106,10 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
         ((part.name, part.change_ns) for part in step.parts),
         ((f"change of the {what}", step.change_ns),),
     )
-    yield Table(("Part", "Change"), tuple((name, change(ns)) for name, ns in lines), frozenset({1}))
+    yield Table(("Part", "Change"), tuple((name, _marked(ns, step)) for name, ns in lines), frozenset({1}))
     if step.idle:
         yield Paragraph.of("Idle time by its causes in the recorded steps:")
-        yield Table(("Cause", "Change"), tuple((p.name, change(p.change_ns)) for p in step.idle), frozenset({1}))
+        yield Table(("Cause", "Change"), tuple((p.name, _marked(p.change_ns, step)) for p in step.idle), frozenset({1}))
     if shown:
         yield Paragraph.of("Work by operator and inputs:")
         yield work_table(step, len(shown))
@@ -185,7 +185,7 @@ def work_table(step: StepChange, top: int | None = None) -> Table:
     columns: tuple[Column[WorkChange], ...] = (
         Column("Operator", lambda row: Name(_called(row))),
         Column("Inputs", lambda row: Name(input_shapes(row.inputs_after or row.inputs_before)), optional=True),
-        Column("Change", lambda row: change(row.change_ns), numeric=True),
+        Column("Change", lambda row: _marked(row.change_ns, step), numeric=True),
         Column("Before", lambda row: format_ns(row.before_ns), numeric=True),
         Column("After", lambda row: format_ns(row.after_ns), numeric=True),
         Column("Calls", _calls),
@@ -211,7 +211,7 @@ def _grouped(pair: PairDiff, top: int | None) -> Iterator[Block]:
         Column(
             str(pair.by).capitalize(), lambda one: Name(short_name(one.name) if pair.by is DiffBy.KERNEL else one.name)
         ),
-        Column("Change", lambda one: change(one.change_ns), numeric=True),
+        Column("Change", lambda one: _marked(one.change_ns, pair.step), numeric=True),
         Column("Before", lambda one: format_ns(one.before_ns), numeric=True),
         Column("After", lambda one: format_ns(one.after_ns), numeric=True),
         Column("Calls", lambda one: _both_counts(one.calls_before, one.calls_after)),
@@ -313,4 +313,8 @@ def _more(size: int) -> str:
 
 def change(ns: float) -> str:
     """Format a change in nanoseconds, with a plus sign if it takes longer."""
-    return of_change(f"+{format_ns(ns)}" if ns > 0 else format_ns(ns), ns)
+    return f"+{format_ns(ns)}" if ns > 0 else format_ns(ns)
+
+
+def _marked(ns: float, step: StepChange) -> str:
+    return of_change(change(ns), ns, step.before_ns)

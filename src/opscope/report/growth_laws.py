@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from opscope.analysis.costs.growth_law import PREDICTS, Law, growth_law
+from opscope.analysis.costs.growth_law import PREDICTS, Law, growth_law, usable
 from opscope.base.units import format_ns
 from opscope.documents.comparison import LawRow, Term
 from opscope.documents.trace import TraceDocument
@@ -74,7 +74,8 @@ def _along(
         if found is not None and is_count(size):
             others = tuple((name, other) for name, other in axes.items() if name != along)
             groups.setdefault(others, {})[size] = found
-    for others, times in groups.items():
+    for others, found_times in groups.items():
+        times = usable(found_times)
         law = growth_law(times)
         if law is None:
             continue
@@ -99,10 +100,20 @@ def _along(
 
 def _in_words(term: Term, law: Law) -> str:
     if not term.power:
-        return format_ns(term.ns)
+        return _nanoseconds(term.ns)
     size = "n"
     if law.begins is not None:
-        size = f"n beyond {law.begins:.3g}"
+        size = f"n beyond {size_in_words(law.begins)}"
     elif law.stair is not None:
         size = f"stair of {law.stair}"
-    return f"{format_ns(term.ns)} per {size}{_POWERS[term.power]}"
+    return f"{_nanoseconds(term.ns)} per {size}{_POWERS[term.power]}"
+
+
+def _nanoseconds(ns: float) -> str:
+    """Say a factor: of large sizes' squares it may be far below a nanosecond."""
+    return format_ns(ns) if ns >= 1_000 else f"{ns:.3g} ns"
+
+
+def size_in_words(size: float) -> str:
+    """Say a size at which something turns, which may lie between whole ones."""
+    return f"{size:,.0f}" if size >= 100 else f"{size:.3g}"

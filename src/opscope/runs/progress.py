@@ -27,12 +27,30 @@ def in_progress(folder: Path) -> Iterator[None]:
     except OSError:
         yield
         return
+    _held.add(held)
     try:
         with suppress(OSError):
             fcntl.flock(held, fcntl.LOCK_SH)
         yield
     finally:
+        _held.discard(held)
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_UN)
         os.close(held)
+
+
+_held: set[int] = set()  # descriptors with a mark, in this process
+
+
+def _forget() -> None:
+    """Close the marks in a process that was forked: it does not measure, and may outlive the one that does."""
+    for held in _held:
+        with suppress(OSError):
+            os.close(held)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def is_in_progress(folder: Path) -> bool:
@@ -75,10 +93,12 @@ class Progress(Struct, frozen=True):
     """A run as it stands.
 
     Attributes:
+        created: when the run began, as its manifest says.
         ended: what has ended, in the order of the run.
         pending: the ids of what has not.
     """
 
+    created: str
     ended: tuple[RunRow, ...]
     pending: tuple[str, ...]
 
@@ -91,7 +111,8 @@ def progress_of(folder: Path) -> Progress | None:
     except BadInputError:
         return None
     rows = tuple(_row(directory, manifest, entry) for entry in manifest.entries if entry.status != "pending")
-    return Progress(rows, tuple(one.configuration.id for one in manifest.entries if one.status == "pending"))
+    pending = tuple(one.configuration.id for one in manifest.entries if one.status == "pending")
+    return Progress(manifest.created, rows, pending)
 
 
 def _row(directory: RunDirectory, manifest: Manifest, entry: Entry) -> RunRow:

@@ -69,7 +69,8 @@ def _work(parent: socket.socket, messages: int, descriptors: list[int]) -> None:
         # Messages come last: their number, which whoever asks chose, may be that of the request or the log here.
         for target, source in ((0, request), (1, log), (2, log), (messages, told)):
             if source != target:
-                os.dup2(source, target, inheritable=target != messages)
+                os.dup2(source, target)
+        os.set_inheritable(messages, False)
         for descriptor in descriptors:
             if descriptor not in (0, 1, 2, messages):
                 os.close(descriptor)

@@ -580,7 +580,7 @@ def test_findings_stand_in_the_document(tmp_path: Any) -> None:
         "prove",
         "overlaps",
     } <= set(first)
-    assert {"text", "basis"} == set(first["evidence"][0])
+    assert {"text", "basis", "figures", "source"} == set(first["evidence"][0])
     text = opscope("analyze", str(path)).stdout.splitlines()
     assert text[1].startswith("What bounds it: dispatch.")
     assert text[2].startswith("Where a recorded step goes: ")

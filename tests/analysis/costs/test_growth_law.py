@@ -92,6 +92,17 @@ def test_a_size_that_was_left_out_is_predicted_within_ten_percent(
         assert found.at(16) == pytest.approx(truth(16), rel=0.1)
 
 
+def test_large_sizes_and_numbers_that_are_no_sizes() -> None:
+    """Cubes of millions do not fit into 64 bits; seeds and hashes beyond 2**53 are no sizes."""
+    cubic = growth_law({3_000_000 * n: 1e-12 * (3_000_000 * n) ** 3 for n in (1, 2, 3, 4, 6, 8)})
+    assert cubic is not None
+    assert [term.power for term in cubic.terms] == [3]
+    assert growth_law({2**64 + n: 1e6 * n for n in (1, 2, 3)}) is None
+    three = growth_law({64: 1e6, 128: 4e6, 256: 16e6})
+    assert three is not None
+    assert [(term.power, term.ns) for term in three.terms] == [(2, pytest.approx(1e6 / 64**2))]
+
+
 @given(st.dictionaries(st.integers(-3, 5000), st.just(0.0) | st.floats(1e-3, 1e12), max_size=12))
 def test_any_times_are_answered(values: dict[int, float]) -> None:
     found = growth_law(values)

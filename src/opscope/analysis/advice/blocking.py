@@ -143,7 +143,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                     nanoseconds(context.host_ns.high),
                     f" {context.words.each}, the device's work ",
                     nanoseconds(context.busy_ns),
-                    source=Source.STEP,
+                    source=Source.ESTIMATE,
                 ),
                 *seen(context, where),
             ),

@@ -116,7 +116,7 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, time - late).within(context.step_ns),
         derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
         "what such calls usually take: then other ranks are late",
-        evidence=(measured(share_of(time, context.step_ns), f' {context.words.of_the}', source=Source.ACTIVITIES),
+        evidence=(measured(share_of(time, context.step_ns), f' {context.words.of_the}', source=Source.STEP),
                   *messages.largest(),
                   general("a rank that waits for the others spends that time in the same kernels")),
         action=_overlap(context, messages.main()),
@@ -234,7 +234,7 @@ def small_collectives(context: Context) -> Iterator[Draft]:
         return
     sizes = messages.size[small & (messages.size >= 0)]
     held = f" of {format_bytes(float(np.median(sizes)))} in the median" if len(sizes) else ""
-    took = format_ns(float(np.median(messages.duration[small])))
+    took = nanoseconds(float(np.median(messages.duration[small])))
     yield Draft(
         rule=Rule.SMALL_COLLECTIVES,
         title=f"{format_count(round(count))} small messages {context.words.each}{held} take {format_ns(exposed)}, "
@@ -245,7 +245,7 @@ def small_collectives(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, (exposed - late) * (1 - 1 / count)).within(context.step_ns),
         derivation="that time but for one message's share, if all went in one (high), less waiting for late ranks",
         evidence=(
-            measured(f"the median one takes {took}", source=Source.ACTIVITIES),
+            measured("the median one takes ", took, source=Source.ACTIVITIES),
             measured("their sizes were recorded", source=Source.ACTIVITIES)
             if len(sizes)
             else derived(

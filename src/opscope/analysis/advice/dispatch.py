@@ -83,7 +83,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
                     derived(
                         nanoseconds(idle.high),
                         " of that can be left without the profiler, which slows the host down",
-                        source=Source.IDLE,
+                        source=Source.ESTIMATE,
                     )
                 ]
                 if idle.high < 0.99 * waited

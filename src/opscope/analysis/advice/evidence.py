@@ -33,7 +33,7 @@ def of_bytes(value: float | None) -> str:
 def share_of(part: float | None, whole: float | None) -> str:
     """Say which share of the whole a part is; "-" if either is not known."""
     text = format_share(part, whole)
-    return Amount(text, part / whole, Unit.SHARE) if part is not None and whole else text
+    return Amount(text, float(part / whole), Unit.SHARE) if part is not None and whole else text
 
 
 def count_of(value: float | None, digits: int = 0) -> str:

@@ -111,11 +111,10 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         evidence=(
             measured(
                 nanoseconds(work),
-                " of device time and ",
-                nanoseconds(idle),
-                f" of idle time {context.words.each} in {name}.step",
+                f" of device time {context.words.each} in {name}.step",
                 source=Source.ACTIVITIES,
             ),
+            measured(nanoseconds(idle), f" of idle time {context.words.each} in its ranges", source=Source.IDLE),
             general("the fused optimizer reads and writes everything once, in a few kernels"),
         ),
         action=f"torch.optim.{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.analysis.advice.context import Context, Draft, Range, claims_of
-from opscope.analysis.advice.evidence import derived, general, measured, nanoseconds, share_of
+from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, share_of
 from opscope.analysis.advice.remedies import all_of, kind_of, reaches, reaching, taking
 from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
@@ -453,7 +453,9 @@ def small_grid(context: Context) -> Iterator[Draft]:
         derivation="their time less what the device's limit allows if all multiprocessors share the work (high)",
         evidence=(
             measured(
-                f"{first.operator or first.kernel} runs {first.thread_blocks} thread blocks for ",
+                f"{first.operator or first.kernel} runs ",
+                count_of(first.thread_blocks),
+                " thread blocks for ",
                 nanoseconds(first.call_ns),
                 source=Source.ACTIVITIES,
             ),

@@ -159,7 +159,9 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
                 measured(
                     "it takes ",
                     nanoseconds(time),
-                    f" of device time {context.words.each}, in {calls:.0f} runs of the same kernels",
+                    f" of device time {context.words.each}, in ",
+                    count_of(calls),
+                    " runs of the same kernels",
                     source=Source.ACTIVITIES,
                 ),
                 general("a trace does not record whether tensors hold the same values"),

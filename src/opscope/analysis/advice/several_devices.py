@@ -53,7 +53,7 @@ def devices_take_turns(context: Context) -> Iterator[Draft]:
             derived(
                 share_of(others.within(own).length, others.length),
                 " of their work lies beside its own",
-                source=Source.ACTIVITIES,
+                source=Source.STEP,
             ),
         ),
         action=_IN_TURNS if in_turns else "share the work out more evenly between the devices",

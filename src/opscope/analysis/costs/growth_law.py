@@ -24,7 +24,9 @@ from opscope.documents.comparison import Term
 _AS_GOOD, _NOISE = 2.0, 0.04
 PREDICTS = 0.1  # the error up to which a prediction is worth planning with
 _STAIRS_BETTER = 4.0  # stairs have a free width, which fits noise: they must predict this many times better
-_KNEES = 48  # sizes at which growth may begin that are tried between the first two and the last two measured ones
+_KNEES = 24  # sizes at which growth may begin that are tried between the first two and the last two measured ones
+_MOST_POINTS = 32
+_LARGEST = 2**53  # beyond it a float does not hold every integer: such a number is a seed or a hash, and no size
 _MOST_STAIRS = 64  # widths of stairs that are tried
 
 
@@ -70,22 +72,34 @@ def growth_law(times: Mapping[int, float]) -> Law | None:
     """Return the simplest law that predicts a left-out size about as well as the best one.
 
     Args:
-        times: nanoseconds by size; those that are not positive are left out.
+        times: nanoseconds by size, as `usable` leaves them. Of more than 32 sizes, 32 are looked at.
 
     Returns:
         None for fewer than three sizes: two are fitted by any line, which proves nothing.
     """
-    points = [(size, times[size]) for size in sorted(times) if size > 0 and times[size] > 0]
+    points = _few(sorted(usable(times).items()))
     if len(points) < 3:
         return None
-    judged = [_judged(shape, points) for shape in _shapes(points)]
-    smooth = [law for law in judged if law.stair is None]
-    stairs = [law for law in judged if law.stair is not None]
+    smooth = [_judged(shape, points) for shape in _smooth(points)]
     best = min(law.off for law in smooth)
     enough = max(min(_AS_GOOD * best, PREDICTS), _NOISE, best)
     found = next(law for law in smooth if law.off <= enough)
-    stair = min(stairs, key=lambda law: law.off, default=None)
-    return stair if stair is not None and _STAIRS_BETTER * stair.off < found.off and found.off > _NOISE else found
+    if found.off <= _NOISE:
+        return found
+    stair = min((_judged(shape, points) for shape in _stairs(points)), key=lambda law: law.off, default=found)
+    return stair if _STAIRS_BETTER * stair.off < found.off else found
+
+
+def usable(times: Mapping[int, float]) -> dict[int, float]:
+    """Return the times that a law can be fitted to: positive and finite ones, of sizes that are sizes of something."""
+    return {n: time for n, time in times.items() if 0 < n <= _LARGEST and 0 < time < math.inf}
+
+
+def _few(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return at most so many points, both ends among them: more tell little more, and take long."""
+    if len(points) <= _MOST_POINTS:
+        return list(points)
+    return [points[round(at)] for at in np.linspace(0, len(points) - 1, _MOST_POINTS)]
 
 
 class _Shape(Struct, frozen=True):
@@ -94,16 +108,18 @@ class _Shape(Struct, frozen=True):
     stair: int | None = None
 
 
-def _shapes(points: Sequence[tuple[int, float]]) -> Iterator[_Shape]:
+def _smooth(points: Sequence[tuple[int, float]]) -> Iterator[_Shape]:
     """Yield what may be fitted, the simplest first; each has fewer parameters than there are points to fit it to."""
-    yield _Shape((0,))
-    yield _Shape((1,))
+    yield from (_Shape((power,)) for power in range(4))
     yield _Shape((0, 1))
     if len(points) >= 4:
         yield _Shape((0, 1, 2))
     if len(points) >= 5:
         yield _Shape((0, 1), knee=True)
         yield _Shape((0, 1, 2, 3))
+
+
+def _stairs(points: Sequence[tuple[int, float]]) -> Iterator[_Shape]:
     if len(points) >= 6:
         widths = range(2, min(points[-1][0] // 2, _MOST_STAIRS) + 1)
         yield from (_Shape((0, 1), stair=width) for width in widths)
@@ -132,8 +148,8 @@ def _least(powers: Sequence[int], points: Sequence[tuple[int, float]], law: Law)
 
     There are at most four terms, so every subset is tried: the best one without a negative term is the answer.
     """
-    times = np.array([time for _, time in points])
-    seen = np.array([_seen(size, law) for size, _ in points])
+    times = np.array([time for _, time in points], np.float64)
+    seen = np.array([_seen(size, law) for size, _ in points], np.float64)  # squares of integers would overflow
     columns = [seen**power / times for power in powers]
     best: tuple[Law, float] | None = None
     for count in range(1, len(powers) + 1):

@@ -222,7 +222,7 @@ function laws(comparison) {
                 key: "turns",
                 label: "Turns at",
                 value: (row) => (row.turns.length ? row.turns[0] : null),
-                format: (value) => (value === null ? "-" : threeDigits(value)),
+                show: (row) => row.turns.map(turnAt).join(", ") || "-",
             },
             {
                 key: "off",
@@ -242,6 +242,8 @@ function laws(comparison) {
         table.element,
     );
 }
+
+const turnAt = (size) => (size >= 100 ? withThousands(size.toFixed(0)) : String(Number(size.toPrecision(3))));
 
 const lawAt = (row) =>
     Object.entries(row.others)
