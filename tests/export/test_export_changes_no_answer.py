@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.base.errors import BadInputError
+from opscope.base.text import shell_path
 from opscope.documents.trust import CheckName
 from opscope.export.chrome import chrome_parts
 from opscope.knowledge.categories import Classifier
@@ -46,7 +47,9 @@ def exported(trace: Trace, folder: Path) -> Trace:
 
 def document(analysis: Analysis) -> dict[str, Any]:
     built: dict[str, Any] = msgspec.to_builtins(build_trace_document(Measured(analysis), FUNCTIONS))
-    assert built.pop("source")
+    path = built.pop("source")["path"]
+    for finding in built["findings"]:
+        finding["prove"] = finding["prove"].replace(shell_path(path), "TRACE")  # the command names the file
     return built
 
 
