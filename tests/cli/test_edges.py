@@ -131,7 +131,8 @@ def test_packed_files_of_every_kind_pipes_and_folders_are_read(tmp_path: Path) -
 
 def without_path(document: dict[str, Any]) -> dict[str, Any]:
     source = {key: value for key, value in document.pop("source").items() if key not in ("path", "size_bytes")}
-    return {**document, "source": source}
+    findings = [{**finding, "prove": None} for finding in document["findings"]]  # its command names the file
+    return {**document, "source": source, "findings": findings}
 
 
 @pytest.mark.parametrize("ending", ["xz", "zst"])

@@ -114,6 +114,8 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "category": "the kind of work",
     "input_dims": "shapes of the inputs, as JSON",
     "input_types": "types of the inputs, as JSON",
+    "input_strides": "strides of the inputs, as JSON; the most frequent ones of several calls; null if not recorded",
+    "stride_kinds": "how many different strides the calls have",
     "kind": "kernel, memcpy or memset",
     "device": "the device",
     "stream": "the stream",
