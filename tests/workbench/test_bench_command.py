@@ -35,7 +35,10 @@ def slowly(x):
         y = y * 1.0
     return y * 2
 """
-BUSY = "for a CPU core"  # tests run side by side, and a verdict is withheld where that shows
+# Tests run side by side, and a verdict is withheld where that shows: by waiting for a core, or by a measurement that
+# differs from itself. That a clear difference gets its verdict is tested with given samples (test_bench_statistics.py).
+BUSY = "for a CPU core"
+WITHHELD = (BUSY, "more rounds or processes tell")
 QUICK = ("--device", "cpu", "--seconds", "0.05")
 
 
@@ -63,10 +66,10 @@ def test_functions_of_a_file_are_compared_with_the_first(tmp_path: Path) -> None
     assert len(first["wall_ns"]["samples"]) == first["wall_ns"]["n"] >= 16
     assert first["kernel_ns"] is None
     assert "not a GPU" in first["reasons"]["kernel_ns"]
-    verdicts = {(c["variant"], c["parameters"]["size"]): c for c in document["comparisons"]}
-    assert verdicts["slowly", "256"]["verdict"] == "slower" or BUSY in verdicts["slowly", "256"]["sentence"]
-    assert verdicts["slowly", "256"]["baseline"] == "doubled"
-    assert verdicts["slowly", "256"]["measure"] == "wall_ns"
+    compared = {(c["variant"], c["parameters"]["size"]): c for c in document["comparisons"]}["slowly", "256"]
+    assert compared["verdict"] == "slower" or any(withheld in compared["sentence"] for withheld in WITHHELD)
+    assert compared["baseline"] == "doubled"
+    assert compared["measure"] == "wall_ns"
     assert msgspec.json.decode((tmp_path / "saved.json").read_bytes(), type=BenchDocument).request is not None
 
 
@@ -76,7 +79,7 @@ def test_the_table_says_what_was_not_measured_and_what_is_wrong(tmp_path: Path) 
     assert result.returncode == 1
     assert "not measured" in result.stdout
     assert "wrong is wrong" in result.stdout
-    assert "times as long" in result.stdout or BUSY in result.stdout
+    assert "times as long" in result.stdout or BUSY in result.stdout  # also in "Inconclusive: .. times as long"
     markdown = opscope("bench", "square", "--size", "4k", *QUICK, "--format", "md", cwd=tmp_path)
     assert markdown.returncode == 0
     assert "| Variant |" in markdown.stdout
@@ -381,7 +384,7 @@ def test_the_pytest_plugin(tmp_path: Path) -> None:
     assert "no baseline of this test is saved" in run("x * 2").stdout
     assert run("x * 2", "--opscope-save").returncode == 0
     slower = run("sum(x * 2 for _ in range(40)) / 40")
-    assert "regression" in slower.stdout or BUSY in slower.stdout
+    assert "regression" in slower.stdout or any(withheld in slower.stdout for withheld in WITHHELD)
     baseline = tmp_path / "opscope-baseline.json"
     (document,) = (content := json.loads(baseline.read_text())).values()
     document["framework"]["torch"] = "1.0"
