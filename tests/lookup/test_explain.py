@@ -367,6 +367,32 @@ def test_counters_are_measured_statements_and_their_absence_a_reason() -> None:
     assert second.counters_reason == "no counters today"
 
 
+def test_operations_that_were_executed_are_compared_with_the_model() -> None:
+    """An `addmm` of 1024 x 768 by 768 x 768 needs 2 x 1024 x 768 x 768 = 1,207,959,552 operations."""
+    (counters,) = read_counters((DATA / "counters" / "addmm.csv").read_text())
+    assert counters.operations == {}
+    assert "bf16" in counters.operations_not_counted
+    counted = replace(
+        counters, operations={"fp32": 1_207_959_552.0, "tf32": 0.5 * 1_207_959_552}, operations_not_counted=()
+    )
+    (statement,) = (
+        one
+        for one in build_dossier(lookup_of(TRACE), 1, lambda _: (counted,)).operators[0].findings.memory_access
+        if one.id == "executed_operations"
+    )
+    assert statement.basis is Basis.MEASURED
+    assert statement.text == (
+        "Operations executed: 1.21 G in fp32, 604 M in tf32; 325 a byte of the device's memory; 1.5 times those of the "
+        "operator's model (counters)."
+    )
+    for other in (replace(counted, operations_not_counted=("bf16",)), replace(counted, operations={})):
+        findings = build_dossier(lookup_of(TRACE), 1, lambda _, other=other: (other,)).operators[0].findings
+        assert "executed_operations" not in {one.id for one in findings.memory_access}
+    # Two launches of the kernel are no single launch that the model of the call could be compared with.
+    both = build_dossier(lookup_of(TRACE), 1, lambda _: (counted, counted)).operators[0].findings
+    assert not any("operator's model" in one.text for one in both.memory_access)
+
+
 def test_counters_of_other_kernels_support_no_statement() -> None:
     (counters,) = read_counters((DATA / "counters" / "addmm.csv").read_text())
     other = replace(counters, kernel="another_kernel", dram_read_bytes=1.0)

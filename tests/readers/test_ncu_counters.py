@@ -7,7 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.analysis.costs.counters import counter_rows, joined_launches, kernels_without
+from opscope.analysis.costs.counters import (
+    counter_rows,
+    durations_of,
+    joined_launches,
+    kernels_without,
+    operations_of,
+)
 from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
 from opscope.record.counters import KernelCounters
@@ -61,6 +67,11 @@ def test_older_versions_have_fewer_columns() -> None:
         ("1,5", "us", None),
         ("inf", "s", None),
         ("1", "Tbyte", 1e12),
+        ("2.5", "Gbyte/second", 2.5e9),
+        ("3", "byte/s", 3),
+        ("1.98", "cycle/nsecond", 1.98e9),
+        ("1.98", "Ghz", 1.98e9),
+        ("7", "inst/cycle", 7),
         ("1_000", "", None),
     ],
 )
@@ -85,24 +96,26 @@ def test_counters_join_the_launches_that_they_are_of() -> None:
     """The n-th launch of a name and geometry is the n-th in the run, though the tools spell parameters differently."""
     trace = read(RECORDED / "graph.cudarec.xz")
     counters = read_kernel_counters((RECORDED / "ncu_raw.csv").read_text())
-    launches = joined_launches(counters, [trace])
+    run = [durations_of(trace)]
+    launches = joined_launches(counters, run)
     assert all(one.run_ns is not None for one in launches)
     assert sum(one.run_ns or 0 for one in launches) == sum(
         duration for kind, duration in trace.activities.select("kind", "duration_ns").iter_rows() if kind == "kernel"
     )
-    rows = counter_rows(counters, launches)
+    rows = counter_rows(counters, launches, operations_of(counters), None)
     assert [(row.kernel, row.measured, row.joined) for row in rows] == [
         ("b(float *, int)", 5, 5), ("a(float *)", 6, 6), ("void c<double>(T1 *)", 5, 5)
     ]  # fmt: skip
     assert rows[0].run_ns == 3_168
-    assert kernels_without(counters, [trace]) == 0
+    assert kernels_without(counters, run) == 0
 
 
 def test_what_the_run_does_not_have_stays_alone() -> None:
     trace = read(RECORDED / "graph.cudarec.xz")
     other = [KernelCounters("a(float *)", "1", "9,1,1", "32,1,1", {}), KernelCounters("z()", "1", None, None, {})]
-    assert [one.run_ns for one in joined_launches(other, [trace])] == [None, None]
-    assert kernels_without(other, [trace]) == 3
+    run = [durations_of(trace)]
+    assert [one.run_ns for one in joined_launches(other, run)] == [None, None]
+    assert kernels_without(other, run) == 3
     assert joined_launches(other, [])[0].run_ns is None
 
 
@@ -115,7 +128,8 @@ def test_processes_are_joined_to_their_own(tmp_path: Path) -> None:
         trace.activities.filter(pl.col("name").cast(pl.String) == "a(float*)").sort("start_ns")["duration_ns"].to_list()
         for trace in traces
     ]
-    assert [one.run_ns for one in joined_launches(counters, traces)] == [own[0][0], own[0][1], own[1][0]]
+    run = [durations_of(trace) for trace in traces]
+    assert [one.run_ns for one in joined_launches(counters, run)] == [own[0][0], own[0][1], own[1][0]]
 
 
 def test_damage_of_a_run_is_no_success(tmp_path: Path) -> None:
@@ -131,7 +145,8 @@ def test_the_command(tmp_path: Path) -> None:
     table = str(RECORDED / "ncu_raw.csv")
     alone = fresh_opscope("analyze", table)
     assert alone.returncode == 0
-    assert "In the run" in alone.stdout
+    assert "Under ncu" in alone.stdout
+    assert "In the run" not in alone.stdout
     joined = json.loads(fresh_opscope("analyze", str(RECORDED / "graph.cudarec.xz"), table, "--format", "json").stdout)
     assert joined["schema"] == "opscope.counters/1"
     assert (joined["unmatched_launches"], len(joined["launches"])) == (0, 16)
@@ -142,7 +157,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (two.returncode, "of 1 processes, and 2 of the run" in two.stderr) == (2, True)
     printed = tmp_path / "ncu.txt"
     printed.write_text(Path(table).read_text())
-    assert "In the run" in fresh_opscope("analyze", str(printed)).stdout
+    assert "Under ncu" in fresh_opscope("analyze", str(printed)).stdout
     tidy = tmp_path / "tidy.csv"
     tidy.write_text(Path(table).read_text().partition('"ID"')[1] + Path(table).read_text().partition('"ID"')[2])
     assert "which opscope analyze reads" in fresh_opscope("stats", str(tidy)).stderr

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from tests.analysis.costs.test_counted_operations import OF_H100, counts, moved, table
 from tests.browser import Opened, browser_is_missing, chromium, opened
 from tests.command import opscope
 from tests.conftest import DATA, ROOT
@@ -652,6 +653,49 @@ def test_a_notebook_shows_the_page_in_a_frame(browser: Any, tmp_path: Path) -> N
     assert frame.locator("#tab-roofline").get_attribute("aria-selected") == "true"
     assert complaints == []
     shown.close()
+
+
+# ---------------------------------------------------------------- what Nsight Compute counted
+
+
+def test_counted_kernels_stand_below_the_roofs_of_their_units(
+    browser: Any, made: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A roof is that of one unit, so a point is of the operations of the unit that has most to do."""
+    multiplies = counts(OF_H100, bf16_dst_fp32=989_400_000, ffma=33_450_000_000) | moved(480_000_000, 0, 2_000_000)
+    kernels = [("mixes()", multiplies), ("<b>copies</b>()", counts(OF_H100) | moved(4_800_000, 0, 2_000))]
+    path = table(tmp_path / "c.csv", kernels, device__attribute_display_name="NVIDIA H200")
+    with opened(browser, made(path)) as page:
+        assert views_of(page) == ["counters"]
+        page.show("counters")
+        page.page.wait_for_selector(".of-counters canvas")
+        series = page.evaluate(
+            "[...opscopePage.charts].map(({ instance }) => instance.getOption().series.map(one => "
+            "({ name: one.name, type: one.type, data: one.data.map(({ value }) => ({ value })) })))"
+        )
+        roofs = {one["name"] for one in series[0] if one["type"] == "line"}
+        assert roofs == {"fp32"}
+        (point,) = series[0][-1]["data"]
+        assert point["value"] == [pytest.approx(66.9e9 / 480e6), pytest.approx(66.9e9 / 2e-3)]
+        (copy,) = series[1][-1]["data"]
+        assert copy["value"] == [4_800_000, pytest.approx(2.4e12)]
+        text = page.page.inner_text(".of-counters")
+        assert "<b>copies</b>()" in text
+        assert "Times are those under Nsight Compute" in text
+        assert "1.000 ms" not in text  # the least time is no share of a time at other clocks
+        assert_clean(page)
+
+
+def test_counters_come_after_the_views_of_the_trace(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    run = DATA / "exec" / "graph.cudarec.xz"
+    with opened(browser, made(run, DATA / "exec" / "ncu_raw.csv")) as page:
+        assert views_of(page)[0] == "overview"
+        assert views_of(page)[-1] == "counters"
+        page.show("counters")
+        text = page.page.inner_text(".of-counters")
+        assert "was not asked to count operations" in text
+        assert "16 of 16 measured launches are those of the run" in text
+        assert_clean(page)
 
 
 # ---------------------------------------------------------------- what an attack found

@@ -102,7 +102,7 @@ def command(
                 "--by, --sort, --graph-capture, --step-time, --steps, --window and --strict do not apply to counters"
             )
         others = tuple(path for path in inputs if path not in counters)
-        print_counters(counters, others, max_input, top, output_format, allow_damaged=allow_damaged)
+        print_counters(counters, others, max_input, top, output_format, gpu, allow_damaged=allow_damaged)
         return
     libraries_imported = Event()
     unreadable: list[str] = []

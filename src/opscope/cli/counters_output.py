@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from opscope.base.errors import BadInputError, UsageError
+from opscope.base.errors import BadInputError
 from opscope.cli.say import say
 from opscope.readers.formats import TRACE_ENDINGS
 
 if TYPE_CHECKING:
+    from opscope.knowledge.devices import Device
     from opscope.record.counters import KernelCounters
 
 _BEGINNING = 1 << 16  # bytes at the beginning of a file that tell what it is
@@ -37,37 +38,13 @@ def is_counters_file(path: Path) -> bool:
     return is_counters(beginning.decode("utf-8", "replace"))
 
 
-def print_counters(
-    files: tuple[Path, ...],
-    inputs: tuple[Path, ...],
-    max_input: int,
-    top: int | None,
-    output_format: str,
-    *,
-    allow_damaged: bool,
-) -> None:
-    """Print counters, joined to the launches of a run.
-
-    Args:
-        files: tables of Nsight Compute.
-        inputs: the traces of the run; empty prints the counters alone.
-        max_input: refuse a trace that unpacks to more bytes.
-        top: how many rows; None or 0 for all.
-        output_format: ``table``, ``json``, ``csv`` or ``md``.
-        allow_damaged: whether a damaged trace is no failure.
+def counters_in(files: tuple[Path, ...]) -> "list[KernelCounters]":
+    """Read tables of Nsight Compute: all launches, in order.
 
     Raises:
-        UsageError: the run has another number of processes.
-        BadInputError: a file holds no kernel.
-        DamagedInputError: a trace is damaged, and that is not allowed.
+        BadInputError: a file is too large, cut off, or holds no kernel.
     """
-    from opscope.analysis.costs.counters import processes_of
-    from opscope.cli.emit import Output, emit
-    from opscope.cli.reading import traces_of
-    from opscope.cli.terminal import echo_lines, echo_table
-    from opscope.cli.trust import Doubted, end_with
     from opscope.readers.ncu import read_kernel_counters
-    from opscope.report.counters_document import build_counters, counters_lines, counters_table, counters_values
 
     counters: list[KernelCounters] = []
     for file in files:
@@ -80,16 +57,54 @@ def print_counters(
         if not found:
             raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
         counters.extend(found)
+    return counters
+
+
+def print_counters(
+    files: tuple[Path, ...],
+    inputs: tuple[Path, ...],
+    max_input: int,
+    top: int | None,
+    output_format: str,
+    gpu: "Device | None" = None,
+    *,
+    allow_damaged: bool,
+) -> None:
+    """Print counters, joined to the launches of a run.
+
+    Args:
+        files: tables of Nsight Compute.
+        inputs: the traces of the run; empty prints the counters alone.
+        max_input: refuse a trace that unpacks to more bytes.
+        top: how many rows; None or 0 for all.
+        output_format: ``table``, ``json``, ``csv`` or ``md``.
+        gpu: the model of the devices, from the user; None takes what the files say.
+        allow_damaged: whether a damaged trace is no failure.
+
+    Raises:
+        UsageError: the run has another number of processes.
+        BadInputError: a file holds no kernel.
+        DamagedInputError: a trace is damaged, and that is not allowed.
+    """
+    from opscope.cli.emit import Output, emit
+    from opscope.cli.reading import traces_of
+    from opscope.cli.terminal import echo_lines, echo_table
+    from opscope.cli.trust import Doubted, end_with
+    from opscope.report.counters_document import (
+        build_counters,
+        counters_lines,
+        counters_table,
+        counters_values,
+        run_process,
+    )
+
+    counters = counters_in(files)
     unreadable: list[str] = []
-    read = list(traces_of(inputs, max_input, unreadable)) if inputs else []
-    traces = [trace for _, trace in read if trace.activities.height]  # others have no kernel that was counted
-    measured = len(processes_of(counters))
-    if len(traces) > 1 and len(traces) != measured:
-        raise UsageError(
-            f"the counters are of {measured} processes, and {len(traces)} of the run used a device: name the files of "
-            "those"
-        )
-    document = build_counters([str(file) for file in files], counters, traces)
+    run, doubted = [], []
+    for file, trace in traces_of(inputs, max_input, unreadable) if inputs else ():
+        doubted.append(Doubted.of_file(str(file), trace.source))
+        run.append(run_process(trace, gpu))
+    document = build_counters([str(file) for file in files], counters, [one for one in run if one is not None], gpu)
     table = counters_table(document, top or None)
 
     def text() -> None:
@@ -99,5 +114,4 @@ def print_counters(
 
     output = Output.of_table(document, table, "Counters")
     emit(replace(output, values=lambda: counters_values(document, top or None), text=text), output_format)
-    doubted = tuple(Doubted.of_file(str(file), trace.source) for file, trace in read)
-    end_with(doubted, unreadable, allow_damaged=allow_damaged)
+    end_with(tuple(doubted), unreadable, allow_damaged=allow_damaged)

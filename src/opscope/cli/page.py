@@ -10,6 +10,7 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output, write_output
+from opscope.cli.counters_output import counters_in, is_counters_file
 from opscope.cli.options import StepRange, output_option, overwrite_option
 from opscope.cli.reading import gpu_option, input_option, read_advice, read_bench, read_ranks, traces_of
 from opscope.cli.say import say
@@ -51,30 +52,36 @@ def command(
 
     INPUT is a trace of torch.profiler, a run directory of opscope profile (then also with the sweep), a recording of
     opscope exec, a directory that opscope convert made, a benchmark that opscope bench --save wrote, or what opscope
-    advise or opscope ranks printed with --format json; or several of these. The page is one file that loads nothing: it
+    advise or opscope ranks printed with --format json, or a CSV file of Nsight Compute (ncu --csv), whose counters then
+    give a roofline of what kernels did; or several of these. The page is one file that loads nothing: it
     can be sent, kept, and opened offline.
     """
     tune_for_one_analysis()
     benches = [path for path in inputs if _is_document(path, _BENCH)]
     advised = [path for path in inputs if _is_document(path, _ADVICE)]
     of_jobs = [path for path in inputs if _is_document(path, _RANKS)]
-    others = [path for path in inputs if path not in {*benches, *advised, *of_jobs}]
+    counted = tuple(path for path in inputs if is_counters_file(path))
+    others = [path for path in inputs if path not in {*benches, *advised, *of_jobs, *counted}]
     target = output or _default(inputs[0])
     refuse_output(target, inputs, overwrite=overwrite)
     if opened and target == STANDARD_OUTPUT:
         raise UsageError("--open opens a file: name one with -o")
     benchmarks, advice = [read_bench(path) for path in benches], [read_advice(path) for path in advised]
-    jobs = [read_ranks(path) for path in of_jobs]
+    jobs, counters = [read_ranks(path) for path in of_jobs], counters_in(counted)
     # How many traces there are decides how much of each the page can show, so they are counted before any is read.
     count, unreadable, libraries_imported = sum(1 for _ in files_of(others)), list[str](), Event()
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
     import_libraries(libraries_imported)
     from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.report.counters_document import RunProcess, build_counters, run_process
     from opscope.report.page.html import page_html
     from opscope.runs.pipeline import PageParts
 
     parts, doubted, shipped = PageParts(count, steps), list[Doubted](), NativeFunctions.shipped()
+    run: list[RunProcess] = []
     for file, trace in traces:
+        if counters and (process := run_process(trace, gpu)) is not None:
+            run.append(process)
         measured, functions = measured_of(file, trace, shipped, gpu=gpu)
         if (capture := file.capture) is None:
             parts.add(measured, functions)
@@ -82,7 +89,8 @@ def command(
             raw = capture.record.traces[capture.cycle].file
             parts.add(measured, functions, raw, capture.directory, capture.cycle)
         doubted.append(Doubted.of(str(file), measured.trust))
-    page = page_html(parts.page(title, benchmarks, advice, jobs))
+    of_kernels = build_counters([str(path) for path in counted], counters, run, gpu) if counters else None
+    page = page_html(parts.page(title, benchmarks, advice, jobs, of_kernels))
     write_output(target, page)
     if target != STANDARD_OUTPUT:
         say(f"{target}: {len(page):,} bytes")

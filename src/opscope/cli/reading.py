@@ -110,7 +110,7 @@ def _gpu_called(name: str) -> "Device":
     names = [gpu.name for gpu in chosen(known_gpus(), (name,), None)]
     found = [device for device in known_devices() if device.name in names and device.peaks]
     # A name that models end with means those, although others contain it too; models with the same peaks are as one.
-    found = [device for device in found if device.name.lower().endswith(f" {name.lower()}")] or found
+    found = [device for device in found if f" {device.name.lower()}".endswith(f" {name.lower()}")] or found
     rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
     if not found:
         raise UsageError(f"--gpu: no GPU with known peaks is called {name}; opscope gpus lists all")

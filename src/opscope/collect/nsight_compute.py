@@ -2,7 +2,7 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from opscope.base.errors import EnvironmentLacksError
 from opscope.base.files import scratch
 from opscope.base.processes import own_environment, own_process
 from opscope.collect.collector import Collected
+from opscope.knowledge.counted_operations import OPERATION_METRICS, counted_operations
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall
 
@@ -38,6 +39,7 @@ _STALLS: Final = (
     "tex_throttle", "wait", "not_selected", "no_instruction", "branch_resolving", "dispatch_stall", "drain", "sleeping",
     "imc_miss", "gmma",
 )  # fmt: skip
+_ASKED: Final = (*_METRICS.values(), *(_STALL.format(reason) for reason in _STALLS))
 
 
 def find_ncu() -> str:
@@ -66,16 +68,18 @@ class NsightCompute(Struct, frozen=True):
             EnvironmentLacksError: ncu is missing, may not read counters, or the operator could not be replayed.
         """
         log = folder / "counters.csv"
-        stderr = self._run(subject, folder, log)
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        found = tuple(read_counters(text))
-        if not found:
-            raise EnvironmentLacksError(f"ncu measured no kernel of {subject.operator}: {_why(text, stderr)}")
-        return Collected((log,), found)
+        # An ncu that does not know the metrics of operations for this device measures nothing at all.
+        for metrics in ((*_ASKED, *OPERATION_METRICS), _ASKED):
+            stderr = self._run(subject, metrics, folder, log)
+            text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+            if found := tuple(read_counters(text)):
+                return Collected((log,), found)
+            if "metric" not in (why := _why(text, stderr)).lower():
+                break
+        raise EnvironmentLacksError(f"ncu measured no kernel of {subject.operator}: {why}")
 
-    def _run(self, call: OperatorCall, folder: Path, log: Path) -> bytes:
+    def _run(self, call: OperatorCall, metrics: Sequence[str], folder: Path, log: Path) -> bytes:
         """Run ncu on the replay; return its standard error."""
-        metrics = [*_METRICS.values(), *(_STALL.format(reason) for reason in _STALLS)]
         command = [
             *(find_ncu(), "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"),
             *("--target-processes", "all", "--log-file", str(log), "--metrics", ",".join(metrics)),
@@ -119,10 +123,13 @@ def _why(log: str, stderr: bytes) -> str:
 def read_counters(text: str) -> Iterator[Counters]:
     """Yield the counters of each kernel in the output of ``ncu --csv --page raw``; a missing metric is None."""
     for found in read_kernel_counters(text):
+        operations = counted_operations(found.metrics, found.compute_capability)
         yield Counters(
             kernel=found.kernel,
             **{field: found.metrics.get(metric) for field, metric in _METRICS.items()},
             stalls=_stalls(found.metrics),
+            operations=operations.by_unit,
+            operations_not_counted=operations.not_counted,
         )
 
 

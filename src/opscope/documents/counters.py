@@ -4,6 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from opscope.documents.limits import PeaksEntry
+
 
 class CounterRow(Struct, frozen=True):
     """All launches of one kernel with one geometry. Figures are medians over the launches that have them, else None.
@@ -20,6 +22,17 @@ class CounterRow(Struct, frozen=True):
             memory, in percent of their peaks.
         dram_bytes: read from and written to the device's memory.
         occupancy_percent: achieved occupancy.
+        operations: arithmetic operations of a launch, a multiply-add counted as two; null unless all units that the
+            device has were counted.
+        operations_by_unit: the same by the unit that did them, named as peaks are (``fp32``, ``bf16``); empty if none
+            were counted.
+        operations_per_byte: ``operations`` over ``dram_bytes``.
+        operations_per_s: ``operations`` over ``run_ns``, or over ``ncu_ns`` without a run.
+        ideal_ns: the least time of a launch with these operations and bytes at the device's peaks; null without
+            ``operations``, ``dram_bytes`` or peaks.
+        limited_by: what determines ``ideal_ns``: ``memory`` or a unit.
+        share: ``ideal_ns`` over ``run_ns``; null without a run, because peaks are at full clocks and Nsight Compute
+            sets others. Above 1 where caches held data in the run, which Nsight Compute empties before each launch.
     """
 
     kernel: str
@@ -34,6 +47,13 @@ class CounterRow(Struct, frozen=True):
     dram_percent: float | None
     dram_bytes: float | None
     occupancy_percent: float | None
+    operations: float | None = None
+    operations_by_unit: dict[str, float] = {}
+    operations_per_byte: float | None = None
+    operations_per_s: float | None = None
+    ideal_ns: float | None = None
+    limited_by: str | None = None
+    share: float | None = None
 
 
 class CounterLaunch(Struct, frozen=True):
@@ -43,7 +63,7 @@ class CounterLaunch(Struct, frozen=True):
         kernel: as Nsight Compute spells it.
         number: its position among the launches of its name and geometry, from 0.
         run_ns: how long the same launch took in the run; None if the run has no such launch.
-        metrics: all metrics by name; times in nanoseconds, sizes in bytes.
+        metrics: all metrics by name; times in nanoseconds, sizes in bytes, rates of either per second.
     """
 
     kernel: str
@@ -62,6 +82,8 @@ class CountersDocument(Struct, frozen=True, kw_only=True):
         launches: every measured launch, in order.
         unmatched_launches: number of measured launches that the run does not have.
         kernels_of_run_without: number of the run's kernels that were not measured.
+        peaks: of the devices that ran the kernels; null if these are unknown, or differ.
+        not_counted: units whose operations were not counted, or only in part, for at least one kernel.
     """
 
     schema: Literal["opscope.counters/1"] = "opscope.counters/1"
@@ -71,3 +93,5 @@ class CountersDocument(Struct, frozen=True, kw_only=True):
     launches: tuple[CounterLaunch, ...]
     unmatched_launches: int
     kernels_of_run_without: int
+    peaks: PeaksEntry | None = None
+    not_counted: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from msgspec import Struct
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
+from opscope.documents.counters import CountersDocument
 from opscope.documents.difference import DiffDocument
 from opscope.documents.ranks import RanksDocument
 from opscope.documents.trace import TraceDocument
@@ -363,6 +364,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         benchmark_results_left_out: per benchmark, the number of results left out.
         advice: what ``opscope advise`` tried.
         jobs: what ``opscope ranks`` says of distributed jobs.
+        counters: what Nsight Compute counted, without its launches; null without.
         difference: of two runs; null without.
     """
 
@@ -376,4 +378,5 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     benchmark_results_left_out: tuple[int, ...] = ()
     advice: tuple[AdviseDocument, ...] = ()
     jobs: tuple[RanksDocument, ...] = ()
+    counters: CountersDocument | None = None
     difference: DiffDocument | None = None

@@ -181,6 +181,21 @@ class MemoryTraffic(Evidence, frozen=True, tag="memory_traffic"):
     percent_of_peak: float | None
 
 
+class ExecutedOperations(Evidence, frozen=True, tag="executed_operations"):
+    """Arithmetic operations by the unit that did them, by hardware counters; a multiply-add counts two.
+
+    Attributes:
+        by_unit: operations of the kernel, by the names that peaks of devices have.
+        per_byte: all of them over the bytes of the device's memory; null if it moved none.
+        of_model: all of them over those that the operator's model counts; null without a model, or if a call is
+            several launches.
+    """
+
+    by_unit: dict[str, float]
+    per_byte: float | None
+    of_model: float | None
+
+
 class Sectors(Evidence, frozen=True, tag="sectors"):
     """32-byte sectors per access of a warp, by hardware counters."""
 
@@ -298,6 +313,7 @@ AnyEvidence = (
     | AchievedOccupancy
     | LeastTraffic
     | MemoryTraffic
+    | ExecutedOperations
     | Sectors
     | BankConflicts
     | VectorWidth

@@ -18,13 +18,20 @@ _IDENTITY: Final = frozenset(
         *("Block Size", "Grid Size", "Device", "CC"),
     }
 )
-# ncu's units, with the factor to the unit that is kept: nanoseconds, or bytes.
+_PREFIXES: Final = (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
+# ncu's units, with the factor to the unit that is kept: nanoseconds, bytes, or something per second.
 _FACTORS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("nsecond", "ns"), 1),
     **dict.fromkeys(("usecond", "us"), 1e3),
     **dict.fromkeys(("msecond", "ms"), 1e6),
     **dict.fromkeys(("second", "s"), 1e9),
-    **{f"{prefix}byte": factor for prefix, factor in (("", 1), ("K", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))},
+    **{f"{prefix}byte": factor for prefix, factor in _PREFIXES},
+    **{f"{prefix}byte/{second}": factor for prefix, factor in _PREFIXES for second in ("second", "s")},
+    **{f"{prefix}{hertz}": factor for prefix, factor in _PREFIXES for hertz in ("hz", "Hz")},
+    **dict.fromkeys(("cycle/second", "cycle/s"), 1),
+    **dict.fromkeys(("cycle/msecond", "cycle/ms"), 1e3),
+    **dict.fromkeys(("cycle/usecond", "cycle/us"), 1e6),
+    **dict.fromkeys(("cycle/nsecond", "cycle/ns"), 1e9),
 }
 _NUMBER: Final = lazy_pattern(r"-?(\d{1,3}(,\d{3})+|\d{1,300})(\.\d+)?([eE][+-]?\d{1,2})?")
 _DIMENSIONS: Final = lazy_pattern(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
@@ -95,11 +102,15 @@ def _kernel(cells: Mapping[str, str], values: Mapping[str, float]) -> KernelCoun
         grid=_dimensions(cells.get("Grid Size", "")),
         block=_dimensions(cells.get("Block Size", "")),
         metrics=dict(values),
+        device=cells.get("device__attribute_display_name") or None,
+        compute_capability=cells.get("CC") or None,
     )
 
 
 def number_of(cell: str, unit: str) -> float | None:
-    """Return a cell as a number, times in nanoseconds and sizes in bytes; None if it is not a number (``n/a``).
+    """Return a cell as a number, or None if it is not a number (``n/a``).
+
+    Times are in nanoseconds, sizes in bytes, and what is per second stays per second, without a prefix.
 
     Commas must separate thousands. Cells such as ``1,5``, as some locales write decimals, are None.
 

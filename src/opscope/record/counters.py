@@ -17,6 +17,9 @@ class Counters(Struct, frozen=True):
         achieved_occupancy_percent: active warps over the most that a multiprocessor holds.
         sm_throughput_percent, dram_throughput_percent: of the peak, while it ran.
         stalls: reasons why warps could not issue, in warps per issued instruction, the largest first.
+        operations: arithmetic operations that were executed, by the unit that did them, as peaks of devices name them:
+            ``fp32``, ``bf16``; a multiply-add counts two.
+        operations_not_counted: units whose operations ncu did not count, or only in part.
     """
 
     kernel: str
@@ -32,6 +35,8 @@ class Counters(Struct, frozen=True):
     sm_throughput_percent: float | None
     dram_throughput_percent: float | None
     stalls: dict[str, float]
+    operations: dict[str, float] = {}
+    operations_not_counted: tuple[str, ...] = ()
 
 
 class KernelCounters(Struct, frozen=True):
@@ -41,7 +46,10 @@ class KernelCounters(Struct, frozen=True):
         kernel: its name, as Nsight Compute spells it.
         process: the process id.
         grid, block: thread blocks and threads of a block, ``x,y,z``; None if this version of ncu does not print them.
-        metrics: values by name; times in nanoseconds, sizes in bytes, others in ncu's unit.
+        metrics: values by name; times in nanoseconds, sizes in bytes, rates of either per second, others in ncu's
+            unit.
+        device: the name of the device; None if this page of ncu does not have it.
+        compute_capability: ``9.0``; None if this version of ncu does not print it.
     """
 
     kernel: str
@@ -49,6 +57,8 @@ class KernelCounters(Struct, frozen=True):
     grid: str | None
     block: str | None
     metrics: dict[str, float]
+    device: str | None = None
+    compute_capability: str | None = None
 
 
 class Precision(Struct, frozen=True):

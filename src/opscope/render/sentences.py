@@ -92,6 +92,11 @@ def _on_memory(evidence: doc.AnyEvidence) -> str | None:
             share = "" if used is None else f", {used:.0f} % of its peak"
             moved = f"{format_bytes(read)} read, {format_bytes(written)} written"
             return f"Device memory: {moved}{share} (counters, caches empty at the start)."
+        case doc.ExecutedOperations(by_unit, per_byte, of_model):
+            units = ", ".join(f"{_operations(count)} in {unit}" for unit, count in by_unit.items())
+            byte = "" if per_byte is None else f"; {_number(per_byte)} a byte of the device's memory"
+            model = "" if of_model is None else f"; {_number(of_model)} times those of the operator's model"
+            return f"Operations executed: {units}{byte}{model} (counters)."
         case doc.Sectors(access, per_request):
             return f"{per_request:.1f} sectors of 32 bytes per {access} of a warp (counters)."
         case doc.BankConflicts(conflicts):
@@ -133,6 +138,13 @@ def _on_gains(evidence: doc.AnyEvidence) -> str | None:
         case doc.UsualGain(text):
             return text
     return None
+
+
+def _operations(count: float) -> str:
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if count >= size:
+            return f"{_number(count / size)} {prefix}"
+    return f"{count:,.0f}"
 
 
 def _number(value: float) -> str:

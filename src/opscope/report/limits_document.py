@@ -54,9 +54,20 @@ def limits_entry(measured: Measured) -> LimitsEntry:
 def _peaks(line: DeviceTimeline, peaks: Peaks | None) -> PeaksEntry:
     if peaks is None:
         return PeaksEntry(line.device, line.name, None, {}, None, None)
+    return peaks_entry(line.device, line.name, peaks)
+
+
+def peaks_entry(device: int | None, name: str, peaks: Peaks) -> PeaksEntry:
+    """Return the peaks of a device as documents have them.
+
+    Args:
+        device: its number; None for several devices that are alike.
+        name: its name.
+        peaks: what it can do.
+    """
     return PeaksEntry(
-        device=line.device,
-        name=line.name,
+        device=device,
+        name=name,
         origin=peaks.origin,
         flop_per_s=dict(peaks.rates),
         memory_bytes_per_s=peaks.memory_bytes_per_s,

@@ -25,6 +25,7 @@ from opscope.base.timestamps import utc_timestamp
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
+from opscope.documents.counters import CountersDocument
 from opscope.documents.page import PageDocument, PageTrace
 from opscope.documents.ranks import RanksDocument
 from opscope.documents.trace import TraceDocument
@@ -224,6 +225,7 @@ class PageParts:
         benchmarks: Sequence[BenchDocument] = (),
         advice: Sequence[AdviseDocument] = (),
         jobs: Sequence[RanksDocument] = (),
+        counters: CountersDocument | None = None,
     ) -> PageDocument:
         """Return the page of all added traces, with the comparisons of their runs.
 
@@ -232,6 +234,7 @@ class PageParts:
             benchmarks: to show on the page.
             advice: what was tried on steps.
             jobs: what was said of the ranks of jobs.
+            counters: what Nsight Compute counted; None without.
 
         Raises:
             BadInputError: the manifest of a run cannot be read.
@@ -245,6 +248,7 @@ class PageParts:
             *(f"benchmark of {one.created}" for one in benchmarks),
             *(f"advice on {one.target}" for one in advice),
             *(f"job of {one.world or len(one.ranks)} ranks" for one in jobs),
+            *(f"counters of {Path(file).name}" for file in (counters.files if counters else ())),
         ]
         default = ", ".join([*names, *others])
         return new_page(
@@ -254,6 +258,8 @@ class PageParts:
             benchmarks=tuple(_first_results(one) for one in benchmarks),
             advice=tuple(advice),
             jobs=tuple(jobs),
+            # The page shows kernels; a launch has hundreds of metrics.
+            counters=None if counters is None else replace(counters, launches=()),
             benchmark_results_left_out=tuple(max(0, len(one.results) - _MOST_RESULTS) for one in benchmarks),
         )
 

@@ -242,6 +242,8 @@ def test_the_user_says_what_the_device_is(tmp_path: Path) -> None:
     assert "Device 0 (NVIDIA H200, as --gpu says), peaks (datasheet)" in opscope("limits", "--gpu", "h200", path).stdout
     assert "NVIDIA H200, as --gpu says" in opscope("analyze", "--gpu", "H200", path).stdout
     assert opscope("page", "--gpu", "h200", path, "-o", str(tmp_path / "t.html")).returncode == 0
+    # A name in full means that GPU, though others are called so and more: NVIDIA H200 NVL.
+    assert "NVIDIA H200, as --gpu says" in opscope("analyze", "--gpu", "NVIDIA H200", path).stdout
     for wrong, reason in (("nothing", "no GPU with known peaks"), ("h100", "name one whole")):
         refused = opscope("analyze", "--gpu", wrong, path)
         assert (refused.returncode, reason in refused.stderr) == (2, True)

@@ -3,18 +3,25 @@
 Under Nsight Compute kernels run one after the other, and a program may launch different ones. So the n-th launch of a
 name and geometry in a process counts as the n-th one in the trace; a launch without a counterpart stays alone.
 Processes are paired in the order in which they begin.
+
+With the operations and bytes that were counted, a kernel has its place below the roofs of its device: by what it did,
+not by what a model says that it had to do.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
 import polars as pl
+from msgspec.structs import replace
 
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.counters import CounterLaunch, CounterRow
+from opscope.documents.limits import LimitedBy
+from opscope.knowledge.counted_operations import CountedOperations, counted_operations, rate_of
+from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.names import canonical
 from opscope.record.counters import KernelCounters
 from opscope.trace.model import Trace
@@ -26,22 +33,25 @@ _MEMORY: Final = ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elap
 _DRAM: Final = ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput")
 _OCCUPANCY: Final = ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy")
 _READ, _WRITTEN = ("dram__bytes_read.sum",), ("dram__bytes_write.sum",)
+_MOVED, _MOVED_PER_S = ("dram__bytes.sum",), ("dram__bytes.sum.per_second",)
 _PARAMETERS: Final = lazy_pattern(r"\(.*\)(?: const)?$", re.DOTALL)
 
 # The kernel's name in one spelling, grid and block.
 Key = tuple[str, str | None, str | None]
+# The durations of a process's launches in order, in nanoseconds.
+Durations = Mapping[Key, Sequence[int]]
 
 
-def joined_launches(counters: Sequence[KernelCounters], traces: Sequence[Trace]) -> tuple[CounterLaunch, ...]:
+def joined_launches(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> tuple[CounterLaunch, ...]:
     """Return every measured launch with its duration in the run; without one where the run has no counterpart.
 
     Args:
         counters: the launches, in order.
-        traces: the processes of the run that ran kernels, in order: as many as were measured, or none.
+        run: the processes of the run that ran kernels, in order: as many as were measured, or none.
     """
     processes = processes_of(counters)
-    # Without traces no process has durations.
-    durations = {process: _durations(trace) for process, trace in zip(processes, traces, strict=False)}
+    # Without a run no process has durations.
+    durations = dict(zip(processes, run, strict=False))
     seen: dict[tuple[str, Key], int] = defaultdict(int)
     found = []
     for one in counters:
@@ -54,13 +64,37 @@ def joined_launches(counters: Sequence[KernelCounters], traces: Sequence[Trace])
     return tuple(found)
 
 
-def counter_rows(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch]) -> tuple[CounterRow, ...]:
-    """Return one row per kernel and geometry, the longest first."""
+def counter_rows(
+    counters: Sequence[KernelCounters],
+    launches: Sequence[CounterLaunch],
+    operations: Sequence[CountedOperations],
+    peaks: Peaks | None,
+) -> tuple[CounterRow, ...]:
+    """Return one row per kernel and geometry, the longest first.
+
+    Args:
+        counters: the launches, in order.
+        launches: the same, joined with the run.
+        operations: the operations of each.
+        peaks: of the device that ran them; None if not known.
+    """
     groups: dict[Key, list[int]] = defaultdict(list)
     for at, one in enumerate(counters):
         groups[key_of(one.kernel, one.grid, one.block)].append(at)
-    rows = [_row([counters[at] for at in places], [launches[at] for at in places]) for places in groups.values()]
+    rows = [
+        _below_roofs(
+            _row([counters[at] for at in places], [launches[at] for at in places]),
+            [operations[at] for at in places],
+            peaks,
+        )
+        for places in groups.values()
+    ]
     return tuple(sorted(rows, key=lambda row: -row.measured * (row.run_ns or row.ncu_ns or 0)))
+
+
+def operations_of(counters: Sequence[KernelCounters]) -> tuple[CountedOperations, ...]:
+    """Return the operations of each launch."""
+    return tuple(counted_operations(one.metrics, one.compute_capability) for one in counters)
 
 
 def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
@@ -68,9 +102,9 @@ def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.process for one in counters))
 
 
-def kernels_without(counters: Sequence[KernelCounters], traces: Sequence[Trace]) -> int:
+def kernels_without(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> int:
     """Return how many kernels of a run, by name and geometry, were not measured."""
-    of_run = {key for trace in traces for key in _durations(trace)}
+    of_run = {key for durations in run for key in durations}
     return len(of_run - {key_of(one.kernel, one.grid, one.block) for one in counters})
 
 
@@ -79,7 +113,8 @@ def key_of(name: str, grid: str | None, block: str | None) -> Key:
     return canonical(_PARAMETERS.sub("", name)), grid, block
 
 
-def _durations(trace: Trace) -> dict[Key, list[int]]:
+def durations_of(trace: Trace) -> Durations:
+    """Return how long each launch of each kernel took in a process, in order."""
     kernels = trace.activities.filter(pl.col("kind").cast(pl.String) == "kernel").sort("start_ns")
     text = kernels.select(pl.col("name", "grid", "block").cast(pl.String), "duration_ns")
     keys: dict[Key, Key] = {}
@@ -100,7 +135,13 @@ def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch]) 
         values = [one.metrics[name] for one in counters for name in names if name in one.metrics]
         return median(values) if values else None
 
-    read, written = figure(_READ), figure(_WRITTEN)
+    def moved() -> float | None:
+        read, written = figure(_READ), figure(_WRITTEN)
+        if read is not None and written is not None:
+            return read + written
+        rate, duration_ns = figure(_MOVED_PER_S), figure(_DURATION)
+        return figure(_MOVED) if rate is None or duration_ns is None else rate * duration_ns / 1e9
+
     return CounterRow(
         kernel=counters[0].kernel,
         grid=counters[0].grid,
@@ -112,6 +153,46 @@ def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch]) 
         sm_percent=figure(_SM),
         memory_percent=figure(_MEMORY),
         dram_percent=figure(_DRAM),
-        dram_bytes=None if read is None or written is None else read + written,
+        dram_bytes=moved(),
         occupancy_percent=figure(_OCCUPANCY),
     )
+
+
+def _below_roofs(row: CounterRow, operations: Sequence[CountedOperations], peaks: Peaks | None) -> CounterRow:
+    """Return a row with its operations, and how far it is from the peaks."""
+    units = sorted({unit for one in operations for unit in one.by_unit})
+    by_unit = {unit: median([one.by_unit.get(unit, 0) for one in operations]) for unit in units}
+    row = replace(row, operations_by_unit=by_unit)
+    if any(one.not_counted for one in operations):
+        return row
+    total, duration_ns = sum(by_unit.values()), row.run_ns or row.ncu_ns
+    row = replace(
+        row,
+        operations=total,
+        operations_per_byte=total / row.dram_bytes if row.dram_bytes else None,
+        operations_per_s=1e9 * total / duration_ns if duration_ns else None,
+    )
+    times = _least_times(by_unit, row.dram_bytes, peaks)
+    if times is None:
+        return row
+    limited_by = max(times, key=times.__getitem__)
+    ideal_ns = times[limited_by]
+    return replace(row, ideal_ns=ideal_ns, limited_by=limited_by, share=ideal_ns / row.run_ns if row.run_ns else None)
+
+
+def _least_times(
+    by_unit: Mapping[str, float], dram_bytes: float | None, peaks: Peaks | None
+) -> dict[str, float] | None:
+    """Return the nanoseconds that memory and each unit need at their peaks; None if a peak is not known.
+
+    Units work side by side, so the longest of these is the least time of a launch.
+    """
+    if peaks is None or dram_bytes is None or not peaks.memory_bytes_per_s:
+        return None
+    times = {LimitedBy.MEMORY.value: 1e9 * dram_bytes / peaks.memory_bytes_per_s}
+    for unit, count in by_unit.items():
+        rate = rate_of(unit, peaks.rates)
+        if not rate:
+            return None
+        times[unit] = 1e9 * count / rate
+    return times

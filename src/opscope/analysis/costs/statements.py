@@ -170,6 +170,7 @@ def memory_access(evidence: OperatorEvidence) -> Iterator[Statement]:
         yield _derived(doc.LeastTraffic(least, evidence.call_ns, rate))
     for counters in evidence.counters[:1]:
         yield from _measured_access(counters)
+        yield from _executed(counters, evidence)
     if evidence.decoded and evidence.decoded.vector_width:
         yield _derived(doc.VectorWidth(evidence.decoded.vector_width))
     if evidence.pattern:
@@ -187,6 +188,21 @@ def _measured_access(counters: Counters) -> Iterator[Statement]:
     if counters.shared_load_bank_conflicts is not None:
         conflicts = counters.shared_load_bank_conflicts + (counters.shared_store_bank_conflicts or 0)
         yield _measured(doc.BankConflicts(conflicts))
+
+
+def _executed(counters: Counters, evidence: OperatorEvidence) -> Iterator[Statement]:
+    if counters.operations_not_counted or not counters.operations:
+        return
+    total = sum(counters.operations.values())
+    moved = (counters.dram_read_bytes or 0) + (counters.dram_write_bytes or 0)
+    # Only of a call that is this one launch does the model say what the launch must do.
+    is_call = evidence.cost is not None and evidence.kernels == len(evidence.counters) == 1
+    modelled = evidence.cost.flop if evidence.cost is not None and is_call else 0
+    yield _measured(
+        doc.ExecutedOperations(
+            counters.operations, total / moved if moved else None, total / modelled if modelled else None
+        )
+    )
 
 
 # ---------------------------------------------------------------- synchronisation

@@ -19,7 +19,7 @@ from opscope.documents.page import PageDocument
 _SCRIPTS: Final = (
     "units.js", "dom.js", "data.js", "table.js", "canvas.js", "ticks.js", "charts.js", "details.js", "overview.js",
     "operators.js", "lanes.js", "measure.js", "timeline.js", "timeline_drawing.js", "steps.js", "flame.js",
-    "roofline.js", "memory.js", "sweep.js", "bench.js", "advise.js", "ranks.js", "diff.js", "app.js",
+    "roofline.js", "counters.js", "memory.js", "sweep.js", "bench.js", "advise.js", "ranks.js", "diff.js", "app.js",
 )  # fmt: skip
 _LIBRARY: Final = "echarts.min.js"
 _LICENSES: Final = "LICENSES.txt"

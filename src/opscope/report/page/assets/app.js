@@ -22,6 +22,8 @@ const PAGE_VIEWS = [
     ["advice", "Advice", adviceView, (page) => page.advice.length > 0],
     ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0],
 ];
+// Beside a trace, what was counted comes after what was timed.
+const LAST_VIEWS = [["counters", "Counters", countersView, (page) => page.counters !== null]];
 
 // A run of one configuration has nothing to compare.
 const isSweep = ({ comparison }) => comparison.rows.length + comparison.failed.length + comparison.pending.length > 1;
@@ -33,6 +35,7 @@ class App {
         this.views = [
             ...PAGE_VIEWS.filter(([, , , has]) => has(page)),
             ...TRACE_VIEWS.filter(([, , , has]) => page.traces.some(has)),
+            ...LAST_VIEWS.filter(([, , , has]) => has(page)),
         ];
         this.current = 0;
         this.made = new Map();
@@ -319,12 +322,13 @@ let app = null;
         const page = await unpacked();
         app = new App(page);
         app.follow();
-        // What tests and curious users read: the document, how long drawing took, and where ticks stand.
+        // What tests and curious users read: the document, how long drawing took, where ticks and points stand.
         window.opscopePage = {
             document: page,
             app,
             Lanes,
             busyWithin,
+            charts: drawnCharts,
             ticks: { timeTicks, roundScale, roundPowers, closeTimes, withoutZeros },
         };
     } catch (error) {

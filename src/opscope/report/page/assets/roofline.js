@@ -1,4 +1,14 @@
 // How far work is from what the device allows, against the peaks that are printed.
+
+// What the charts call their points: by models of operators, or by what was counted.
+const MODELLED = {
+    roofline: "roofline of products",
+    intensity: "operations a byte (least bytes)",
+    bandwidth: "bandwidth of work without products",
+    bytes: "least bytes of a call",
+    moved: "moved at least",
+};
+
 function rooflineView(data) {
     const { limits } = data.document;
     if (!limits) return [note(`No limits: ${data.document.device_times_reason || "no device worked"}.`)];
@@ -72,6 +82,7 @@ const operatorPoints = (limits, peaks) =>
             ns: row.call_ns,
             device_ns: row.device_ns,
             lost: row.lost_ns,
+            area: row.lost_ns,
             share: row.share,
             limited: row.limited_by,
         }));
@@ -90,14 +101,15 @@ const kernelPoints = (data, peaks) =>
             ns: row.device_ns / row.calls,
             device_ns: row.device_ns,
             lost: row.lost_ns,
+            area: row.lost_ns,
             share: row.ideal_ns / row.device_ns,
             limited: null,
         }));
 
-function point(data, one, x, y, largest, color) {
+function point(words, one, x, y, largest, color) {
     return {
         value: [x, y],
-        symbolSize: 6 + 34 * Math.sqrt(Math.max(one.lost, 0) / (largest || 1)),
+        symbolSize: 6 + 34 * Math.sqrt(Math.max(one.area, 0) / (largest || 1)),
         itemStyle: { color, opacity: 0.72, borderColor: color, borderWidth: 1 },
         operator: one.operator,
         tip: () =>
@@ -106,12 +118,12 @@ function point(data, one, x, y, largest, color) {
                 [
                     ["calls", formatCount(one.calls)],
                     ["a call", formatNs(one.ns)],
-                    ["lost", formatNs(one.lost)],
-                    ["of the limit", formatShare(one.share, 1)],
+                    one.lost === null ? null : ["lost", formatNs(one.lost)],
+                    one.share === null ? null : ["of the limit", formatShare(one.share, 1)],
                     one.limited ? ["limited by", one.limited] : null,
                     one.precision ? ["precision", one.precision] : null,
                     one.flop ? ["achieved", formatRate((1e9 * one.flop) / one.ns, "FLOP/s")] : null,
-                    ["moved at least", `${formatBytes(one.bytes)}, ${formatRate((1e9 * one.bytes) / one.ns, "B/s")}`],
+                    [words.moved, `${formatBytes(one.bytes)}, ${formatRate((1e9 * one.bytes) / one.ns, "B/s")}`],
                 ].filter(Boolean),
             ),
     };
@@ -139,13 +151,13 @@ const roofLabel = (colors, text, at) => ({
     },
 });
 
-function rooflineChart(data, peaks, points) {
+function rooflineChart(data, peaks, points, words = MODELLED) {
     if (!points.length) return null;
     const used = new Set(points.map((one) => one.precision));
     const roofs = Object.entries(peaks.flop_per_s).filter(([precision]) => used.has(precision));
     const largest = most(
         -Infinity,
-        points.map((one) => one.lost),
+        points.map((one) => one.area),
     );
     const xs = points.map((one) => one.flop / Math.max(one.bytes, 1));
     const ys = points.map((one) => (1e9 * one.flop) / one.ns);
@@ -156,12 +168,12 @@ function rooflineChart(data, peaks, points) {
     );
     const rates = roundPowers(least(ys) / 1.5, most(-Infinity, [...ys, ...roofs.map(([, rate]) => rate)]) * 1.5);
     return chart(
-        "roofline of products",
+        words.roofline,
         420,
         (colors) =>
             plain(colors, {
                 grid: { left: 92, right: 40, top: 34, bottom: 58 },
-                xAxis: axis(colors, "operations a byte (least bytes)", (value) => formatCount(value), {
+                xAxis: axis(colors, words.intensity, (value) => formatCount(value), {
                     type: "log",
                     min: left,
                     max: right,
@@ -201,7 +213,7 @@ function rooflineChart(data, peaks, points) {
                         type: "scatter",
                         data: points.map((one, place) =>
                             point(
-                                data,
+                                words,
                                 one,
                                 xs[place],
                                 ys[place],
@@ -217,23 +229,23 @@ function rooflineChart(data, peaks, points) {
     );
 }
 
-function bandwidthChart(data, peaks, points) {
+function bandwidthChart(data, peaks, points, words = MODELLED) {
     if (!points.length) return null;
     const largest = most(
         -Infinity,
-        points.map((one) => one.lost),
+        points.map((one) => one.area),
     );
     const bytes = points.map((one) => one.bytes);
     const { min: left, max: right } = roundPowers(least(bytes) / 1.5, most(-Infinity, bytes) * 1.5, 32);
     const ys = points.map((one) => (1e9 * one.bytes) / one.ns);
     const rates = roundPowers(least(ys) / 1.5, most(peaks.memory_bytes_per_s, ys) * 1.5);
     return chart(
-        "bandwidth of work without products",
+        words.bandwidth,
         360,
         (colors) =>
             plain(colors, {
                 grid: { left: 92, right: 40, top: 34, bottom: 58 },
-                xAxis: axis(colors, "least bytes of a call", (value) => formatBytes(value), {
+                xAxis: axis(colors, words.bytes, (value) => formatBytes(value), {
                     type: "log",
                     logBase: 32,
                     min: left,
@@ -259,7 +271,7 @@ function bandwidthChart(data, peaks, points) {
                         type: "scatter",
                         data: points.map((one, place) =>
                             point(
-                                data,
+                                words,
                                 one,
                                 one.bytes,
                                 ys[place],
