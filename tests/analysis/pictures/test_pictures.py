@@ -280,7 +280,7 @@ def test_each_kind_of_the_host_has_a_track_of_its_own(analyzed: Analyze) -> None
     assert kinds == [
         ("idle", None, ["dispatch", "launch latency", "after the last activity"]),
         ("stream", None, ["gemm"]),
-        ("range", first, ["ProfilerStep"]),
+        ("range", first, ["ProfilerStep#1"]),
         ("module", first, ["Linear_0"]),
         ("operator", first, ["aten::linear", "aten::mm"]),
         ("call", first, ["cudaLaunchKernel"]),

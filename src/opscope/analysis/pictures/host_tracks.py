@@ -45,7 +45,7 @@ class HostTable(Struct, frozen=True, dict=True):
     def of(cls, kind: TrackKind, table: pl.DataFrame, operator: Ints | None = None) -> "HostTable":
         """Make it of a table of the trace, whose rows the slices are."""
         every = np.arange(table.height)
-        name, texts = numbered(table["name"])
+        name, texts = numbered(table["name"], rename=None)  # one looks for a step by its number
         none = np.full(table.height, -1, np.int64)
         times = column(table, "thread"), column(table, "start_ns"), end_of(table)
         return cls(kind, *times, name, texts, none if operator is None else operator, every)

@@ -55,18 +55,19 @@ class CallTree(Struct, frozen=True, dict=True):
 
 
 def numbered(
-    texts: pl.Series, rename: re.Pattern[str] = _NUMBERED_STEP, to: str = STEP
+    texts: pl.Series, rename: re.Pattern[str] | None = _NUMBERED_STEP, to: str = STEP
 ) -> tuple[Ints, tuple[str, ...]]:
     """Return per text the position of its name, and the distinct names.
 
     Args:
         texts: a categorical column.
-        rename: texts that match it share one name.
+        rename: texts that match it share one name; None for none.
         to: that name.
     """
     distinct = texts.unique(maintain_order=True)
     names: dict[str, int] = {}
-    number = [names.setdefault(to if rename.match(text) else text, len(names)) for text in distinct.cast(pl.String)]
+    spelled = (to if rename is not None and rename.match(text) else text for text in distinct.cast(pl.String))
+    number = [names.setdefault(text, len(names)) for text in spelled]
     codes = distinct.to_physical().to_numpy()
     place = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
     place[codes] = number

@@ -49,7 +49,8 @@ class Timeline {
         if (kind === "idle") return causeColor(text);
         if (HOST_COLORS[kind]) return HOST_COLORS[kind];
         const category = this.data.categoryOf.get(text);
-        return category ? categoryColor(category) : hashed(text);
+        if (category) return categoryColor(category);
+        return hashed(text.startsWith("ProfilerStep#") ? "ProfilerStep" : text); // steps are of one colour
     }
 
     // A device's idle time, streams and curves stand together; then come the threads, and what is of the host alone.
