@@ -13,8 +13,11 @@ from opscope.cli.say import say
 from opscope.readers.formats import TRACE_ENDINGS
 
 if TYPE_CHECKING:
+    from opscope.documents.counters import CountersDocument
     from opscope.knowledge.devices import Device
     from opscope.record.counters import KernelCounters
+    from opscope.report.counters_document import RunProcess
+    from opscope.trace.model import Trace
 
 _BEGINNING = 1 << 16  # bytes at the beginning of a file that tell what it is
 _OTHERS = (*TRACE_ENDINGS, ".gz", ".xz", ".zst")  # packed files, and those that are large as a rule
@@ -38,26 +41,52 @@ def is_counters_file(path: Path) -> bool:
     return is_counters(beginning.decode("utf-8", "replace"))
 
 
-def counters_in(files: tuple[Path, ...]) -> "list[KernelCounters]":
-    """Read tables of Nsight Compute: all launches, in order.
+class JoinedCounters:
+    """Tables of Nsight Compute, and the run that they are joined with, trace by trace.
+
+    Args:
+        files: the tables.
+        gpu: the model of the devices, from the user; None takes what the files say.
 
     Raises:
         BadInputError: a file is too large, cut off, or holds no kernel.
     """
+
+    def __init__(self, files: tuple[Path, ...], gpu: "Device | None") -> None:
+        self._files, self._gpu = files, gpu
+        self._counters = [one for file in files for one in _counters_in(file)]
+        self._run: list[RunProcess] = []
+
+    def add(self, trace: "Trace") -> None:
+        """Add a process of the run. One that used no device was not counted, and is left out."""
+        from opscope.report.counters_document import run_process
+
+        if (process := run_process(trace, self._gpu)) is not None:
+            self._run.append(process)
+
+    def document(self) -> "CountersDocument":
+        """Return the counters, joined with the traces that were added.
+
+        Raises:
+            UsageError: the run has another number of processes.
+        """
+        from opscope.report.counters_document import build_counters
+
+        return build_counters([str(file) for file in self._files], self._counters, self._run, self._gpu)
+
+
+def _counters_in(file: Path) -> "tuple[KernelCounters, ...]":
     from opscope.readers.ncu import read_kernel_counters
 
-    counters: list[KernelCounters] = []
-    for file in files:
-        if file.stat().st_size > _MOST:
-            raise BadInputError(f"{file} is larger than {_MOST:,} bytes, as tables of Nsight Compute are not")
-        try:
-            found = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
-        except csv.Error as error:
-            raise BadInputError(f"{file} is no whole table of Nsight Compute: {error}") from error
-        if not found:
-            raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
-        counters.extend(found)
-    return counters
+    if file.stat().st_size > _MOST:
+        raise BadInputError(f"{file} is larger than {_MOST:,} bytes, as tables of Nsight Compute are not")
+    try:
+        found = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
+    except csv.Error as error:
+        raise BadInputError(f"{file} is no whole table of Nsight Compute: {error}") from error
+    if not found:
+        raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
+    return found
 
 
 def print_counters(
@@ -90,21 +119,15 @@ def print_counters(
     from opscope.cli.reading import traces_of
     from opscope.cli.terminal import echo_lines, echo_table
     from opscope.cli.trust import Doubted, end_with
-    from opscope.report.counters_document import (
-        build_counters,
-        counters_lines,
-        counters_table,
-        counters_values,
-        run_process,
-    )
+    from opscope.report.counters_document import counters_lines, counters_table, counters_values
 
-    counters = counters_in(files)
+    counters = JoinedCounters(files, gpu)
     unreadable: list[str] = []
-    run, doubted = [], []
+    doubted = []
     for file, trace in traces_of(inputs, max_input, unreadable) if inputs else ():
         doubted.append(Doubted.of_file(str(file), trace.source))
-        run.append(run_process(trace, gpu))
-    document = build_counters([str(file) for file in files], counters, [one for one in run if one is not None], gpu)
+        counters.add(trace)
+    document = counters.document()
     table = counters_table(document, top or None)
 
     def text() -> None:

@@ -10,7 +10,7 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output, write_output
-from opscope.cli.counters_output import counters_in, is_counters_file
+from opscope.cli.counters_output import JoinedCounters, is_counters_file
 from opscope.cli.options import StepRange, output_option, overwrite_option
 from opscope.cli.reading import gpu_option, input_option, read_advice, read_bench, read_ranks, traces_of
 from opscope.cli.say import say
@@ -67,21 +67,20 @@ def command(
     if opened and target == STANDARD_OUTPUT:
         raise UsageError("--open opens a file: name one with -o")
     benchmarks, advice = [read_bench(path) for path in benches], [read_advice(path) for path in advised]
-    jobs, counters = [read_ranks(path) for path in of_jobs], counters_in(counted)
+    jobs = [read_ranks(path) for path in of_jobs]
+    counters = JoinedCounters(counted, gpu) if counted else None
     # How many traces there are decides how much of each the page can show, so they are counted before any is read.
     count, unreadable, libraries_imported = sum(1 for _ in files_of(others)), list[str](), Event()
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
     import_libraries(libraries_imported)
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.report.counters_document import RunProcess, build_counters, run_process
     from opscope.report.page.html import page_html
     from opscope.runs.pipeline import PageParts
 
     parts, doubted, shipped = PageParts(count, steps), list[Doubted](), NativeFunctions.shipped()
-    run: list[RunProcess] = []
     for file, trace in traces:
-        if counters and (process := run_process(trace, gpu)) is not None:
-            run.append(process)
+        if counters is not None:
+            counters.add(trace)
         measured, functions = measured_of(file, trace, shipped, gpu=gpu)
         if (capture := file.capture) is None:
             parts.add(measured, functions)
@@ -89,8 +88,7 @@ def command(
             raw = capture.record.traces[capture.cycle].file
             parts.add(measured, functions, raw, capture.directory, capture.cycle)
         doubted.append(Doubted.of(str(file), measured.trust))
-    of_kernels = build_counters([str(path) for path in counted], counters, run, gpu) if counters else None
-    page = page_html(parts.page(title, benchmarks, advice, jobs, of_kernels))
+    page = page_html(parts.page(title, benchmarks, advice, jobs, counters.document() if counters else None))
     write_output(target, page)
     if target != STANDARD_OUTPUT:
         say(f"{target}: {len(page):,} bytes")
