@@ -72,15 +72,15 @@ class OperatorSources(Struct, dict=True):
 
     def _of(self, name: str, seen: frozenset[str]) -> KernelSource:
         # ``seen`` are the operators on the way here: where operators call each other, the search ends.
-        rows = self.launches_of(name)
-        kernel = self._dearest_kernel(rows)
+        kernel = self._dearest_kernel(name)
         if kernel is not None and (kernel.file or kernel.candidates or kernel.library == _GENERATED):
             return kernel
         detail = self.native_of(name)
         function = None if detail is None else detail.cpp_function
         host = None if function is None else self.resolver.host_source(function)
         if host is not None:
-            return replace(host, basis=_why_host(kernel, rows, host), library=kernel.library if kernel else None)
+            basis = _why_host(kernel, host, launched=self.launches_of(name).height > 0)
+            return replace(host, basis=basis, library=kernel.library if kernel else None)
         if kernel is not None and kernel.library:
             return kernel
         for called in self._called(name):
@@ -90,13 +90,14 @@ class OperatorSources(Struct, dict=True):
                     return replace(inner, basis=f"it calls {called}: {inner.basis}")
         return kernel or KernelSource(How.UNKNOWN, self._why_unknown(detail))
 
-    def _dearest_kernel(self, rows: pl.DataFrame) -> KernelSource | None:
-        kernels = rows.filter(pl.col("kind") == "kernel") if rows.height else rows
-        if not kernels.height:
+    def _dearest_kernel(self, operator: str) -> KernelSource | None:
+        name = self._dearest.get(operator)
+        if name is None:
             return None
-        totals = kernels.group_by("name").agg(pl.col("total_ns").sum()).sort("total_ns", "name", descending=True)
-        name = totals["name"][0]
-        return self._kernel(name, kernels.filter(pl.col("name") == name))
+        source = self.resolver.resolve(name)
+        if source.library != _GENERATED:
+            return source
+        return self._kernel(name, self.launches_of(operator).filter(kind="kernel", name=name))
 
     def _called(self, name: str) -> Iterator[str]:
         """Yield the operators that an operator calls: PyTorch's own first, and those that take most device time."""
@@ -124,6 +125,17 @@ class OperatorSources(Struct, dict=True):
         return {str(name): group for (name,), group in rows.group_by("operator", maintain_order=True)}
 
     @cached_property
+    def _dearest(self) -> Mapping[str, str]:
+        """Operator -> its kernel that took most time."""
+        if self.analysis is None:
+            return {}
+        kernels = self.analysis.launch_shapes.drop_nulls("operator").filter(kind="kernel")
+        totals = kernels.group_by("operator", "name").agg(pl.col("total_ns").sum())
+        # The last one of each operator stays.
+        ordered = totals.sort("total_ns", "name").select(pl.col("operator", "name").cast(pl.String))
+        return dict(ordered.iter_rows())
+
+    @cached_property
     def _calls(self) -> Mapping[str, list[tuple[str, int]]]:
         found: dict[str, list[tuple[str, int]]] = {}
         if self.analysis is not None:
@@ -141,13 +153,13 @@ class OperatorSources(Struct, dict=True):
         return {str(name): (total or 0) / max(calls, 1) for name, total, calls in table.iter_rows()}
 
 
-def _why_host(kernel: KernelSource | None, rows: pl.DataFrame, host: KernelSource) -> str:
+def _why_host(kernel: KernelSource | None, host: KernelSource, *, launched: bool) -> str:
     if kernel is not None and kernel.library:
         whose = f"its kernels are {kernel.library}'s"
         return f"{whose}, and this is the file of its C++ function, which calls it: {host.basis}"
     if kernel is not None:
         return f"where its kernel is from is not known ({kernel.basis}); of its C++ function: {host.basis}"
-    if rows.height:
+    if launched:
         return f"it launches copies and fills alone, which are the driver's; of its C++ function: {host.basis}"
     return f"no kernel of it is recorded; this is the file of its C++ function: {host.basis}"
 

@@ -10,7 +10,13 @@ def extremes(values: Ints, most: int) -> Ints:
     if len(values) <= most:
         return np.arange(len(values))
     bounds = np.linspace(0, len(values), most // 2, dtype=np.int64)
-    chosen = {0, len(values) - 1}
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        chosen |= {low + int(np.argmin(values[low:high])), low + int(np.argmax(values[low:high]))}
-    return np.array(sorted(chosen), np.int64)
+    begins, lengths = bounds[:-1], np.diff(bounds)
+    ends = np.array([0, len(values) - 1])
+    return np.unique(np.concatenate([ends, *(_first(values, of, begins, lengths) for of in (np.minimum, np.maximum))]))
+
+
+def _first(values: Ints, of: np.ufunc, begins: Ints, lengths: Ints) -> Ints:
+    """Return where each stretch first has its lowest or highest value."""
+    equal = np.flatnonzero(values == np.repeat(of.reduceat(values, begins), lengths))
+    found: Ints = equal[np.searchsorted(equal, begins)]
+    return found
