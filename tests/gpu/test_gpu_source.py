@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.knowledge.counted_operations import OPERATION_METRICS
+from opscope.knowledge.counted_work import WORK_METRICS
 from tests.command import opscope as command
 
 pytestmark = pytest.mark.gpu
@@ -78,50 +78,49 @@ def test_counters_of_the_most_expensive_operators(tmp_path: Path) -> None:
         assert any(statement["basis"] == "measured" for statement in findings["memory_access"])
 
 
-def test_operations_are_counted_as_they_are_known(tmp_path: Path) -> None:
+KNOWN = """
+import torch
+half, full = (torch.randn(1024, 1024, device="cuda", dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
+double = full.double()
+torch.backends.cuda.matmul.allow_tf32 = True
+torch.cuda.synchronize()
+torch.cuda.cudart().cudaProfilerStart()
+half @ half
+full @ full
+full * full
+double * double
+half.half()
+torch.cuda.synchronize()
+torch.cuda.cudart().cudaProfilerStop()
+"""
+
+
+@pytest.mark.parametrize(
+    "asked", [("--metrics", ",".join(("gpu__time_duration.sum", *WORK_METRICS))), ("--set", "roofline")]
+)
+def test_operations_are_counted_as_they_are_known(tmp_path: Path, asked: tuple[str, str]) -> None:
     """Products of matrices do 2 x M x N x K operations on the unit of their precision, others one an element."""
     if shutil.which("ncu") is None:
         pytest.skip("ncu is not installed")
-    program = tmp_path / "known.py"
-    program.write_text(
-        "import torch\n"
-        "half, full = (torch.randn(1024, 1024, device='cuda', dtype=t) for t in (torch.bfloat16, torch.float32))\n"
-        "double = full.double()\n"
-        "half @ half; full * full; double * double\n"
-        "torch.backends.cuda.matmul.allow_tf32 = True\n"
-        "full @ full\n"
-        "torch.cuda.synchronize()\n"
-    )
-    metrics = ("gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum", *OPERATION_METRICS)
-    table = tmp_path / "known.csv"
-    ncu = ("ncu", "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics))
+    program, table = tmp_path / "known.py", tmp_path / "known.csv"
+    program.write_text(KNOWN)
+    ncu = ("ncu", "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off", *asked)
     subprocess.run([*ncu, "--log-file", str(table), sys.executable, str(program)], check=True, timeout=300)
     found = command("analyze", str(table), "--format", "json")
     assert found.returncode == 0, found.stderr
-    document = json.loads(found.stdout)
-    assert document["not_counted"] == []
-    counted = [row["operations_by_unit"] for row in document["kernels"]]
-    for unit in ("bf16", "tf32"):
-        assert [row[unit] for row in counted if unit in row] == [2 * 1024**3]
-    # One multiplication an element, of float32 and of float64.
-    assert {"fp32": 1024**2} in counted
-    assert {"fp64": 1024**2} in counted
-    roofline = tmp_path / "roofline.csv"
-    ncu = (
-        "ncu",
-        "--csv",
-        "--page",
-        "raw",
-        "--set",
-        "roofline",
-        "--metrics",
-        "dram__bytes_read.sum,dram__bytes_write.sum",
-    )
-    subprocess.run([*ncu, "--log-file", str(roofline), sys.executable, str(program)], check=True, timeout=300)
-    rates = json.loads(command("analyze", str(roofline), "--format", "json").stdout)
-    assert rates["not_counted"] == []
-    of_rates = [row["operations_by_unit"].get("bf16") for row in rates["kernels"]]
-    assert [one for one in of_rates if one] == [pytest.approx(2 * 1024**3, rel=0.02)]
+    kernels = json.loads(found.stdout)["kernels"]
+    assert {tuple(row["not_counted"]) for row in kernels} == {()}
+    works = [row["work"] for row in kernels]
+    for unit, operations in (("bf16", 2 * 1024**3), ("tf32", 2 * 1024**3), ("fp32", 1024**2), ("fp64", 1024**2)):
+        # A rate per cycle is printed with two digits after the point.
+        assert any(work["operations_by_unit"].get(unit) == pytest.approx(operations, rel=0.02) for work in works), (
+            unit,
+            [work["operations_by_unit"] for work in works],
+        )
+    # The bytes of float64 are 24 an element, whatever the caches did before.
+    (doubles,) = (work for work in works if "fp64" in work["operations_by_unit"])
+    assert 0.6 * 16 * 1024**2 < doubles["dram_bytes"] < 1.2 * 24 * 1024**2
+    assert all(work["ideal_ns"] is not None for work in works)
 
 
 def profile_small(folder: Path) -> Path:

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 
 from opscope.analysis.costs.counters import (
+    Limit,
     counter_rows,
     durations_of,
     joined_launches,
     kernels_without,
-    operations_of,
 )
 from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
@@ -56,6 +56,28 @@ def test_older_versions_have_fewer_columns() -> None:
     assert found[0].grid is None
 
 
+def test_a_name_of_two_sections_is_told_apart_by_its_unit() -> None:
+    names = "ID|Process ID|Process Name|Host Name|Kernel Name|Section Name|Metric Name|Metric Unit|Metric Value"
+    head = '"' + names.replace("|", '","') + '"\n'
+    rows = '"0","1","p","h","k()","M","Memory Throughput","Gbyte/second","812.3"\n'
+    rows += '"0","1","p","h","k()","S","Memory Throughput","%","41"\n'
+    (found,) = read_kernel_counters(head + rows)
+    assert found.metrics == {"Memory Throughput": 41, "Memory Throughput per second": 812.3e9}
+
+
+def test_the_device_is_read() -> None:
+    head = '"ID","Process ID","Kernel Name","CC","device__attribute_display_name",'
+    head += '"device__attribute_compute_capability_major","device__attribute_compute_capability_minor"\n'
+    head += '"","","","","","",""\n'
+    both = [
+        read_kernel_counters(f'{head}"0","1","k()","{capability}","NVIDIA B200","10","0"\n')[0]
+        for capability in ("9.0", "(!) nan")
+    ]
+    assert [(one.device, one.compute_capability) for one in both] == [("NVIDIA B200", "9.0"), ("NVIDIA B200", "10.0")]
+    (bare,) = read_kernel_counters('"ID","Process ID","Kernel Name"\n"","",""\n"0","1","k()"\n')
+    assert (bare.device, bare.compute_capability) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("cell", "unit", "number"),
     [
@@ -70,6 +92,10 @@ def test_older_versions_have_fewer_columns() -> None:
         ("2.5", "Gbyte/second", 2.5e9),
         ("3", "byte/s", 3),
         ("1.98", "cycle/nsecond", 1.98e9),
+        ("1980", "cycle/us", 1.98e9),
+        ("1.98", "cycle/ms", 1.98e3),
+        ("1.5", "Ginst", 1.5e9),
+        ("9" * 290 + "e99", "", None),
         ("1.98", "Ghz", 1.98e9),
         ("7", "inst/cycle", 7),
         ("1_000", "", None),
@@ -102,7 +128,7 @@ def test_counters_join_the_launches_that_they_are_of() -> None:
     assert sum(one.run_ns or 0 for one in launches) == sum(
         duration for kind, duration in trace.activities.select("kind", "duration_ns").iter_rows() if kind == "kernel"
     )
-    rows = counter_rows(counters, launches, operations_of(counters), None)
+    rows = counter_rows(counters, launches, Limit(None, "", has_run=True))
     assert [(row.kernel, row.measured, row.joined) for row in rows] == [
         ("b(float *, int)", 5, 5), ("a(float *)", 6, 6), ("void c<double>(T1 *)", 5, 5)
     ]  # fmt: skip

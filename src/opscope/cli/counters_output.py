@@ -13,6 +13,8 @@ from opscope.cli.say import say
 from opscope.readers.formats import TRACE_ENDINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from opscope.documents.counters import CountersDocument
     from opscope.knowledge.devices import Device
     from opscope.record.counters import KernelCounters
@@ -54,14 +56,14 @@ class JoinedCounters:
 
     def __init__(self, files: tuple[Path, ...], gpu: "Device | None") -> None:
         self._files, self._gpu = files, gpu
-        self._counters = [one for file in files for one in _counters_in(file)]
+        self._counters = [one for number, file in enumerate(files) for one in _counters_in(file, number)]
         self._run: list[RunProcess] = []
 
     def add(self, trace: "Trace") -> None:
         """Add a process of the run. One that used no device was not counted, and is left out."""
         from opscope.report.counters_document import run_process
 
-        if (process := run_process(trace, self._gpu)) is not None:
+        if (process := run_process(trace)) is not None:
             self._run.append(process)
 
     def document(self) -> "CountersDocument":
@@ -75,7 +77,8 @@ class JoinedCounters:
         return build_counters([str(file) for file in self._files], self._counters, self._run, self._gpu)
 
 
-def _counters_in(file: Path) -> "tuple[KernelCounters, ...]":
+def _counters_in(file: Path, number: int) -> "Iterator[KernelCounters]":
+    """Yield the launches of a table; its number tells processes apart that have one id, as in containers."""
     from opscope.readers.ncu import read_kernel_counters
 
     if file.stat().st_size > _MOST:
@@ -86,7 +89,7 @@ def _counters_in(file: Path) -> "tuple[KernelCounters, ...]":
         raise BadInputError(f"{file} is no whole table of Nsight Compute: {error}") from error
     if not found:
         raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
-    return found
+    yield from (replace(one, process=f"{number}:{one.process}") for one in found)
 
 
 def print_counters(
@@ -119,7 +122,7 @@ def print_counters(
     from opscope.cli.reading import traces_of
     from opscope.cli.terminal import echo_lines, echo_table
     from opscope.cli.trust import Doubted, end_with
-    from opscope.report.counters_document import counters_lines, counters_table, counters_values
+    from opscope.report.counters_document import counters_table, counters_values
 
     counters = JoinedCounters(files, gpu)
     unreadable: list[str] = []
@@ -133,7 +136,7 @@ def print_counters(
     def text() -> None:
         echo_table(table)
         say("", err=False)
-        echo_lines(counters_lines(document))
+        echo_lines(document.notes)
 
     output = Output.of_table(document, table, "Counters")
     emit(replace(output, values=lambda: counters_values(document, top or None), text=text), output_format)

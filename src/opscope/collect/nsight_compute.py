@@ -13,7 +13,7 @@ from opscope.base.errors import EnvironmentLacksError
 from opscope.base.files import scratch
 from opscope.base.processes import own_environment, own_process
 from opscope.collect.collector import Collected
-from opscope.knowledge.counted_operations import OPERATION_METRICS, counted_operations
+from opscope.knowledge.counted_work import WORK_METRICS, counted_operations
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall
 
@@ -68,13 +68,15 @@ class NsightCompute(Struct, frozen=True):
             EnvironmentLacksError: ncu is missing, may not read counters, or the operator could not be replayed.
         """
         log = folder / "counters.csv"
-        # An ncu that does not know the metrics of operations for this device measures nothing at all.
-        for metrics in ((*_ASKED, *OPERATION_METRICS), _ASKED):
+        # An ncu that does not know a metric for this device measures nothing at all.
+        for metrics in ((*_ASKED, *WORK_METRICS), _ASKED):
+            log.unlink(missing_ok=True)
             stderr = self._run(subject, metrics, folder, log)
             text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
             if found := tuple(read_counters(text)):
                 return Collected((log,), found)
-            if "metric" not in (why := _why(text, stderr)).lower():
+            why = _why(text, stderr)
+            if not ("==ERROR==" in why and "metric" in why):
                 break
         raise EnvironmentLacksError(f"ncu measured no kernel of {subject.operator}: {why}")
 

@@ -7,6 +7,43 @@ from msgspec import Struct
 from opscope.documents.limits import PeaksEntry
 
 
+class CountedWork(Struct, frozen=True, kw_only=True):
+    """What launches of a kernel did: means of a launch, over the launches for which all of it is known.
+
+    Attributes:
+        launches: their number. With a run they are joined ones alone.
+        ns: duration: in the run, or under Nsight Compute if there is no run.
+        dram_bytes: read from and written to the device's memory, with caches empty at the start.
+        operations: arithmetic operations, a multiply-add counted as two, without those of ``fp16_vector``.
+        operations_by_unit: the same by the unit that did them, named as peaks are (``fp32``, ``bf16``), with
+            ``fp16_vector``: half-precision instructions, which also convert numbers and set constants.
+        operations_per_byte: ``operations`` over ``dram_bytes``; null if no bytes were moved.
+        operations_per_s: ``operations`` over ``ns``.
+        unit: the unit that needs longest for its operations at its peak; null without operations or peaks.
+        unit_peak_per_s: that peak: the highest at which the unit may have worked.
+        ideal_ns: the least time at the device's peaks, the longest of bytes and each unit's operations; null with the
+            reason beside it.
+        limited_by: what determines ``ideal_ns``: ``memory`` or ``compute``.
+        share: ``ideal_ns`` over ``ns``; null without a run, because peaks are at full clocks and Nsight Compute sets
+            others.
+        reason: why there is no least time; null if there is one.
+    """
+
+    launches: int
+    ns: float
+    dram_bytes: float
+    operations: float
+    operations_by_unit: dict[str, float]
+    operations_per_byte: float | None
+    operations_per_s: float
+    unit: str | None = None
+    unit_peak_per_s: float | None = None
+    ideal_ns: float | None = None
+    limited_by: str | None = None
+    share: float | None = None
+    reason: str | None = None
+
+
 class CounterRow(Struct, frozen=True):
     """All launches of one kernel with one geometry. Figures are medians over the launches that have them, else None.
 
@@ -22,17 +59,10 @@ class CounterRow(Struct, frozen=True):
             memory, in percent of their peaks.
         dram_bytes: read from and written to the device's memory.
         occupancy_percent: achieved occupancy.
-        operations: arithmetic operations of a launch, a multiply-add counted as two; null unless all units that the
-            device has were counted.
-        operations_by_unit: the same by the unit that did them, named as peaks are (``fp32``, ``bf16``); empty if none
-            were counted.
-        operations_per_byte: ``operations`` over ``dram_bytes``.
-        operations_per_s: ``operations`` over ``run_ns``, or over ``ncu_ns`` without a run.
-        ideal_ns: the least time of a launch with these operations and bytes at the device's peaks; null without
-            ``operations``, ``dram_bytes`` or peaks.
-        limited_by: what determines ``ideal_ns``: ``memory`` or a unit.
-        share: ``ideal_ns`` over ``run_ns``; null without a run, because peaks are at full clocks and Nsight Compute
-            sets others. Above 1 where caches held data in the run, which Nsight Compute empties before each launch.
+        work: operations and bytes together, and how far they are from the limit; null where not all was counted, or
+            where the run has none of the launches.
+        not_counted: which operations, or bytes, were not counted for at least one launch; empty if no operations were
+            asked for.
     """
 
     kernel: str
@@ -47,13 +77,8 @@ class CounterRow(Struct, frozen=True):
     dram_percent: float | None
     dram_bytes: float | None
     occupancy_percent: float | None
-    operations: float | None = None
-    operations_by_unit: dict[str, float] = {}
-    operations_per_byte: float | None = None
-    operations_per_s: float | None = None
-    ideal_ns: float | None = None
-    limited_by: str | None = None
-    share: float | None = None
+    work: CountedWork | None = None
+    not_counted: tuple[str, ...] = ()
 
 
 class CounterLaunch(Struct, frozen=True):
@@ -78,12 +103,12 @@ class CountersDocument(Struct, frozen=True, kw_only=True):
     Attributes:
         files: the files of the counters.
         trace: the run's traces; None without a run.
-        kernels: sorted by time in the run, or without one, under Nsight Compute.
+        kernels: sorted by time in the run, then those that it does not have by time under Nsight Compute.
         launches: every measured launch, in order.
         unmatched_launches: number of measured launches that the run does not have.
         kernels_of_run_without: number of the run's kernels that were not measured.
         peaks: of the devices that ran the kernels; null if these are unknown, or differ.
-        not_counted: units whose operations were not counted, or only in part, for at least one kernel.
+        notes: how to read the figures, and why some are missing.
     """
 
     schema: Literal["opscope.counters/1"] = "opscope.counters/1"
@@ -94,4 +119,4 @@ class CountersDocument(Struct, frozen=True, kw_only=True):
     unmatched_launches: int
     kernels_of_run_without: int
     peaks: PeaksEntry | None = None
-    not_counted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -185,8 +185,9 @@ class ExecutedOperations(Evidence, frozen=True, tag="executed_operations"):
     """Arithmetic operations by the unit that did them, by hardware counters; a multiply-add counts two.
 
     Attributes:
-        by_unit: operations of the kernel, by the names that peaks of devices have.
-        per_byte: all of them over the bytes of the device's memory; null if it moved none.
+        by_unit: operations of the kernel, by the names that peaks of devices have; those of ``fp16_vector``, which also
+            convert numbers and set constants, do not count in the other figures.
+        per_byte: all of them over the bytes of the device's memory; null if it moved none, or they are not known.
         of_model: all of them over those that the operator's model counts; null without a model, or if a call is
             several launches.
     """

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -25,7 +26,7 @@ _FACTORS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("usecond", "us"), 1e3),
     **dict.fromkeys(("msecond", "ms"), 1e6),
     **dict.fromkeys(("second", "s"), 1e9),
-    **{f"{prefix}byte": factor for prefix, factor in _PREFIXES},
+    **{f"{prefix}{what}": factor for prefix, factor in _PREFIXES for what in ("byte", "inst")},
     **{f"{prefix}byte/{second}": factor for prefix, factor in _PREFIXES for second in ("second", "s")},
     **{f"{prefix}{hertz}": factor for prefix, factor in _PREFIXES for hertz in ("hz", "Hz")},
     **dict.fromkeys(("cycle/second", "cycle/s"), 1),
@@ -34,6 +35,7 @@ _FACTORS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("cycle/nsecond", "cycle/ns"), 1e9),
 }
 _NUMBER: Final = lazy_pattern(r"-?(\d{1,3}(,\d{3})+|\d{1,300})(\.\d+)?([eE][+-]?\d{1,2})?")
+_CAPABILITY: Final = lazy_pattern(r"\d{1,2}\.\d")
 _DIMENSIONS: Final = lazy_pattern(r"\(?\s*(\d+),\s*(\d+),\s*(\d+)\s*\)?")
 
 
@@ -83,10 +85,11 @@ def _details(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Ke
             yield _kernel(cells, values)
             values = {}
         cells = current
-        number = number_of(current.get("Metric Value", ""), current.get("Metric Unit", ""))
-        if current.get("Metric Name") and number is not None:
-            # Two sections may have a metric of the same name in different units; the first one is kept.
-            values.setdefault(current["Metric Name"], number)
+        name, unit = current.get("Metric Name", ""), current.get("Metric Unit", "")
+        number = number_of(current.get("Metric Value", ""), unit)
+        if name and number is not None:
+            # "Memory Throughput" is a percentage in one section, and a rate in another.
+            values.setdefault(f"{name} per second" if "byte/" in unit and "__" not in name else name, number)
     if cells is not None:
         yield _kernel(cells, values)
 
@@ -103,8 +106,16 @@ def _kernel(cells: Mapping[str, str], values: Mapping[str, float]) -> KernelCoun
         block=_dimensions(cells.get("Block Size", "")),
         metrics=dict(values),
         device=cells.get("device__attribute_display_name") or None,
-        compute_capability=cells.get("CC") or None,
+        compute_capability=_capability(cells, values),
     )
+
+
+def _capability(cells: Mapping[str, str], values: Mapping[str, float]) -> str | None:
+    """Return the compute capability, ``9.0``; None if neither the table's column nor its metrics have it."""
+    if _CAPABILITY.fullmatch(cells.get("CC", "")):
+        return cells["CC"]
+    major, minor = (values.get(f"device__attribute_compute_capability_{part}") for part in ("major", "minor"))
+    return None if major is None or minor is None else f"{major:.0f}.{minor:.0f}"
 
 
 def number_of(cell: str, unit: str) -> float | None:
@@ -120,7 +131,8 @@ def number_of(cell: str, unit: str) -> float | None:
     """
     if not _NUMBER.fullmatch(cell.strip()):
         return None
-    return float(cell.replace(",", "")) * _FACTORS.get(unit, 1)
+    number = float(cell.replace(",", "")) * _FACTORS.get(unit, 1)
+    return number if math.isfinite(number) else None
 
 
 def _dimensions(cell: str) -> str | None:

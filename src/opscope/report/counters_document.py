@@ -1,25 +1,26 @@
 """Joins Nsight Compute's counters with a run as a `CountersDocument`, and renders it as a table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from opscope.analysis.costs.counters import (
     Durations,
+    Limit,
     counter_rows,
     durations_of,
     joined_launches,
     kernels_without,
-    operations_of,
     processes_of,
 )
 from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
-from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.counters import CounterRow, CountersDocument
-from opscope.knowledge.counted_operations import INTEGER_UNITS, OPERATION_METRICS
+from opscope.base.units import format_bytes, format_count, format_ns
+from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
+from opscope.documents.limits import LimitedBy
+from opscope.knowledge.counted_work import INTEGER_UNITS, UPPER_BOUND
 from opscope.knowledge.devices import Device, Peaks, datasheet_peaks
 from opscope.knowledge.measured_peaks import peaks_called
 from opscope.record.counters import KernelCounters
@@ -30,6 +31,7 @@ from opscope.report.limits_document import peaks_entry
 from opscope.trace.model import Trace
 
 _TERA: Final = 1e12
+_UNNAMED: Final = "unknown"  # what readers call a device whose name was not recorded
 
 
 class RunProcess(Struct, frozen=True):
@@ -38,25 +40,21 @@ class RunProcess(Struct, frozen=True):
     Attributes:
         path: the file of its trace.
         durations: of its kernels.
-        peaks: of its devices with known peaks.
+        devices: per device its name and its peaks, None where they are not known.
     """
 
     path: str
     durations: Durations
-    peaks: tuple[Peaks, ...]
+    devices: tuple[tuple[str, Peaks | None], ...]
 
 
-def run_process(trace: Trace, gpu: Device | None = None) -> RunProcess | None:
-    """Return what counters need of a trace; None if it has no activity, so that nothing of it was counted.
-
-    Args:
-        trace: one process of the run.
-        gpu: the model of its devices, from the user; None takes what the trace says.
-    """
+def run_process(trace: Trace) -> RunProcess | None:
+    """Return what counters need of a trace; None if it has no activity, so that nothing of it was counted."""
     if not trace.activities.height:
         return None
-    peaks = peaks_of(trace.devices).values() if gpu is None else (datasheet_peaks(gpu),)
-    return RunProcess(trace.source.path, durations_of(trace), tuple(peaks))
+    peaks = peaks_of(trace.devices)
+    devices = tuple((device.name, peaks.get(device.index)) for device in trace.devices)
+    return RunProcess(trace.source.path, durations_of(trace), devices)
 
 
 def build_counters(
@@ -83,30 +81,37 @@ def build_counters(
             "those"
         )
     durations = [one.durations for one in run]
-    launches, operations = joined_launches(counters, durations), operations_of(counters)
-    peaks = _peaks(counters, run, gpu)
-    return CountersDocument(
+    launches, limit = joined_launches(counters, durations), _limit(counters, run, gpu)
+    document = CountersDocument(
         files=tuple(files),
         trace=", ".join(one.path for one in run) or None,
-        kernels=counter_rows(counters, launches, operations, peaks),
+        kernels=counter_rows(counters, launches, limit),
         launches=launches,
         unmatched_launches=sum(one.run_ns is None for one in launches) if run else 0,
         kernels_of_run_without=kernels_without(counters, durations),
-        peaks=None if peaks is None else peaks_entry(None, peaks.device, peaks),
-        not_counted=tuple(dict.fromkeys(unit for one in operations for unit in one.not_counted)),
+        peaks=None if limit.peaks is None else peaks_entry(None, limit.peaks.device, limit.peaks),
     )
+    return replace(document, notes=tuple(_notes(document)))
 
 
-def _peaks(counters: Sequence[KernelCounters], run: Sequence[RunProcess], gpu: Device | None) -> Peaks | None:
-    """Return the peaks that all devices share: by the run, else by the name that Nsight Compute recorded."""
+def _limit(counters: Sequence[KernelCounters], run: Sequence[RunProcess], gpu: Device | None) -> Limit:
+    """Return the peaks that all devices share: the user's, the run's, or of the device that Nsight Compute recorded."""
     if gpu is not None:
-        return datasheet_peaks(gpu)
-    found = [peaks for one in run for peaks in one.peaks]
-    if not run:
-        called = {(one.device, _multiprocessors(one)) for one in counters}
-        known = [None if name is None else peaks_called(name, count) for name, count in called]
-        found = [peaks for peaks in known if peaks is not None] if None not in known else []
-    return found[0] if found and all(one == found[0] for one in found) else None
+        return Limit(datasheet_peaks(gpu), "", has_run=bool(run))
+    called = {one.device: _multiprocessors(one) for one in counters if one.device is not None}
+    devices = [device for one in run for device in one.devices]
+    names = {name for name, _ in devices if name != _UNNAMED}
+    if called and names and set(called) != names:
+        reason = f"the counters are of {', '.join(called)}, and the run is of {', '.join(sorted(names))}"
+        return Limit(None, reason, has_run=True)
+    found = [peaks for _, peaks in devices]
+    if not names and called:
+        found = [peaks_called(name, count) for name, count in called.items()]
+    if not found or None in found:
+        return Limit(None, "the peaks of the device are not known", has_run=bool(run))
+    if any(one != found[0] for one in found):
+        return Limit(None, "the devices have different peaks", has_run=bool(run))
+    return Limit(found[0], "", has_run=bool(run))
 
 
 def _multiprocessors(counters: KernelCounters) -> int | None:
@@ -132,18 +137,23 @@ _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
     ),
     Column("Occupancy %", lambda row: percent(row.occupancy_percent), numeric=True),
     Column(
-        "TFLOP/s",
-        lambda row: "-" if row.operations_per_s is None else f"{row.operations_per_s / _TERA:.2f}",
-        numeric=True,
+        "TFLOP/s", lambda row: "-" if row.work is None else f"{row.work.operations_per_s / _TERA:.2f}", numeric=True
     ),
-    Column(
-        "FLOP/byte",
-        lambda row: "-" if row.operations_per_byte is None else f"{row.operations_per_byte:.2f}",
-        numeric=True,
-    ),
-    Column("of limit", lambda row: "-" if row.share is None else format_share(row.share, 1), numeric=True),
-    Column("Limited by", lambda row: row.limited_by or "-"),
+    Column("FLOP/byte", lambda row: _of_work(row, lambda work: work.operations_per_byte, "{:.2f}"), numeric=True),
+    Column("of limit", lambda row: _of_work(row, lambda work: work.share, "{:.1%}"), numeric=True),
+    Column("Limited by", lambda row: _limited_by(row.work)),
 )
+
+
+def _of_work(row: CounterRow, figure: Callable[[CountedWork], float | None], spelling: str) -> str:
+    value = None if row.work is None else figure(row.work)
+    return "-" if value is None else spelling.format(value).replace("%", " %")
+
+
+def _limited_by(work: CountedWork | None) -> str:
+    if work is None or work.limited_by is None:
+        return "-"
+    return f"{work.limited_by} ({work.unit})" if work.limited_by == LimitedBy.COMPUTE else work.limited_by
 
 
 def counters_table(document: CountersDocument, top: int | None) -> Table:
@@ -162,18 +172,27 @@ def counters_table(document: CountersDocument, top: int | None) -> Table:
 def counters_values(document: CountersDocument, top: int | None) -> Table:
     """Build the table for programs, with the document's field names and plain numbers; see `counters_table`."""
     # What each unit did is in the JSON document alone: there can be any number of units.
-    names = tuple(field.name for field in fields(CounterRow) if field.name != "operations_by_unit")
-    rows = tuple(field_values(row, names) for row in document.kernels[:top])
+    of_row = [field.name for field in fields(CounterRow) if field.name not in ("work", "not_counted")]
+    of_work = [field.name for field in fields(CountedWork) if field.name != "operations_by_unit"]
+    rows = tuple(
+        (*field_values(row, of_row), *(_none(of_work) if row.work is None else field_values(row.work, of_work)))
+        for row in document.kernels[:top]
+    )
+    names = (*of_row, *(f"work_{name}" for name in of_work))
     return Table(names, rows, frozenset(range(3, len(names))))
 
 
-def counters_lines(document: CountersDocument) -> Iterator[str]:
-    """Yield notes on how to read the table."""
+def _none(names: Sequence[str]) -> tuple[Name, ...]:
+    return (Name(""),) * len(names)
+
+
+def _notes(document: CountersDocument) -> Iterator[str]:
+    """Yield how to read the figures, and why some are missing."""
     yield (
         "Durations are medians. Nsight Compute sets the clocks to their base and empties the caches before each "
         "kernel, unless it was told otherwise (--clock-control none --cache-control none)."
     )
-    yield from _lines_of_operations(document)
+    yield from _notes_on_work(document)
     if document.trace is None:
         return
     joined = len(document.launches) - document.unmatched_launches
@@ -181,36 +200,55 @@ def counters_lines(document: CountersDocument) -> Iterator[str]:
         f"{joined:,} of {len(document.launches):,} measured launches are those of {document.trace}: the n-th of a name "
         "and geometry is taken for the n-th there."
     )
-    if document.kernels_of_run_without:
-        yield f"{document.kernels_of_run_without:,} kernels of the run were not measured."
+    if without := document.kernels_of_run_without:
+        yield f"{without:,} kernel{'s' * (without > 1)} of the run {'were' if without > 1 else 'was'} not measured."
 
 
-def _lines_of_operations(document: CountersDocument) -> Iterator[str]:
-    """Yield what the columns of operations mean, or why there are none."""
-    rows = document.kernels
-    if not any(row.operations_by_unit for row in rows):
-        return
-    if document.not_counted:
-        yield (
-            f"Operations of {', '.join(document.not_counted)} were not counted for every kernel, so there is no sum "
-            f"over all units. ncu counts them with --metrics '{','.join(OPERATION_METRICS)}'."
-        )
+def _notes_on_work(document: CountersDocument) -> Iterator[str]:
+    works = [row.work for row in document.kernels if row.work is not None]
+    missing = dict.fromkeys(what for row in document.kernels for what in row.not_counted)
+    if missing:
+        kernels = [row for row in document.kernels if row.not_counted]
+        yield f"{_counted(kernels)} without operations or bytes of some kind, so without a sum: {', '.join(missing)}."
+    if not works:
         return
     yield (
-        "Operations are those that were executed: a multiply-add counts two, and addresses, comparisons and special "
-        "functions count none. Bytes are those of the device's memory."
+        "TFLOP/s and FLOP/byte are of the operations that were executed, a multiply-add counted as two, and of the "
+        f"bytes of the device's memory, over the time {'in the run' if document.trace else 'under Nsight Compute'}. "
+        "Integer arithmetic, comparisons and special functions count none."
     )
-    if any(row.operations_by_unit.keys() & INTEGER_UNITS for row in rows):
-        yield "Those of Tensor Cores on integers are counted too."
-    if document.peaks is None:
-        yield "The peaks of the device are not known, so it is not known how far kernels are from them."
-    elif document.trace is None:
+    if any(UPPER_BOUND in work.operations_by_unit for work in works):
         yield (
-            "How far a kernel is from its limit takes its time at the clocks of a run: name the run's trace as well."
+            "Half-precision instructions of the ordinary cores are left out: they also convert numbers and set "
+            "constants."
         )
-    else:
+    if any(work.operations_by_unit.keys() & INTEGER_UNITS for work in works):
+        yield "Operations of Tensor Cores on integers are counted too."
+    yield from _notes_on_limits(document, works)
+
+
+def _notes_on_limits(document: CountersDocument, works: Sequence[CountedWork]) -> Iterator[str]:
+    for reason in dict.fromkeys(work.reason for work in works if work.reason is not None):
+        yield f"{_counted([work for work in works if work.reason == reason])} without a limit: {reason}."
+    limited = [work for work in works if work.ideal_ns is not None]
+    if document.peaks is None or not limited:
+        return
+    if document.trace is None:
+        yield "How far a kernel is from the limit takes its time at the clocks of a run: name the run's trace as well."
+        return
+    yield (
+        f"The limit is the least time in which {document.peaks.name} could do these operations and move these bytes "
+        f"(peaks: {document.peaks.origin})."
+    )
+    above = [work for work in limited if work.share is not None and work.share > 1]
+    if any(work.limited_by == LimitedBy.MEMORY for work in above):
         yield (
-            f"The limit is what {document.peaks.name} needs for these operations and bytes ({document.peaks.origin}). "
-            "More than 100 % of it is memory's: in the run, caches held what Nsight Compute, which empties them, "
-            "counts as moved."
+            "Above 100 % where memory limits: in the run, caches held bytes that were moved under Nsight Compute, "
+            "which empties them."
         )
+    if any(work.limited_by == LimitedBy.COMPUTE for work in above):
+        yield "Above 100 % where compute limits: a peak or a count is wrong for these kernels."
+
+
+def _counted(kernels: Sequence[object]) -> str:
+    return f"{len(kernels):,} kernel{'s' * (len(kernels) > 1)}"

@@ -258,7 +258,7 @@ class PageParts:
             benchmarks=tuple(_first_results(one) for one in benchmarks),
             advice=tuple(advice),
             jobs=tuple(jobs),
-            # The page shows kernels; a launch has hundreds of metrics.
+            # The page shows kernels; each launch has hundreds of metrics.
             counters=None if counters is None else replace(counters, launches=()),
             benchmark_results_left_out=tuple(max(0, len(one.results) - _MOST_RESULTS) for one in benchmarks),
         )

@@ -15,12 +15,19 @@ from statistics import median
 from typing import Final
 
 import polars as pl
+from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.base.patterns import lazy_pattern
-from opscope.documents.counters import CounterLaunch, CounterRow
+from opscope.documents.counters import CountedWork, CounterLaunch, CounterRow
 from opscope.documents.limits import LimitedBy
-from opscope.knowledge.counted_operations import CountedOperations, counted_operations, rate_of
+from opscope.knowledge.counted_work import (
+    UPPER_BOUND,
+    CountedOperations,
+    counted_bytes,
+    counted_operations,
+    fastest_rate,
+)
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.names import canonical
 from opscope.record.counters import KernelCounters
@@ -32,8 +39,7 @@ _SM: Final = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) 
 _MEMORY: Final = ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "Memory Throughput")
 _DRAM: Final = ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput")
 _OCCUPANCY: Final = ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy")
-_READ, _WRITTEN = ("dram__bytes_read.sum",), ("dram__bytes_write.sum",)
-_MOVED, _MOVED_PER_S = ("dram__bytes.sum",), ("dram__bytes.sum.per_second",)
+_BYTES: Final = "bytes of the device's memory"
 _PARAMETERS: Final = lazy_pattern(r"\(.*\)(?: const)?$", re.DOTALL)
 
 # The kernel's name in one spelling, grid and block.
@@ -64,37 +70,36 @@ def joined_launches(counters: Sequence[KernelCounters], run: Sequence[Durations]
     return tuple(found)
 
 
+class Limit(Struct, frozen=True):
+    """What kernels are compared with.
+
+    Attributes:
+        peaks: of the device that ran them; None if not known.
+        reason: why they are not known; empty if they are.
+        has_run: whether durations are those of a run, at full clocks.
+    """
+
+    peaks: Peaks | None
+    reason: str
+    has_run: bool
+
+
 def counter_rows(
-    counters: Sequence[KernelCounters],
-    launches: Sequence[CounterLaunch],
-    operations: Sequence[CountedOperations],
-    peaks: Peaks | None,
+    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit
 ) -> tuple[CounterRow, ...]:
-    """Return one row per kernel and geometry, the longest first.
+    """Return one row per kernel and geometry, the longest first; those that the run does not have come last.
 
     Args:
         counters: the launches, in order.
         launches: the same, joined with the run.
-        operations: the operations of each.
-        peaks: of the device that ran them; None if not known.
+        limit: what they are compared with.
     """
     groups: dict[Key, list[int]] = defaultdict(list)
     for at, one in enumerate(counters):
         groups[key_of(one.kernel, one.grid, one.block)].append(at)
-    rows = [
-        _below_roofs(
-            _row([counters[at] for at in places], [launches[at] for at in places]),
-            [operations[at] for at in places],
-            peaks,
-        )
-        for places in groups.values()
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.measured * (row.run_ns or row.ncu_ns or 0)))
-
-
-def operations_of(counters: Sequence[KernelCounters]) -> tuple[CountedOperations, ...]:
-    """Return the operations of each launch."""
-    return tuple(counted_operations(one.metrics, one.compute_capability) for one in counters)
+    rows = [_row([counters[at] for at in places], [launches[at] for at in places], limit) for places in groups.values()]
+    # Times under Nsight Compute are longer than those of the run, so the two do not mix.
+    return tuple(sorted(rows, key=lambda row: (row.run_ns is None, -row.measured * (row.run_ns or row.ncu_ns or 0))))
 
 
 def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
@@ -128,20 +133,17 @@ def durations_of(trace: Trace) -> Durations:
     return found
 
 
-def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch]) -> CounterRow:
+def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit) -> CounterRow:
     in_run = [one.run_ns for one in launches if one.run_ns is not None]
 
     def figure(names: Sequence[str]) -> float | None:
         values = [one.metrics[name] for one in counters for name in names if name in one.metrics]
         return median(values) if values else None
 
-    def moved() -> float | None:
-        read, written = figure(_READ), figure(_WRITTEN)
-        if read is not None and written is not None:
-            return read + written
-        rate, duration_ns = figure(_MOVED_PER_S), figure(_DURATION)
-        return figure(_MOVED) if rate is None or duration_ns is None else rate * duration_ns / 1e9
-
+    moved = [found for one in counters if (found := counted_bytes(one.metrics)) is not None]
+    no_bytes = (_BYTES,) if len(moved) < len(counters) else ()
+    operations = [counted_operations(one.metrics, one.compute_capability) for one in counters]
+    asked = any(one.any_counted for one in operations)
     return CounterRow(
         kernel=counters[0].kernel,
         grid=counters[0].grid,
@@ -153,46 +155,73 @@ def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch]) 
         sm_percent=figure(_SM),
         memory_percent=figure(_MEMORY),
         dram_percent=figure(_DRAM),
-        dram_bytes=moved(),
+        dram_bytes=median(moved) if moved else None,
         occupancy_percent=figure(_OCCUPANCY),
+        work=_work(counters, launches, operations, limit),
+        not_counted=(*dict.fromkeys(what for one in operations for what in one.not_counted), *no_bytes)
+        if asked
+        else (),
     )
 
 
-def _below_roofs(row: CounterRow, operations: Sequence[CountedOperations], peaks: Peaks | None) -> CounterRow:
-    """Return a row with its operations, and how far it is from the peaks."""
-    units = sorted({unit for one in operations for unit in one.by_unit})
-    by_unit = {unit: median([one.by_unit.get(unit, 0) for one in operations]) for unit in units}
-    row = replace(row, operations_by_unit=by_unit)
-    if any(one.not_counted for one in operations):
-        return row
-    total, duration_ns = sum(by_unit.values()), row.run_ns or row.ncu_ns
-    row = replace(
-        row,
-        operations=total,
-        operations_per_byte=total / row.dram_bytes if row.dram_bytes else None,
-        operations_per_s=1e9 * total / duration_ns if duration_ns else None,
-    )
-    times = _least_times(by_unit, row.dram_bytes, peaks)
-    if times is None:
-        return row
-    limited_by = max(times, key=times.__getitem__)
-    ideal_ns = times[limited_by]
-    return replace(row, ideal_ns=ideal_ns, limited_by=limited_by, share=ideal_ns / row.run_ns if row.run_ns else None)
-
-
-def _least_times(
-    by_unit: Mapping[str, float], dram_bytes: float | None, peaks: Peaks | None
-) -> dict[str, float] | None:
-    """Return the nanoseconds that memory and each unit need at their peaks; None if a peak is not known.
-
-    Units work side by side, so the longest of these is the least time of a launch.
-    """
-    if peaks is None or dram_bytes is None or not peaks.memory_bytes_per_s:
+def _work(
+    counters: Sequence[KernelCounters],
+    launches: Sequence[CounterLaunch],
+    operations: Sequence[CountedOperations],
+    limit: Limit,
+) -> CountedWork | None:
+    """Return the means over the launches whose operations, bytes and duration are all known."""
+    known: list[tuple[float, float, CountedOperations]] = []
+    for one, launch, work in zip(counters, launches, operations, strict=True):
+        # With a run, times under Nsight Compute are no times of the same kind.
+        ns = launch.run_ns if limit.has_run else _first(one.metrics, _DURATION)
+        moved = counted_bytes(one.metrics)
+        if ns and moved is not None and not work.not_counted:
+            known.append((ns, moved, work))
+    if not known:
         return None
-    times = {LimitedBy.MEMORY.value: 1e9 * dram_bytes / peaks.memory_bytes_per_s}
-    for unit, count in by_unit.items():
-        rate = rate_of(unit, peaks.rates)
-        if not rate:
-            return None
-        times[unit] = 1e9 * count / rate
-    return times
+    count = len(known)
+    ns, moved = sum(ns for ns, _, _ in known) / count, sum(moved for _, moved, _ in known) / count
+    total = sum(work.total for _, _, work in known) / count
+    units = sorted({unit for _, _, work in known for unit in work.by_unit})
+    found = CountedWork(
+        launches=count,
+        ns=ns,
+        dram_bytes=moved,
+        operations=total,
+        operations_by_unit={unit: sum(work.by_unit.get(unit, 0) for _, _, work in known) / count for unit in units},
+        operations_per_byte=total / moved if moved else None,
+        operations_per_s=1e9 * total / ns,
+    )
+    if any(work.sparse for _, _, work in known):
+        return replace(found, reason="it multiplies sparse matrices, and peaks are those of dense ones")
+    return _limited(found, limit)
+
+
+def _limited(work: CountedWork, limit: Limit) -> CountedWork:
+    """Return the work with its least time: units and memory work side by side, so the longest of them counts."""
+    peaks = limit.peaks
+    if peaks is None:
+        return replace(work, reason=limit.reason)
+    if not peaks.memory_bytes_per_s:
+        return replace(work, reason="the peak of the device's memory is not known")
+    rates = {unit: fastest_rate(unit, peaks.rates) for unit in work.operations_by_unit if unit != UPPER_BOUND}
+    if unknown := [unit for unit, rate in rates.items() if not rate]:
+        return replace(work, reason=f"the peak of {', '.join(unknown)} is not known")
+    times = {unit: 1e9 * work.operations_by_unit[unit] / rate for unit, rate in rates.items() if rate}
+    unit = max(times, key=times.__getitem__, default=None)
+    compute_ns = 0 if unit is None else times[unit]
+    memory_ns = 1e9 * work.dram_bytes / peaks.memory_bytes_per_s
+    ideal_ns = max(compute_ns, memory_ns)
+    return replace(
+        work,
+        unit=unit,
+        unit_peak_per_s=None if unit is None else rates[unit],
+        ideal_ns=ideal_ns,
+        limited_by=(LimitedBy.COMPUTE if compute_ns > memory_ns else LimitedBy.MEMORY).value,
+        share=ideal_ns / work.ns if limit.has_run else None,
+    )
+
+
+def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
+    return next((metrics[name] for name in names if name in metrics), None)

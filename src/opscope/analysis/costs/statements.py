@@ -15,6 +15,7 @@ from opscope.analysis.costs.parallelism import Parallelism
 from opscope.documents import statements as doc
 from opscope.documents.statements import Action, ActionKind, Basis, Gain, Statement
 from opscope.knowledge.costs import Cost
+from opscope.knowledge.counted_work import UPPER_BOUND
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.patterns import Pattern
 from opscope.record.counters import Counters
@@ -193,8 +194,9 @@ def _measured_access(counters: Counters) -> Iterator[Statement]:
 def _executed(counters: Counters, evidence: OperatorEvidence) -> Iterator[Statement]:
     if counters.operations_not_counted or not counters.operations:
         return
-    total = sum(counters.operations.values())
-    moved = (counters.dram_read_bytes or 0) + (counters.dram_write_bytes or 0)
+    total = sum(count for unit, count in counters.operations.items() if unit != UPPER_BOUND)
+    both = counters.dram_read_bytes, counters.dram_write_bytes
+    moved = None if None in both else sum(count for count in both if count is not None)
     # Only of a call that is this one launch does the model say what the launch must do.
     is_call = evidence.cost is not None and evidence.kernels == len(evidence.counters) == 1
     modelled = evidence.cost.flop if evidence.cost is not None and is_call else 0

@@ -13,101 +13,77 @@ function countersView(page) {
         section(
             `Counters of ${doc.files.map((file) => file.split("/").pop()).join(", ")}`,
             ...countedRoofs(doc),
-            note(
-                "Durations are medians. Nsight Compute sets the clocks to their base and empties the caches before each launch, unless it was told otherwise.",
-            ),
-            joinedNote(doc),
+            ...doc.notes.map((text) => note(text)),
         ),
         section("Kernels", countedKernels(doc)),
     ];
 }
 
-const launchNs = (row) => row.run_ns ?? row.ncu_ns;
-
 function countedRoofs(doc) {
-    const { peaks } = doc;
-    const counted = doc.kernels.filter((row) => row.operations !== null);
+    const counted = doc.kernels.filter(({ work }) => work !== null);
     if (!counted.length)
         return [
             note(
-                doc.not_counted.length && doc.kernels.some((row) => Object.keys(row.operations_by_unit).length)
-                    ? `No roofline: operations of ${doc.not_counted.join(", ")} were not counted.`
-                    : "No roofline: Nsight Compute was not asked to count operations (ncu --set roofline does).",
+                doc.kernels.some((row) => row.not_counted.length)
+                    ? "No roofline: not all operations and bytes of any kernel were counted."
+                    : "No roofline: it takes operations and bytes, which ncu --set roofline counts.",
             ),
         ];
-    if (!peaks) return [note("No roofline: the peaks of the device are not known.")];
-    const points = counted
-        .filter((row) => row.dram_bytes && launchNs(row))
-        .map((row) => {
-            const unit = busiestUnit(row, peaks);
-            return {
-                name: row.kernel,
-                operator: null,
-                category: null,
-                precision: unit && roofOf(unit, peaks),
-                calls: row.measured,
-                // A roof is that of one unit, so a point is of what that unit did.
-                flop: unit ? row.operations_by_unit[unit] : 0,
-                bytes: row.dram_bytes,
-                ns: launchNs(row),
-                lost: row.share === null ? null : row.joined * (row.run_ns - row.ideal_ns),
-                area: row.measured * launchNs(row),
-                share: row.share,
-                limited: row.limited_by,
-            };
-        });
+    const limited = counted.filter(({ work }) => work.ideal_ns !== null && work.dram_bytes > 0);
+    if (!limited.length) return [note("No roofline: no kernel has a limit.")];
+    const roofs = {
+        memory_bytes_per_s: doc.peaks.memory_bytes_per_s,
+        flop_per_s: Object.fromEntries(limited.filter(busy).map(({ work }) => [work.unit, work.unit_peak_per_s])),
+    };
+    const points = limited.map((row) => ({
+        name: row.kernel,
+        operator: null,
+        category: null,
+        precision: row.work.unit,
+        calls: row.work.launches,
+        // A roof is that of one unit, so a point is of what that unit did.
+        flop: busy(row) ? row.work.operations_by_unit[row.work.unit] : 0,
+        bytes: row.work.dram_bytes,
+        ns: row.work.ns,
+        lost: row.work.share === null ? null : row.work.launches * (row.work.ns - row.work.ideal_ns),
+        area: row.work.launches * row.work.ns,
+        share: row.work.share,
+        limited: row.work.limited_by,
+    }));
     return [
         ...[
             rooflineChart(
                 null,
-                peaks,
+                roofs,
                 points.filter((one) => one.flop > 0),
                 COUNTED,
             ),
             bandwidthChart(
                 null,
-                peaks,
+                roofs,
                 points.filter((one) => !one.flop),
                 COUNTED,
             ),
         ].filter(Boolean),
         note(
-            `${peaks.name}: peaks ${peaks.origin}; memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}. Areas are time. `,
-            "A kernel's operations are those that the unit with most to do executed, a multiply-add counted as two; addresses, comparisons and special functions count none. ",
-            doc.trace
-                ? "Times are those of the run; bytes are those with empty caches, so caches can lift a point above the memory's line."
-                : "Times are those under Nsight Compute, at its clocks, so points lie lower than in a run.",
+            "Areas are time. A point is of the operations of one unit, the one that would take longest at its peak.",
+            limited.length < counted.length
+                ? ` ${formatCount(counted.length - limited.length)} kernels without a limit are left out.`
+                : "",
         ),
     ];
 }
 
-// Where adding up in 16 bits has no rate of its own, it has that of the unit.
-const roofOf = (unit, peaks) => (unit in peaks.flop_per_s ? unit : unit.replace(/_acc16$/, ""));
-
-// The unit that needs most time at its peak; undefined without arithmetic.
-function busiestUnit(row, peaks) {
-    const needed = (unit) => row.operations_by_unit[unit] / peaks.flop_per_s[roofOf(unit, peaks)];
-    return Object.keys(row.operations_by_unit)
-        .filter((unit) => roofOf(unit, peaks) in peaks.flop_per_s)
-        .sort((one, other) => needed(other) - needed(one))[0];
-}
-
-function joinedNote(doc) {
-    if (!doc.trace) return null;
-    const joined = doc.kernels.reduce((sum, row) => sum + row.joined, 0);
-    const measured = doc.kernels.reduce((sum, row) => sum + row.measured, 0);
-    return note(
-        `${formatCount(joined)} of ${formatCount(measured)} measured launches are those of the run: the n-th of a name and geometry is taken for the n-th there. `,
-        doc.kernels_of_run_without
-            ? `${formatCount(doc.kernels_of_run_without)} kernels of the run were not measured.`
-            : "",
-    );
-}
-
+const busy = ({ work }) => work.unit !== null && work.operations_by_unit[work.unit] > 0;
 const percentText = (value) => formatShare(value, 100);
+const ofWork =
+    (key) =>
+    ({ work }) =>
+        work === null ? null : work[key];
 
 function countedKernels(doc) {
     const figure = (key, label, format) => ({ key, label, value: (row) => row[key], format });
+    const worked = (key, label, format) => ({ key, label, value: ofWork(key), format });
     const shown = [
         {
             key: "kernel",
@@ -121,18 +97,24 @@ function countedKernels(doc) {
         {
             key: "time",
             label: "Time",
-            value: (row) => row.measured * (launchNs(row) ?? 0),
+            value: (row) => (row.run_ns === null ? row.measured * (row.ncu_ns ?? 0) : row.joined * row.run_ns),
             format: formatNs,
             bar: true,
         },
         figure("measured", "Launches", formatCount),
         figure("run_ns", "In the run", formatNs),
         ...(doc.trace ? [] : [figure("ncu_ns", "Under ncu", formatNs)]),
-        figure("operations_per_s", "Operations", (value) => formatRate(value, "FLOP/s")),
-        figure("operations_per_byte", "FLOP a byte", (value) => (value === null ? "-" : threeDigits(value))),
+        worked("operations_per_s", "Operations", (value) => formatRate(value, "FLOP/s")),
+        worked("operations_per_byte", "FLOP a byte", (value) => (value === null ? "-" : threeDigits(value))),
         figure("dram_bytes", "Moved", formatBytes),
-        figure("share", "of limit", (value) => formatShare(value, 1)),
-        { key: "limited_by", label: "Limited by", text: true, value: (row) => row.limited_by || "-" },
+        worked("share", "of limit", (value) => formatShare(value, 1)),
+        {
+            key: "limited_by",
+            label: "Limited by",
+            text: true,
+            value: (row) =>
+                ofWork("limited_by")(row) === "compute" ? row.work.unit : (ofWork("limited_by")(row) ?? "-"),
+        },
         figure("sm_percent", "SM", percentText),
         figure("dram_percent", "DRAM", percentText),
         figure("occupancy_percent", "Occupancy", percentText),
