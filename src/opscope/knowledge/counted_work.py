@@ -60,11 +60,15 @@ _DURATION: Final = "gpu__time_duration.sum"
 _READ: Final = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
 _WRITTEN: Final = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
 _MOVED: Final = "dram__bytes.sum"
-# What Nsight Compute is asked for. These are patterns, because devices differ in what they count.
-WORK_METRICS: Final = (
-    "regex:smsp__sass_thread_inst_executed_op_[dfhq](add|mul|fma)[24]?_pred_on",
-    "regex:sm__ops_path_tensor_src_",
-    "regex:dram__bytes(_op)?_(read|write)$",
+# What Nsight Compute is asked for. These are patterns, because devices differ in what they count; they fit names with
+# and without suffix.
+WORK_METRICS: Final = tuple(
+    f"regex:^{pattern}([.]sum)?$"
+    for pattern in (
+        _INSTRUCTION.format("[dfhq](add|mul|fma)[24]?"),
+        f"sm__ops_path_tensor_src_({'|'.join(_OPERANDS)})(_dst_fp(16|32))?",
+        "dram__bytes(_op)?_(read|write)",
+    )
 )
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.knowledge.counted_work import counted_bytes, counted_operations, fastest_rate
+from opscope.knowledge.counted_work import WORK_METRICS, counted_bytes, counted_operations, fastest_rate
 from tests.command import opscope
 from tests.conftest import DATA
 
@@ -225,6 +226,22 @@ def test_the_fastest_rate_counts_where_several_can_apply() -> None:
     assert fastest_rate("fp8", peaks) == 60
     assert fastest_rate("fp8", {"fp8": 30}) == 30
     assert fastest_rate("fp6", peaks) is None
+
+
+@pytest.mark.parametrize("capability", DEVICES)
+def test_what_is_asked_for_is_all_and_no_more(capability: str) -> None:
+    """Patterns of Nsight Compute match names with their suffix; those of rates and peaks are not asked for."""
+    patterns = [re.compile(metric.removeprefix("regex:")) for metric in WORK_METRICS]
+
+    def asked(name: str) -> bool:
+        return any(pattern.search(name) for pattern in patterns)
+
+    assert all(asked(name) and asked(name.removesuffix(".sum")) for name in of_device(capability))
+    assert asked("dram__bytes_read.sum")
+    assert asked("dram__bytes_op_write.sum")
+    for other in ("sm__ops_path_tensor_src_fp16_dst_fp16_realtime", "sm__ops_path_tensor_src_fp16.sum.per_second",
+                  "sm__ops_path_tensor_src_fp8_sparsity_on.sum", "dram__bytes_read_sectors.sum"):  # fmt: skip
+        assert not asked(other)
 
 
 # ------------------------------------------------------------- below the roofs of a device
