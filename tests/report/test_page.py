@@ -104,6 +104,18 @@ def test_chosen_steps_are_in_the_timeline(tmp_path: Path) -> None:
     assert opscope("page", str(GPT2), "--steps", "x", "-o", str(tmp_path / "other.html")).returncode == 2
 
 
+@pytest.mark.parametrize("name", ["x" * 5_000, '"' * 5_000, "\\" * 5_000, '\\"' * 2_500, 'a"' * 2_500 + "\\"])
+def test_long_texts_are_cut_however_they_are_spelled(tmp_path: Path, name: str) -> None:
+    built = KinetoTrace()
+    built.step(1, 0, 100_000)
+    built.operator(name, 500, 5_000)
+    built.launched_kernel("k", (600, 100), (7_000, 3_000))
+    (trace,) = document_of(page(tmp_path / "page.html", built.write(tmp_path / "t.json")))["traces"]
+    (operator,) = (row["name"] for row in trace["document"]["operators"] if row["name"].startswith(name[:9]))
+    assert operator.startswith(name[:1_900])
+    assert len(operator) <= 2_000
+
+
 def test_a_sweep_has_its_comparison_and_all_traces(sweep: Path, tmp_path: Path) -> None:
     text = page(tmp_path / "page.html", sweep)
     assert len(text) < 2_000_000

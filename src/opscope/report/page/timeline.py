@@ -27,6 +27,7 @@ from opscope.report.page.points import extremes
 from opscope.trace.model import Trace
 
 _MOST_POINTS: Final = 20_000  # of a curve
+_EDGE_NAMES: Final = {-1: "before", **{int(kind): kind.name.lower() for kind in EdgeKind}}
 _MOST_PIECES: Final = 200  # of the idle time of a finding
 _TITLES: Final[Mapping[TrackKind, str]] = {
     TrackKind.RANGE: "ranges",
@@ -269,7 +270,7 @@ def _path(timeline: Drawn, analysis: Analysis) -> PathEntry | None:
         steps=steps.graph.steps,
         start=(line.start_ns[shown] - entry.start_ns).tolist(),
         duration=(line.end_ns - line.start_ns)[shown].tolist(),
-        kind=["before" if one < 0 else EdgeKind(one).name.lower() for one in kind.tolist()],
+        kind=[_EDGE_NAMES[one] for one in kind.tolist()],
         slice=places.tolist(),
     )
 
