@@ -33,6 +33,7 @@ def test_operations_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found.duration_ns == 58_304
     (metrics,) = asked.read_text().splitlines()
     assert "dram__bytes_read.sum" in metrics
+    assert "dram__bytes(_op)?_(read|write)" in metrics
     assert "sm__ops_path_tensor_src_" in metrics
 
 
@@ -53,6 +54,25 @@ def test_an_ncu_without_metrics_of_operations_measures_the_rest(
     first, second = asked.read_text().splitlines()
     assert "regex:" in first
     assert "regex:" not in second
+    assert "dram__bytes_read.sum" in second
+
+
+def test_names_that_a_device_has_not_are_asked_for_as_patterns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that spells the bytes of its memory in another way, and lacks a reason of stalls."""
+    recorded = tmp_path / "recorded.csv"
+    recorded.write_text(
+        (DATA / "counters" / "addmm.csv").read_text().replace("dram__bytes_read", "dram__bytes_op_read")
+    )
+    asked = stand_in(
+        tmp_path,
+        monkeypatch,
+        'case "$metrics" in *,gpu__time_duration.sum,*|gpu__time_duration.sum,*) '
+        'echo "==ERROR== Failed to find metric x" > "$log"; exit 1;; esac\n'
+        f'cp {recorded} "$log"',
+    )
+    (found,) = NsightCompute().collect(CALL, tmp_path).record
+    assert found.dram_read_bytes == 5_578_240
+    assert asked.read_text().splitlines()[2].startswith("regex:^gpu__time_duration[.]sum$,")
 
 
 def test_a_refusal_of_another_kind_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from opscope.base.errors import EnvironmentLacksError
 from opscope.base.files import scratch
 from opscope.base.processes import own_environment, own_process
 from opscope.collect.collector import Collected
-from opscope.knowledge.counted_work import WORK_METRICS, counted_operations
+from opscope.knowledge.counted_work import READ, WORK_METRICS, WRITTEN, counted_operations, first_of
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall
 
@@ -21,8 +21,6 @@ _TIMEOUT_S = 180
 # Fields of `Counters` -> the metrics that ncu is asked for.
 _METRICS: Final[Mapping[str, str]] = {
     "duration_ns": "gpu__time_duration.sum",
-    "dram_read_bytes": "dram__bytes_read.sum",
-    "dram_write_bytes": "dram__bytes_write.sum",
     "load_sectors_per_request": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "store_sectors_per_request": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
     "shared_load_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
@@ -39,7 +37,14 @@ _STALLS: Final = (
     "tex_throttle", "wait", "not_selected", "no_instruction", "branch_resolving", "dispatch_stall", "drain", "sleeping",
     "imc_miss", "gmma",
 )  # fmt: skip
-_ASKED: Final = (*_METRICS.values(), *(_STALL.format(reason) for reason in _STALLS))
+_OTHERS: Final = (*_METRICS.values(), *(_STALL.format(reason) for reason in _STALLS))
+# One after the other, until ncu knows all names: one that it does not know for a device makes it measure nothing. A
+# pattern that fits no name is no mistake.
+_ATTEMPTS: Final = (
+    (*_OTHERS, READ[0], WRITTEN[0], *WORK_METRICS),
+    (*_OTHERS, READ[0], WRITTEN[0]),
+    (*(f"regex:^{name.replace('.', '[.]')}$" for name in _OTHERS), *WORK_METRICS),
+)
 
 
 def find_ncu() -> str:
@@ -68,8 +73,7 @@ class NsightCompute(Struct, frozen=True):
             EnvironmentLacksError: ncu is missing, may not read counters, or the operator could not be replayed.
         """
         log = folder / "counters.csv"
-        # An ncu that does not know a metric for this device measures nothing at all.
-        for metrics in ((*_ASKED, *WORK_METRICS), _ASKED):
+        for metrics in _ATTEMPTS:
             log.unlink(missing_ok=True)
             stderr = self._run(subject, metrics, folder, log)
             text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
@@ -128,6 +132,8 @@ def read_counters(text: str) -> Iterator[Counters]:
         operations = counted_operations(found.metrics, found.compute_capability)
         yield Counters(
             kernel=found.kernel,
+            dram_read_bytes=first_of(found.metrics, READ),
+            dram_write_bytes=first_of(found.metrics, WRITTEN),
             **{field: found.metrics.get(metric) for field, metric in _METRICS.items()},
             stalls=_stalls(found.metrics),
             operations=operations.by_unit,

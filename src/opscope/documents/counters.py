@@ -18,7 +18,8 @@ class CountedWork(Struct, frozen=True, kw_only=True):
         operations_by_unit: the same by the unit that did them, named as peaks are (``fp32``, ``bf16``), with
             ``fp16_vector``: half-precision instructions, which also convert numbers and set constants.
         operations_per_byte: ``operations`` over ``dram_bytes``; null if no bytes were moved.
-        operations_per_s: ``operations`` over ``ns``.
+        operations_per_s: ``operations`` over ``ns``. It and ``operations_per_byte`` are null where half-precision
+            instructions may have done more than all others.
         unit: the unit that needs longest for its operations at its peak; null without operations or peaks.
         unit_peak_per_s: that peak: the highest at which the unit may have worked.
         ideal_ns: the least time at the device's peaks, the longest of bytes and each unit's operations; null with the
@@ -35,7 +36,7 @@ class CountedWork(Struct, frozen=True, kw_only=True):
     operations: float
     operations_by_unit: dict[str, float]
     operations_per_byte: float | None
-    operations_per_s: float
+    operations_per_s: float | None
     unit: str | None = None
     unit_peak_per_s: float | None = None
     ideal_ns: float | None = None
@@ -59,8 +60,9 @@ class CounterRow(Struct, frozen=True):
             memory, in percent of their peaks.
         dram_bytes: read from and written to the device's memory.
         occupancy_percent: achieved occupancy.
-        work: operations and bytes together, and how far they are from the limit; null where not all was counted, or
-            where the run has none of the launches.
+        work: operations and bytes together, and how far they are from the limit; null if they are not known together
+            for any launch.
+        reason: why there is no ``work``; null if there is, or if no operations were asked for.
         not_counted: which operations, or bytes, were not counted for at least one launch; empty if no operations were
             asked for.
     """
@@ -78,6 +80,7 @@ class CounterRow(Struct, frozen=True):
     dram_bytes: float | None
     occupancy_percent: float | None
     work: CountedWork | None = None
+    reason: str | None = None
     not_counted: tuple[str, ...] = ()
 
 

@@ -52,13 +52,17 @@ _TENSOR: Final = lazy_pattern(
     r"sm__ops_path_tensor(?:_op_(?P<op>[a-z0-9]+))?_src_(?P<src>[a-z0-9_]+?)(?:_dst_(?P<dst>[a-z0-9]+))?"
     r"(?:_sparsity_(?P<sparsity>on|off))?"
 )
+# Instructions of warps and of groups of warps, which compute capability 9.0 counts apart.
+_OPS: Final = ({"hmma", "hgmma"}, {"imma", "igmma"}, {"bmma", "bgmma"})
 _HALF: Final = "_acc16"  # of units that add up in 16 bits, as peaks of devices name them
 # The cycles that rates "per cycle" refer to: counted, or the clock over the duration.
 _CYCLES: Final = ("smsp__cycles_elapsed", "sm__cycles_elapsed")
 _DURATION: Final = "gpu__time_duration.sum"
 # Bytes read and written; devices spell them one way or the other.
-_READ: Final = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
-_WRITTEN: Final = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
+READ: Final = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
+WRITTEN: Final = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
+# These share the host's memory, and have no counters of bytes.
+WITHOUT_BYTES: Final = frozenset({"8.7", "11.0", "12.1"})
 _MOVED: Final = "dram__bytes.sum"
 # What Nsight Compute is asked for. These are patterns, because devices differ in what they count; they fit names with
 # and without suffix.
@@ -146,22 +150,25 @@ def counted_operations(metrics: Mapping[str, float], compute_capability: str | N
         missing.append(f"devices of compute capability {compute_capability or 'unknown'}")
     partly = (one for one in known or () if one not in tensor or not _is_whole(frozenset(tensor[one])))
     missing += (f"Tensor Cores on {operands}" for operands in partly)
-    sparse = any(part.sparsity == "on" and count for parts in tensor.values() for part, count in parts.items())
     any_counted = bool(tensor) or any(_INSTRUCTION.format(name) in counts for name in _INSTRUCTIONS)
     found = {unit: count for unit, count in by_unit.items() if count}
-    return CountedOperations(found, tuple(missing), any_counted, sparse)
+    return CountedOperations(found, tuple(missing), any_counted, _is_sparse(counts))
 
 
 def counted_bytes(metrics: Mapping[str, float]) -> float | None:
     """Return the bytes that a launch read from and wrote to the device's memory; None if they were not counted."""
-    read = next((metrics[name] for name in _READ if name in metrics), None)
-    written = next((metrics[name] for name in _WRITTEN if name in metrics), None)
+    read, written = first_of(metrics, READ), first_of(metrics, WRITTEN)
     if read is not None and written is not None:
         return _count(read + written)
     if _MOVED in metrics:
         return _count(metrics[_MOVED])
     rate, duration_ns = metrics.get(f"{_MOVED}.per_second"), metrics.get(_DURATION)
     return None if rate is None or duration_ns is None else _count(rate * duration_ns / 1e9)
+
+
+def first_of(metrics: Mapping[str, float], names: Iterable[str]) -> float | None:
+    """Return the value of the first metric that was measured; None if none was."""
+    return next((metrics[name] for name in names if name in metrics), None)
 
 
 def fastest_rate(unit: str, rates: Mapping[str, float]) -> float | None:
@@ -205,13 +212,11 @@ def _count(value: float) -> float | None:
 
 def _cycles(metrics: Mapping[str, float]) -> float | None:
     """Return the cycles of a launch; None if neither they nor the clock were measured."""
-    for base in _CYCLES:
-        for suffix in (".avg", ".max"):
-            if f"{base}{suffix}" in metrics:
-                return metrics[base + suffix]
-    duration_ns = metrics.get(_DURATION)
-    clock = next((metrics[name] for base in _CYCLES if (name := f"{base}.avg.per_second") in metrics), None)
-    return None if duration_ns is None or clock is None else clock * duration_ns / 1e9
+    measured = (metrics.get(f"{base}{suffix}") for base in _CYCLES for suffix in (".avg", ".max"))
+    if (cycles := next((one for one in measured if one is not None and one > 0), None)) is not None:
+        return cycles
+    duration_ns, clock = metrics.get(_DURATION), first_of(metrics, (f"{base}.avg.per_second" for base in _CYCLES))
+    return None if duration_ns is None or clock is None or clock <= 0 else clock * duration_ns / 1e9
 
 
 def _counted_instructions(unit: str, counts: Mapping[str, float]) -> Iterator[float]:
@@ -245,6 +250,12 @@ def _of_tensor_cores(counts: Mapping[str, float]) -> dict[str, dict[_Limits, flo
     return dict(found)
 
 
+def _is_sparse(counts: Mapping[str, float]) -> bool:
+    """Tell whether any products of sparse matrices were counted, where the metrics tell these apart."""
+    found = ((_TENSOR.fullmatch(name), count) for name, count in counts.items())
+    return any(metric is not None and metric["sparsity"] == "on" and count > 0 for metric, count in found)
+
+
 def _unit_of(operands: str, part: _Limits) -> str:
     unit = _OPERANDS[operands]
     return f"{unit}{_HALF}" if part.dst == "fp16" else unit
@@ -257,7 +268,7 @@ def _is_whole(parts: frozenset[_Limits]) -> bool:
     """
     if parts == frozenset({_Limits(None, None, None)}):
         return True
-    for name, values in (("sparsity", {"on", "off"}), ("dst", {"fp16", "fp32"}), ("op", {"hmma", "hgmma"})):
+    for name, values in (("sparsity", {"on", "off"}), ("dst", {"fp16", "fp32"}), *(("op", both) for both in _OPS)):
         merged = _merged(parts, name, values)
         if merged != parts:
             return _is_whole(merged)

@@ -1,7 +1,7 @@
 """Joins Nsight Compute's counters with a run as a `CountersDocument`, and renders it as a table."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import fields, replace
@@ -30,6 +30,7 @@ from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.limits_document import peaks_entry
 from opscope.trace.model import Trace
 
+R = TypeVar("R", CounterRow, CountedWork)
 _TERA: Final = 1e12
 _UNNAMED: Final = "unknown"  # what readers call a device whose name was not recorded
 
@@ -40,12 +41,12 @@ class RunProcess(Struct, frozen=True):
     Attributes:
         path: the file of its trace.
         durations: of its kernels.
-        devices: per device its name and its peaks, None where they are not known.
+        devices: per device its name, its compute capability and its peaks; None where they are not known.
     """
 
     path: str
     durations: Durations
-    devices: tuple[tuple[str, Peaks | None], ...]
+    devices: tuple[tuple[str, str | None, Peaks | None], ...]
 
 
 def run_process(trace: Trace) -> RunProcess | None:
@@ -53,7 +54,7 @@ def run_process(trace: Trace) -> RunProcess | None:
     if not trace.activities.height:
         return None
     peaks = peaks_of(trace.devices)
-    devices = tuple((device.name, peaks.get(device.index)) for device in trace.devices)
+    devices = tuple((device.name, device.compute_capability, peaks.get(device.index)) for device in trace.devices)
     return RunProcess(trace.source.path, durations_of(trace), devices)
 
 
@@ -77,8 +78,8 @@ def build_counters(
     measured = len(processes_of(counters))
     if len(run) > 1 and len(run) != measured:
         raise UsageError(
-            f"the counters are of {measured} processes, and {len(run)} of the run used a device: name the files of "
-            "those"
+            f"processes that were measured: {measured}; processes of the run that used a device: {len(run)}. "
+            "Name the files of the processes that were measured"
         )
     durations = [one.durations for one in run]
     launches, limit = joined_launches(counters, durations), _limit(counters, run, gpu)
@@ -100,11 +101,16 @@ def _limit(counters: Sequence[KernelCounters], run: Sequence[RunProcess], gpu: D
         return Limit(datasheet_peaks(gpu), "", has_run=bool(run))
     called = {one.device: _multiprocessors(one) for one in counters if one.device is not None}
     devices = [device for one in run for device in one.devices]
-    names = {name for name, _ in devices if name != _UNNAMED}
+    names = {name for name, _, _ in devices if name != _UNNAMED}
+    ran_on = {capability for _, capability, _ in devices if capability is not None}
+    counted_on = {one.compute_capability for one in counters if one.compute_capability is not None}
     if called and names and set(called) != names:
         reason = f"the counters are of {', '.join(called)}, and the run is of {', '.join(sorted(names))}"
         return Limit(None, reason, has_run=True)
-    found = [peaks for _, peaks in devices]
+    if len(counted_on | ran_on) > 1:
+        reason = f"the devices have different compute capabilities: {', '.join(sorted(counted_on | ran_on))}"
+        return Limit(None, reason, has_run=bool(run))
+    found = [peaks for _, _, peaks in devices]
     if not names and called:
         found = [peaks_called(name, count) for name, count in called.items()]
     if not found or None in found:
@@ -136,9 +142,7 @@ _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
         optional=True,
     ),
     Column("Occupancy %", lambda row: percent(row.occupancy_percent), numeric=True),
-    Column(
-        "TFLOP/s", lambda row: "-" if row.work is None else f"{row.work.operations_per_s / _TERA:.2f}", numeric=True
-    ),
+    Column("TFLOP/s", lambda row: _of_work(row, _teraflops, "{:.2f}"), numeric=True),
     Column("FLOP/byte", lambda row: _of_work(row, lambda work: work.operations_per_byte, "{:.2f}"), numeric=True),
     Column("of limit", lambda row: _of_work(row, lambda work: work.share, "{:.1%}"), numeric=True),
     Column("Limited by", lambda row: _limited_by(row.work)),
@@ -148,6 +152,10 @@ _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
 def _of_work(row: CounterRow, figure: Callable[[CountedWork], float | None], spelling: str) -> str:
     value = None if row.work is None else figure(row.work)
     return "-" if value is None else spelling.format(value).replace("%", " %")
+
+
+def _teraflops(work: CountedWork) -> float | None:
+    return None if work.operations_per_s is None else work.operations_per_s / _TERA
 
 
 def _limited_by(work: CountedWork | None) -> str:
@@ -172,7 +180,7 @@ def counters_table(document: CountersDocument, top: int | None) -> Table:
 def counters_values(document: CountersDocument, top: int | None) -> Table:
     """Build the table for programs, with the document's field names and plain numbers; see `counters_table`."""
     # What each unit did is in the JSON document alone: there can be any number of units.
-    of_row = [field.name for field in fields(CounterRow) if field.name not in ("work", "not_counted")]
+    of_row = [field.name for field in fields(CounterRow) if field.name not in ("work", "not_counted", "reason")]
     of_work = [field.name for field in fields(CountedWork) if field.name != "operations_by_unit"]
     rows = tuple(
         (*field_values(row, of_row), *(_none(of_work) if row.work is None else field_values(row.work, of_work)))
@@ -205,22 +213,23 @@ def _notes(document: CountersDocument) -> Iterator[str]:
 
 
 def _notes_on_work(document: CountersDocument) -> Iterator[str]:
-    works = [row.work for row in document.kernels if row.work is not None]
-    missing = dict.fromkeys(what for row in document.kernels for what in row.not_counted)
-    if missing:
-        kernels = [row for row in document.kernels if row.not_counted]
-        yield f"{_counted(kernels)} without operations or bytes of some kind, so without a sum: {', '.join(missing)}."
-    if not works:
+    for reason, rows in _by_reason(document.kernels):
+        yield f"{_counted(rows)} without operations over bytes and time: {reason}."
+    rows = [row for row in document.kernels if row.work is not None]
+    if not rows:
         return
     yield (
         "TFLOP/s and FLOP/byte are of the operations that were executed, a multiply-add counted as two, and of the "
         f"bytes of the device's memory, over the time {'in the run' if document.trace else 'under Nsight Compute'}. "
         "Integer arithmetic, comparisons and special functions count none."
     )
-    if any(UPPER_BOUND in work.operations_by_unit for work in works):
+    if partly := [row for row in rows if row.not_counted]:
+        yield f"{_counted(partly)}: all was counted of some launches only, and the sums are over those."
+    works = [row.work for row in rows if row.work is not None]
+    if half := [work for work in works if UPPER_BOUND in work.operations_by_unit]:
         yield (
-            "Half-precision instructions of the ordinary cores are left out: they also convert numbers and set "
-            "constants."
+            f"{_counted(half)} with half-precision instructions of the ordinary cores, which are left out: they also "
+            "convert numbers and set constants. Where they may be more than all else, no sum is shown."
         )
     if any(work.operations_by_unit.keys() & INTEGER_UNITS for work in works):
         yield "Operations of Tensor Cores on integers are counted too."
@@ -228,26 +237,35 @@ def _notes_on_work(document: CountersDocument) -> Iterator[str]:
 
 
 def _notes_on_limits(document: CountersDocument, works: Sequence[CountedWork]) -> Iterator[str]:
-    for reason in dict.fromkeys(work.reason for work in works if work.reason is not None):
-        yield f"{_counted([work for work in works if work.reason == reason])} without a limit: {reason}."
+    for reason, kernels in _by_reason(works):
+        yield f"{_counted(kernels)} without a limit: {reason}."
     limited = [work for work in works if work.ideal_ns is not None]
+    above = [work for work in limited if (work.ideal_ns or 0) > work.ns]
+    if any(work.limited_by == LimitedBy.COMPUTE for work in above):
+        yield "Where compute limits a kernel that took less time than the least, a peak or a count is wrong."
     if document.peaks is None or not limited:
         return
     if document.trace is None:
-        yield "How far a kernel is from the limit takes its time at the clocks of a run: name the run's trace as well."
+        yield (
+            "To tell how far a kernel is from the limit, its time in a run is needed, at full clocks: name the run's "
+            "trace as well."
+        )
         return
     yield (
         f"The limit is the least time in which {document.peaks.name} could do these operations and move these bytes "
         f"(peaks: {document.peaks.origin})."
     )
-    above = [work for work in limited if work.share is not None and work.share > 1]
     if any(work.limited_by == LimitedBy.MEMORY for work in above):
         yield (
             "Above 100 % where memory limits: in the run, caches held bytes that were moved under Nsight Compute, "
             "which empties them."
         )
-    if any(work.limited_by == LimitedBy.COMPUTE for work in above):
-        yield "Above 100 % where compute limits: a peak or a count is wrong for these kernels."
+
+
+def _by_reason(rows: Sequence[R]) -> Iterator[tuple[str, list[R]]]:
+    """Yield each reason with the kernels that have it."""
+    for reason in dict.fromkeys(row.reason for row in rows if row.reason is not None):
+        yield reason, [row for row in rows if row.reason == reason]
 
 
 def _counted(kernels: Sequence[object]) -> str:

@@ -86,6 +86,7 @@ def rates(found: Mapping[str, float]) -> dict[str, float]:
         {"sm__cycles_elapsed.avg.per_second": 2e9, "gpu__time_duration.sum": 1_000},
         {"sm__cycles_elapsed.max": 2_000},
         {"smsp__cycles_elapsed.avg": 2_000, "sm__cycles_elapsed.max": 9_999},
+        {"smsp__cycles_elapsed.avg": 0, "sm__cycles_elapsed.avg.per_second": 2e9, "gpu__time_duration.sum": 1_000},
     ],
 )
 def test_rates_per_cycle_are_multiplied_by_the_cycles(clock: Mapping[str, float]) -> None:
@@ -136,6 +137,14 @@ def test_metrics_that_contain_each_other_are_not_added_up(
     assert (found.by_unit, found.not_counted) == (by_unit, () if whole else ("Tensor Cores on fp16",))
 
 
+def test_instructions_of_warps_and_of_groups_of_warps_are_all_there_are() -> None:
+    for operands, pair in (("int8", ("imma", "igmma")), ("int1", ("bmma", "bgmma"))):
+        rest = counts([path for path in OF_H100 if path != operands])
+        parts = {f"sm__ops_path_tensor_op_{op}_src_{operands}.sum": 4 for op in pair}
+        assert counted_operations(rest | parts, "9.0").not_counted == ()
+        assert counted_operations(rest | parts, "9.0").by_unit == {operands: 8}
+
+
 def test_one_kind_of_result_has_one_spelling() -> None:
     rest = counts([path for path in OF_H100 if path != "bf16_dst_fp32"])
     parts = {f"sm__ops_path_tensor_op_{op}_src_bf16_dst_fp32.sum": 4 for op in ("hmma", "hgmma")}
@@ -147,6 +156,9 @@ def test_sparse_products_are_told() -> None:
     rest = counts([path for path in OF_H100 if path != "fp8"])
     metrics = {f"{PATH.format('fp8')}_sparsity_{which}.sum": count for which, count in (("on", 3), ("off", 4))}
     assert counted_operations(rest | metrics, "9.0").sparse
+    # Also where the sum over both is in the table too.
+    assert counted_operations(rest | metrics | {f"{PATH.format('fp8')}.sum": 7}, "9.0").sparse
+    assert not counted_operations(of_device("9.0", fp8=7), "9.0").sparse
 
 
 @pytest.mark.parametrize(
@@ -285,7 +297,9 @@ def test_kernels_are_placed_below_the_roofs(tmp_path: Path) -> None:
         ("copies()", counts(OF_H100) | moved(2_400_000, 2_400_000, 2_000)),
         ("adds()", counts(OF_H100, fadd=1_200_000) | moved(2_400_000, 2_400_000, 2_000)),
         ("multiplies()", counts(OF_H100, bf16_dst_fp32=9_894_000_000, ffma=1_000) | moved(480_000, 0, 20_000)),
-        ("converts()", counts(OF_H100, hadd=1_200_000_000) | moved(2_400_000, 2_400_000, 2_000)),
+        ("converts()", counts(OF_H100, hadd=1_200_000) | moved(2_400_000, 2_400_000, 2_000)),
+        ("halves()", counts(OF_H100, hfma=100_000_000) | moved(2_400_000, 2_400_000, 2_000)),
+        ("spins()", counts(OF_H100) | moved(0, 0, 2_000)),
     ]
     path = table(tmp_path / "c.csv", kernels, **H200)
     document, shown = analyzed(tmp_path, path)
@@ -300,9 +314,13 @@ def test_kernels_are_placed_below_the_roofs(tmp_path: Path) -> None:
     assert works["multiplies()"]["operations_by_unit"] == {"bf16": 9_894_000_000, "fp32": 2_000}
     assert works["multiplies()"]["ideal_ns"] == pytest.approx(10_000)
     assert (works["multiplies()"]["limited_by"], works["multiplies()"]["unit"]) == ("compute", "bf16")
-    # What may be a conversion is no arithmetic, and limits nothing.
+    # What may be conversions is no sum; it limits nothing where it could not take as long as the bytes do.
     assert (works["converts()"]["operations"], works["converts()"]["ideal_ns"]) == (0, pytest.approx(1_000))
-    assert "also convert numbers" in shown
+    assert (works["converts()"]["operations_per_s"], works["converts()"]["operations_per_byte"]) == (None, None)
+    assert (works["halves()"]["ideal_ns"], works["halves()"]["limited_by"]) == (None, None)
+    assert "may limit them" in works["halves()"]["reason"]
+    assert "2 kernels with half-precision instructions" in shown
+    assert "1 kernel without a limit: no arithmetic, and no bytes of the device's memory." in shown
     # Under Nsight Compute clocks are others, so without a run there is no share.
     assert {work["share"] for work in works.values()} == {None}
     assert "compute (bf16)" in shown
@@ -325,6 +343,7 @@ def test_the_share_is_of_the_time_in_the_run(tmp_path: Path) -> None:
     assert "a peak or a count is wrong" not in shown
     # A kernel that the run does not have has no time at these clocks.
     assert works["elsewhere()"] is None
+    assert "1 kernel without operations over bytes and time: the run has none of their launches." in shown
     other, _ = analyzed(tmp_path, run, path, "--gpu", "NVIDIA A100 SXM4 80GB")
     assert other["kernels"][0]["work"]["ideal_ns"] > work["ideal_ns"]
 
@@ -344,10 +363,12 @@ def test_launches_that_differ_are_added_up(tmp_path: Path) -> None:
     busy, idle = (counts(OF_H100, ffma=1e9) | moved(1e6, 2e6, 1e6), counts(OF_H100) | moved(0, 0, 1e5))
     unknown = counts(OF_H100, ffma=1e9) | {"dram__bytes_read.sum": 5.0, "gpu__time_duration.sum": 1e3}
     path = table(tmp_path / "c.csv", [("k()", one) for one in (busy, idle, idle, unknown)], **H200)
-    document, _ = analyzed(tmp_path, path)
+    document, shown = analyzed(tmp_path, path)
     (row,) = document["kernels"]
     work = row["work"]
     assert (row["measured"], work["launches"]) == (4, 3)
+    assert "1 kernel: all was counted of some launches only" in shown
+    assert "not counted" not in shown
     assert work["operations_per_s"] == pytest.approx(2e9 / 1.2e-3)
     assert work["operations_per_byte"] == pytest.approx(2e9 / 3e6)
     assert row["not_counted"] == ["bytes of the device's memory"]
@@ -358,7 +379,7 @@ def test_launches_that_differ_are_added_up(tmp_path: Path) -> None:
     [
         ("NVIDIA H200", "9.0", counts(("fp8_sparsity_on", "fp8_sparsity_off", *(p for p in OF_H100 if p != "fp8")),
          fp8_sparsity_on=9e9), "sparse matrices"),
-        ("NVIDIA GeForce RTX 5090", "12.0", of_device("12.0", fp4_fp6_dst_fp32=9e9), "the peak of fp6 is not known"),
+        ("NVIDIA GeForce RTX 5090", "12.0", of_device("12.0", fp4_fp6_dst_fp32=9e9), "peaks that are not known: fp6"),
         ("A card of nobody", "9.0", of_device("9.0", ffma=9e9), "the peaks of the device are not known"),
     ],
 )  # fmt: skip
@@ -386,7 +407,7 @@ def test_part_of_the_counters_makes_no_sum(tmp_path: Path) -> None:
     assert rows["gemm()"]["work"] is None
     assert "Tensor Cores on bf16" in rows["gemm()"]["not_counted"]
     assert rows["whole()"]["work"]["operations"] == 2
-    assert "1 kernel without operations or bytes of some kind" in shown
+    assert "1 kernel without operations over bytes and time: not counted: fp64, fp16_vector, Tensor" in shown
     # A table without any operations is no table with some missing.
     plain = table(tmp_path / "d.csv", [("k()", moved(1, 1, 1))])
     assert analyzed(tmp_path, plain)[0]["kernels"][0]["not_counted"] == []
@@ -410,8 +431,44 @@ def test_devices_that_differ_have_no_common_peaks(tmp_path: Path) -> None:
     assert document["kernels"][0]["work"]["reason"] == (
         "the counters are of NVIDIA H100 80GB HBM3, and the run is of NVIDIA H200"
     )
+    # A table without names of devices still says their compute capability.
+    nameless = table(tmp_path / "n.csv", a, "8.0")
+    for inputs in ((run, nameless), (h200, nameless)):
+        document, shown = analyzed(tmp_path, *inputs)
+        assert document["peaks"] is None
+        assert {row["work"]["ideal_ns"] for row in document["kernels"] if row["work"]} <= {None}
+    assert "different compute capabilities: 8.0, 9.0" in shown
     same = table(tmp_path / "b.csv", a, **H200)
     assert analyzed(tmp_path, run, same)[0]["kernels"][0]["work"]["share"] is not None
+
+
+def test_what_cannot_be_is_told(tmp_path: Path) -> None:
+    """4,000 TFLOP/s in bfloat16 are four times what an H200 can do."""
+    kernels = [("k()", counts(OF_H100, bf16_dst_fp32=4e12) | moved(1_000, 0, 1_000_000))]
+    _, shown = analyzed(tmp_path, table(tmp_path / "c.csv", kernels, **H200))
+    assert "a peak or a count is wrong" in shown
+
+
+def test_devices_without_counters_of_their_memory_say_so(tmp_path: Path) -> None:
+    metrics = counts((*BLACKWELL, "fp4_fp6_dst_fp16", "fp4_fp6_dst_fp32", "fp8_dst_fp16", "fp8_dst_fp32"), ffma=5)
+    path = table(tmp_path / "c.csv", [("k()", metrics | {"gpu__time_duration.sum": 100})], "12.1")
+    document, shown = analyzed(tmp_path, path)
+    assert document["kernels"][0]["work"] is None
+    assert "devices of compute capability 12.1 do not count the bytes of their memory" in shown
+    no_time = {k: v for k, v in (counts(OF_H100) | moved(1, 1, 1)).items() if "duration" not in k}
+    _, shown = analyzed(tmp_path, table(tmp_path / "d.csv", [("k()", no_time)]))
+    assert "their durations are not known" in shown
+
+
+def test_time_in_the_run_sorts_first(tmp_path: Path) -> None:
+    """600 launches of `a` were measured, of which the run has 6: these took less time than five of `b`."""
+    short = counts(OF_H100) | moved(1_000, 0, 1_000)
+    kernels = [("a(float *)", short)] * 600 + [("elsewhere()", short)]
+    text = table(tmp_path / "a.csv", kernels).read_text()
+    of_b = '"601","1","b(float *, int)","(32, 2, 1)","(1, 2, 1)","9.0"' + ',"1"' * len(short) + "\r\n"
+    (tmp_path / "a.csv").write_text(text + of_b * 5)
+    document, _ = analyzed(tmp_path, DATA / "exec" / "graph.cudarec.xz", tmp_path / "a.csv")
+    assert [row["kernel"] for row in document["kernels"]] == ["b(float *, int)", "a(float *)", "elsewhere()"]
 
 
 def test_processes_of_containers_may_have_one_id(tmp_path: Path) -> None:

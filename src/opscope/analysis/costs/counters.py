@@ -8,6 +8,7 @@ With the operations and bytes that were counted, a kernel has its place below th
 not by what a model says that it had to do.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,12 @@ from opscope.documents.counters import CountedWork, CounterLaunch, CounterRow
 from opscope.documents.limits import LimitedBy
 from opscope.knowledge.counted_work import (
     UPPER_BOUND,
+    WITHOUT_BYTES,
     CountedOperations,
     counted_bytes,
     counted_operations,
     fastest_rate,
+    first_of,
 )
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.names import canonical
@@ -40,6 +43,7 @@ _MEMORY: Final = ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elap
 _DRAM: Final = ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput")
 _OCCUPANCY: Final = ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy")
 _BYTES: Final = "bytes of the device's memory"
+_MAY_BE_HALF: Final = "half-precision instructions, which also convert numbers and set constants, may limit them"
 _PARAMETERS: Final = lazy_pattern(r"\(.*\)(?: const)?$", re.DOTALL)
 
 # The kernel's name in one spelling, grid and block.
@@ -99,7 +103,11 @@ def counter_rows(
         groups[key_of(one.kernel, one.grid, one.block)].append(at)
     rows = [_row([counters[at] for at in places], [launches[at] for at in places], limit) for places in groups.values()]
     # Times under Nsight Compute are longer than those of the run, so the two do not mix.
-    return tuple(sorted(rows, key=lambda row: (row.run_ns is None, -row.measured * (row.run_ns or row.ncu_ns or 0))))
+    return tuple(sorted(rows, key=lambda row: (row.run_ns is None, -_time(row))))
+
+
+def _time(row: CounterRow) -> float:
+    return row.measured * (row.ncu_ns or 0) if row.run_ns is None else row.joined * row.run_ns
 
 
 def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
@@ -140,9 +148,11 @@ def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], 
         values = [one.metrics[name] for one in counters for name in names if name in one.metrics]
         return median(values) if values else None
 
+    operations = [counted_operations(one.metrics, one.compute_capability) for one in counters]
     moved = [found for one in counters if (found := counted_bytes(one.metrics)) is not None]
     no_bytes = (_BYTES,) if len(moved) < len(counters) else ()
-    operations = [counted_operations(one.metrics, one.compute_capability) for one in counters]
+    missing = (*dict.fromkeys(what for one in operations for what in one.not_counted), *no_bytes)
+    work = _work(counters, launches, operations, limit)
     asked = any(one.any_counted for one in operations)
     return CounterRow(
         kernel=counters[0].kernel,
@@ -157,11 +167,22 @@ def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], 
         dram_percent=figure(_DRAM),
         dram_bytes=median(moved) if moved else None,
         occupancy_percent=figure(_OCCUPANCY),
-        work=_work(counters, launches, operations, limit),
-        not_counted=(*dict.fromkeys(what for one in operations for what in one.not_counted), *no_bytes)
-        if asked
-        else (),
+        work=work,
+        reason=_why_none(counters, in_run, missing, limit) if asked and work is None else None,
+        not_counted=missing if asked else (),
     )
+
+
+def _why_none(counters: Sequence[KernelCounters], in_run: Sequence[int], missing: Sequence[str], limit: Limit) -> str:
+    """Return why operations, bytes and duration are not known together for any launch."""
+    capability = counters[0].compute_capability
+    if missing and capability in WITHOUT_BYTES:
+        return f"devices of compute capability {capability} do not count the bytes of their memory"
+    if missing:
+        return f"not counted: {', '.join(missing)}"
+    if limit.has_run and not in_run:
+        return "the run has none of their launches"
+    return "their durations are not known"
 
 
 def _work(
@@ -174,7 +195,7 @@ def _work(
     known: list[tuple[float, float, CountedOperations]] = []
     for one, launch, work in zip(counters, launches, operations, strict=True):
         # With a run, times under Nsight Compute are no times of the same kind.
-        ns = launch.run_ns if limit.has_run else _first(one.metrics, _DURATION)
+        ns = launch.run_ns if limit.has_run else first_of(one.metrics, _DURATION)
         moved = counted_bytes(one.metrics)
         if ns and moved is not None and not work.not_counted:
             known.append((ns, moved, work))
@@ -184,14 +205,16 @@ def _work(
     ns, moved = sum(ns for ns, _, _ in known) / count, sum(moved for _, moved, _ in known) / count
     total = sum(work.total for _, _, work in known) / count
     units = sorted({unit for _, _, work in known for unit in work.by_unit})
+    by_unit = {unit: sum(work.by_unit.get(unit, 0) for _, _, work in known) / count for unit in units}
+    is_most = total >= by_unit.get(UPPER_BOUND, 0)
     found = CountedWork(
         launches=count,
         ns=ns,
         dram_bytes=moved,
         operations=total,
-        operations_by_unit={unit: sum(work.by_unit.get(unit, 0) for _, _, work in known) / count for unit in units},
-        operations_per_byte=total / moved if moved else None,
-        operations_per_s=1e9 * total / ns,
+        operations_by_unit=by_unit,
+        operations_per_byte=total / moved if moved and is_most else None,
+        operations_per_s=1e9 * total / ns if is_most else None,
     )
     if any(work.sparse for _, _, work in known):
         return replace(found, reason="it multiplies sparse matrices, and peaks are those of dense ones")
@@ -207,12 +230,16 @@ def _limited(work: CountedWork, limit: Limit) -> CountedWork:
         return replace(work, reason="the peak of the device's memory is not known")
     rates = {unit: fastest_rate(unit, peaks.rates) for unit in work.operations_by_unit if unit != UPPER_BOUND}
     if unknown := [unit for unit, rate in rates.items() if not rate]:
-        return replace(work, reason=f"the peak of {', '.join(unknown)} is not known")
+        return replace(work, reason=f"peaks that are not known: {', '.join(unknown)}")
     times = {unit: 1e9 * work.operations_by_unit[unit] / rate for unit, rate in rates.items() if rate}
     unit = max(times, key=times.__getitem__, default=None)
     compute_ns = 0 if unit is None else times[unit]
     memory_ns = 1e9 * work.dram_bytes / peaks.memory_bytes_per_s
     ideal_ns = max(compute_ns, memory_ns)
+    if not ideal_ns:
+        return replace(work, reason="no arithmetic, and no bytes of the device's memory")
+    if _half_ns(work, peaks) > ideal_ns:
+        return replace(work, reason=_MAY_BE_HALF)
     return replace(
         work,
         unit=unit,
@@ -223,5 +250,7 @@ def _limited(work: CountedWork, limit: Limit) -> CountedWork:
     )
 
 
-def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
-    return next((metrics[name] for name in names if name in metrics), None)
+def _half_ns(work: CountedWork, peaks: Peaks) -> float:
+    """Return how long half-precision instructions take at most, at their peak or the lower one of single precision."""
+    count, rate = work.operations_by_unit.get(UPPER_BOUND, 0), peaks.rates.get(UPPER_BOUND) or peaks.rates.get("fp32")
+    return 1e9 * count / rate if rate else math.inf if count else 0

@@ -20,22 +20,23 @@ function countersView(page) {
 }
 
 function countedRoofs(doc) {
-    const counted = doc.kernels.filter(({ work }) => work !== null);
-    if (!counted.length)
+    const limited = doc.kernels.filter(({ work }) => work !== null && work.ideal_ns !== null);
+    const shown = limited.filter(({ work }) => work.dram_bytes > 0);
+    if (!shown.length) {
+        const asked = doc.kernels.some(({ work, reason }) => work !== null || reason !== null);
         return [
             note(
-                doc.kernels.some((row) => row.not_counted.length)
-                    ? "No roofline: not all operations and bytes of any kernel were counted."
+                asked
+                    ? "No roofline: no kernel has a limit and moved bytes."
                     : "No roofline: it takes operations and bytes, which ncu --set roofline counts.",
             ),
         ];
-    const limited = counted.filter(({ work }) => work.ideal_ns !== null && work.dram_bytes > 0);
-    if (!limited.length) return [note("No roofline: no kernel has a limit.")];
+    }
     const roofs = {
         memory_bytes_per_s: doc.peaks.memory_bytes_per_s,
-        flop_per_s: Object.fromEntries(limited.filter(busy).map(({ work }) => [work.unit, work.unit_peak_per_s])),
+        flop_per_s: Object.fromEntries(shown.filter(busy).map(({ work }) => [work.unit, work.unit_peak_per_s])),
     };
-    const points = limited.map((row) => ({
+    const points = shown.map((row) => ({
         name: row.kernel,
         operator: null,
         category: null,
@@ -50,14 +51,11 @@ function countedRoofs(doc) {
         share: row.work.share,
         limited: row.work.limited_by,
     }));
+    const arithmetic = points.filter((one) => one.flop > 0);
+    const left = limited.length - shown.length;
     return [
         ...[
-            rooflineChart(
-                null,
-                roofs,
-                points.filter((one) => one.flop > 0),
-                COUNTED,
-            ),
+            rooflineChart(null, roofs, arithmetic, COUNTED),
             bandwidthChart(
                 null,
                 roofs,
@@ -66,9 +64,12 @@ function countedRoofs(doc) {
             ),
         ].filter(Boolean),
         note(
-            "Areas are time. A point is of the operations of one unit, the one that would take longest at its peak.",
-            limited.length < counted.length
-                ? ` ${formatCount(counted.length - limited.length)} kernels without a limit are left out.`
+            "Areas are time.",
+            arithmetic.length
+                ? " A point of the roofline is of the operations of one unit, the one that would take longest at its peak."
+                : "",
+            left
+                ? ` ${formatCount(left)} ${left > 1 ? "kernels" : "kernel"} that moved no bytes of the device's memory ${left > 1 ? "are" : "is"} left out.`
                 : "",
         ),
     ];
@@ -97,15 +98,17 @@ function countedKernels(doc) {
         {
             key: "time",
             label: "Time",
-            value: (row) => (row.run_ns === null ? row.measured * (row.ncu_ns ?? 0) : row.joined * row.run_ns),
+            // Times under Nsight Compute do not mix with those of a run.
+            value: (row) =>
+                row.run_ns !== null ? row.joined * row.run_ns : doc.trace ? null : row.measured * (row.ncu_ns ?? 0),
             format: formatNs,
             bar: true,
         },
         figure("measured", "Launches", formatCount),
         figure("run_ns", "In the run", formatNs),
-        ...(doc.trace ? [] : [figure("ncu_ns", "Under ncu", formatNs)]),
-        worked("operations_per_s", "Operations", (value) => formatRate(value, "FLOP/s")),
-        worked("operations_per_byte", "FLOP a byte", (value) => (value === null ? "-" : threeDigits(value))),
+        figure("ncu_ns", "Under ncu", formatNs),
+        worked("operations_per_s", "FLOP/s", (value) => formatRate(value, "FLOP/s")),
+        worked("operations_per_byte", "FLOP/byte", (value) => (value === null ? "-" : threeDigits(value))),
         figure("dram_bytes", "Moved", formatBytes),
         worked("share", "of limit", (value) => formatShare(value, 1)),
         {
@@ -113,7 +116,9 @@ function countedKernels(doc) {
             label: "Limited by",
             text: true,
             value: (row) =>
-                ofWork("limited_by")(row) === "compute" ? row.work.unit : (ofWork("limited_by")(row) ?? "-"),
+                ofWork("limited_by")(row) === "compute"
+                    ? `compute (${row.work.unit})`
+                    : (ofWork("limited_by")(row) ?? "-"),
         },
         figure("sm_percent", "SM", percentText),
         figure("dram_percent", "DRAM", percentText),
