@@ -14,21 +14,19 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.patterns import lazy_pattern
+from opscope.record.counters import UPPER_BOUND
 
 _INSTRUCTION: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on"
 # Instruction -> the unit, as peaks of devices name it, and operations of a thread's instruction.
 _INSTRUCTIONS: Final[Mapping[str, tuple[str, int]]] = {
     **{"dadd": ("fp64", 1), "dmul": ("fp64", 1), "dfma": ("fp64", 2)},
     **{"fadd": ("fp32", 1), "fmul": ("fp32", 1), "ffma": ("fp32", 2)},
-    **{"hadd": ("fp16_vector", 2), "hmul": ("fp16_vector", 2), "hfma": ("fp16_vector", 4)},
+    **{"hadd": (UPPER_BOUND, 2), "hmul": (UPPER_BOUND, 2), "hfma": (UPPER_BOUND, 4)},
     # Instructions on two and on four numbers, which only some devices have.
     **{"fadd2": ("fp32", 2), "fmul2": ("fp32", 2), "ffma2": ("fp32", 4)},
     **{"qadd4": ("fp8_vector", 4), "qmul4": ("fp8_vector", 4), "qfma4": ("fp8_vector", 8)},
 }
 _ON_SEVERAL: Final = frozenset({"fadd2", "fmul2", "ffma2", "qadd4", "qmul4", "qfma4"})
-# Half-precision instructions also convert numbers (HADD2.F32) and set constants (HFMA2), so their number is an upper
-# bound of arithmetic.
-UPPER_BOUND: Final = "fp16_vector"
 # The operands of Tensor Cores -> the unit. For products of 4 and 6 bits no device of the table has a peak.
 _OPERANDS: Final[Mapping[str, str]] = {
     **{"fp64": "fp64_tensor", "tf32": "tf32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp4": "fp4"},

@@ -1,6 +1,12 @@
 """Hardware counters of kernels, and the calls that are replayed to read them."""
 
+from typing import Final
+
 from msgspec import Struct
+
+# Half-precision instructions also convert numbers (HADD2.F32) and set constants (HFMA2), so their number is an upper
+# bound of arithmetic.
+UPPER_BOUND: Final = "fp16_vector"
 
 
 class Counters(Struct, frozen=True):

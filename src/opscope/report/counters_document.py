@@ -20,10 +20,10 @@ from opscope.base.errors import UsageError
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitedBy
-from opscope.knowledge.counted_work import INTEGER_UNITS, UPPER_BOUND
+from opscope.knowledge.counted_work import INTEGER_UNITS
 from opscope.knowledge.devices import Device, Peaks, datasheet_peaks
 from opscope.knowledge.measured_peaks import peaks_called
-from opscope.record.counters import KernelCounters
+from opscope.record.counters import UPPER_BOUND, KernelCounters
 from opscope.render.blocks import Name, Table
 from opscope.render.figures import percent
 from opscope.render.table_columns import Column, field_values, table_of

@@ -1,5 +1,7 @@
 """The cause of idle time: the same in the document, in the verdict and in the findings, whatever was recorded."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +60,21 @@ def trace_of(events: list[tuple[str, object, int, int, int]]) -> KinetoTrace:
             now += length * US
         now += pause * US
     return trace
+
+
+@pytest.mark.parametrize(("loading_us", "cause"), [(3, "host work"), (80, "host work"), (120, "data loading")])
+def test_waits_are_for_data_where_most_of_them_is_loading(tmp_path: Path, loading_us: int, cause: str) -> None:
+    """The host pauses for 200 us, and loads data in the middle of that."""
+    rest = (200 - loading_us) // 2
+    events = [
+        ("call", "cudaStreamSynchronize", 3, rest, 0),
+        ("operator", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", loading_us, rest, 0),
+    ]
+    analysis = analyze(read(trace_of(events).write(tmp_path / "t.json")))
+    (device,) = analysis.devices
+    idle = {str(found): time for found, time in device.idle.by_cause().items() if time}
+    assert max(idle, key=idle.__getitem__) == cause
+    assert Measured(analysis).bound.idle_cause == cause
 
 
 @pytest.mark.slow

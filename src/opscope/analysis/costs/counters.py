@@ -23,7 +23,6 @@ from opscope.base.patterns import lazy_pattern
 from opscope.documents.counters import CountedWork, CounterLaunch, CounterRow
 from opscope.documents.limits import LimitedBy
 from opscope.knowledge.counted_work import (
-    UPPER_BOUND,
     WITHOUT_BYTES,
     CountedOperations,
     counted_bytes,
@@ -33,7 +32,7 @@ from opscope.knowledge.counted_work import (
 )
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.names import canonical
-from opscope.record.counters import KernelCounters
+from opscope.record.counters import UPPER_BOUND, KernelCounters
 from opscope.trace.model import Trace
 
 # Names of one figure: on Nsight Compute's raw page, and on the page with spelled-out names.

@@ -15,10 +15,9 @@ from opscope.analysis.costs.parallelism import Parallelism
 from opscope.documents import statements as doc
 from opscope.documents.statements import Action, ActionKind, Basis, Gain, Statement
 from opscope.knowledge.costs import Cost
-from opscope.knowledge.counted_work import UPPER_BOUND
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.patterns import Pattern
-from opscope.record.counters import Counters
+from opscope.record.counters import UPPER_BOUND, Counters
 from opscope.trace.model import DeviceProperties
 
 _STALLS_KEPT = 3

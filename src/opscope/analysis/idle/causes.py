@@ -109,14 +109,12 @@ class Causes:
         return np.union1d(sits[self._host.cold[idle.call[sits]]], loads)
 
     def _loads(self, idle: IdleTime, pieces: Ints) -> Bools:
-        """Tell per piece of idle time whether its thread was loading a batch at its middle."""
-        thread, moment = idle.thread[pieces], (idle.pieces.start[pieces] + idle.pieces.end[pieces]) // 2
+        """Tell per piece of idle time whether its thread was loading a batch in most of it."""
         found = np.zeros(len(pieces), np.bool_)
         for number, loads in self._loading.items():
-            asked = np.flatnonzero(thread == number)
-            position = np.searchsorted(loads.start, moment[asked], side="right") - 1
-            inside = (position >= 0) & (moment[asked] < loads.end[np.maximum(position, 0)])
-            found[asked[inside]] = True
+            asked = np.flatnonzero(idle.thread[pieces] == number)
+            mine = pieces[asked]
+            found[asked] = Intervals(idle.pieces.start[mine], idle.pieces.end[mine]).mostly_within(loads)
         return found
 
 
