@@ -13,7 +13,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, MATRIX_CORES, TENSOR_CORES
 from opscope.knowledge.kernels.libraries import library_of
-from opscope.knowledge.kernels.names import base_name, canonical
+from opscope.knowledge.kernels.names import base_name, canonical, common_spelling
 from opscope.readers import read
 from tests.conftest import DATA
 
@@ -189,3 +189,43 @@ def test_layouts_agree_with_the_strides_of_every_matrix_product(trace: Any) -> N
             if 1 in shape:
                 continue  # either reading is right
             assert (stride[0] == 1) == TRANSPOSED[letter], (row["name"], dims, strides)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("void at::native::k<(int)4, (bool)0, std::array<char *, (unsigned long)3>>(int, T2, T3)",
+         "void at::native::k<4, false, std::array<char*, 3ul> >(int, float, std::array<char*, 3ul>)"),
+        ("void <unnamed>::k<T<const float *>>(T1)", "void at::(anonymous namespace)::k<T<float const*> >(float)"),
+        ("void k<void native::f<native::g(at::B &)::[lambda() (instance 3)]::operator ()() const::[lambda(c10::Half) "
+         "(instance 1)]>(at::B &, const T1 &)::[lambda(int) (instance 1)]>(int, T3)",
+         "void at::k<at::native::f<at::native::g(at::B&)::{lambda()#3}::operator()() const::{lambda(c10::Half)#1}>(at::"
+         "B&, at::native::g(at::B&)::{lambda()#3}::operator()() const::{lambda(c10::Half)#1} const&)::{lambda(int)#1}>"
+         "(int, float)"),
+        ("k<(E)1, -1>(int)", "void a::b::k<(c::E)1, -1>(long)"),
+    ],
+)  # fmt: skip
+def test_what_all_profilers_write_of_one_kernel(one: str, other: str) -> None:
+    assert common_spelling(one) == common_spelling(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("k<4>(int)", "k<8>(int)"),
+        ("k<true>()", "k<false>()"),
+        ("k<f()::{lambda(float)#1}>()", "k<f()::{lambda(double)#1}>()"),
+        ("k<f()::{lambda()#1}>()", "k<f()::{lambda()#2}>()"),
+        ("k<f()::{lambda()#1}>()", "k<g()::{lambda()#1}>()"),
+        ("void a::k<float>(T1)", "void a::k<double>(T1)"),
+    ],
+)
+def test_what_tells_kernels_apart_stays(one: str, other: str) -> None:
+    assert common_spelling(one) != common_spelling(other)
+
+
+@given(st.text(alphabet="(){}<>[]:, *k1T_lambdaist#", max_size=200))
+def test_any_text_has_a_common_spelling(name: str) -> None:
+    found = common_spelling(f"k{name}")
+    assert " " not in found
+    assert common_spelling(f"void k{name}") == found

@@ -2,17 +2,21 @@
 
 import json
 import lzma
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from opscope.analysis.costs.counters import (
+    Durations,
     Limit,
     counter_rows,
     durations_of,
     joined_launches,
     kernels_without,
+    one_spelling,
+    readable,
 )
 from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
@@ -21,6 +25,7 @@ from tests.command import fresh_opscope
 from tests.conftest import DATA
 
 RECORDED = DATA / "exec"
+COUNTERS = DATA / "counters"
 
 
 def test_the_raw_page() -> None:
@@ -123,26 +128,27 @@ def test_counters_join_the_launches_that_they_are_of() -> None:
     trace = read(RECORDED / "graph.cudarec.xz")
     counters = read_kernel_counters((RECORDED / "ncu_raw.csv").read_text())
     run = [durations_of(trace)]
-    launches = joined_launches(counters, run)
+    spelling = one_spelling(counters, run)
+    launches = joined_launches(counters, run, spelling)
     assert all(one.run_ns is not None for one in launches)
     assert sum(one.run_ns or 0 for one in launches) == sum(
         duration for kind, duration in trace.activities.select("kind", "duration_ns").iter_rows() if kind == "kernel"
     )
-    rows = counter_rows(counters, launches, Limit(None, "", has_run=True))
+    rows = counter_rows(counters, launches, Limit(None, "", has_run=True), spelling)
     assert [(row.kernel, row.measured, row.joined) for row in rows] == [
         ("b(float *, int)", 5, 5), ("a(float *)", 6, 6), ("void c<double>(T1 *)", 5, 5)
     ]  # fmt: skip
     assert rows[0].run_ns == 3_168
-    assert kernels_without(counters, run) == 0
+    assert kernels_without(counters, run, spelling) == 0
 
 
 def test_what_the_run_does_not_have_stays_alone() -> None:
     trace = read(RECORDED / "graph.cudarec.xz")
     other = [KernelCounters("a(float *)", "1", "9,1,1", "32,1,1", {}), KernelCounters("z()", "1", None, None, {})]
     run = [durations_of(trace)]
-    assert [one.run_ns for one in joined_launches(other, run)] == [None, None]
-    assert kernels_without(other, run) == 3
-    assert joined_launches(other, [])[0].run_ns is None
+    assert times(other, run) == [None, None]
+    assert kernels_without(other, run, one_spelling(other, run)) == 3
+    assert times(other, []) == [None, None]
 
 
 def test_processes_are_joined_to_their_own(tmp_path: Path) -> None:
@@ -155,7 +161,49 @@ def test_processes_are_joined_to_their_own(tmp_path: Path) -> None:
         for trace in traces
     ]
     run = [durations_of(trace) for trace in traces]
-    assert [one.run_ns for one in joined_launches(counters, run)] == [own[0][0], own[0][1], own[1][0]]
+    assert times(counters, run) == [own[0][0], own[0][1], own[1][0]]
+
+
+@pytest.mark.parametrize(
+    ("trace", "table"),
+    [
+        ("operators", "operators"),
+        ("encoder", "encoder_roofline"),
+        ("encoder", "encoder_mangled"),
+        ("encoder", "encoder_full_names"),
+    ],
+)
+def test_nsight_computes_names_are_those_of_pytorch(trace: str, table: str) -> None:
+    """Both programs launch the same kernels in the same order, so the n-th measured launch is the n-th of the trace."""
+    counters = readable(read_kernel_counters(lzma.decompress((COUNTERS / f"{table}.csv.xz").read_bytes()).decode()))
+    of_run = read(COUNTERS / f"{trace}.json.gz")
+    kernels = of_run.activities.filter(pl.col("kind").cast(pl.String) == "kernel").sort("start_ns")
+    run = [durations_of(of_run)]
+    assert times(counters, run) == kernels["duration_ns"].to_list()
+    assert kernels_without(counters, run, one_spelling(counters, run)) == 0
+    assert not any(one.kernel.startswith("_Z") for one in counters)
+
+
+def test_kernels_that_differ_in_what_nsight_compute_leaves_out_are_not_mixed_up() -> None:
+    names = (
+        "void at::pad<float>(Accessor<float, 2ul>)", "void at::pad<float>(Accessor<float, 3ul>)",
+        "void one::k<int>(int*)", "void two::k<int>(int*)", "void other::fine<true, 4u>(float const*)",
+        "displace(float**, int)", "displace(double**, int)",
+    )  # fmt: skip
+    run = [{(name, "1,1,1", "32,1,1"): [number]} for number, name in enumerate(names)]
+    together = {key: durations for process in run for key, durations in process.items()}
+    written = (
+        "void pad<float>(T1)", "void k<int>(T1 *)", "void fine<1, 4>(const T1 *)", "displace(float **, int)",
+        "displace(double **, int)", "void two::k<int>(int*)",
+    )  # fmt: skip
+    counters = [KernelCounters(name, "1", "1,1,1", "32,1,1", {}) for name in written]
+    assert times(counters, [together]) == [None, None, 4, 5, 6, 3]
+    assert kernels_without(counters, [together], one_spelling(counters, [together])) == 3
+
+
+def times(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> list[int | None]:
+    """Return how long each measured launch took in the run."""
+    return [one.run_ns for one in joined_launches(counters, run, one_spelling(counters, run))]
 
 
 def test_damage_of_a_run_is_no_success(tmp_path: Path) -> None:

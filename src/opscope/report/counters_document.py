@@ -13,7 +13,9 @@ from opscope.analysis.costs.counters import (
     durations_of,
     joined_launches,
     kernels_without,
+    one_spelling,
     processes_of,
+    readable,
 )
 from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
@@ -81,15 +83,16 @@ def build_counters(
             f"processes that were measured: {measured}; processes of the run that used a device: {len(run)}. "
             "Name the files of the processes that were measured"
         )
-    durations = [one.durations for one in run]
-    launches, limit = joined_launches(counters, durations), _limit(counters, run, gpu)
+    counters, durations = readable(counters), [one.durations for one in run]
+    spelling, limit = one_spelling(counters, durations), _limit(counters, run, gpu)
+    launches = joined_launches(counters, durations, spelling)
     document = CountersDocument(
         files=tuple(files),
         trace=", ".join(one.path for one in run) or None,
-        kernels=counter_rows(counters, launches, limit),
+        kernels=counter_rows(counters, launches, limit, spelling),
         launches=launches,
         unmatched_launches=sum(one.run_ns is None for one in launches) if run else 0,
-        kernels_of_run_without=kernels_without(counters, durations),
+        kernels_of_run_without=kernels_without(counters, durations, spelling),
         peaks=None if limit.peaks is None else peaks_entry(None, limit.peaks.device, limit.peaks),
     )
     return replace(document, notes=tuple(_notes(document)))

@@ -3,9 +3,12 @@
 import csv
 import io
 import json
+import lzma
 import math
 import re
+import shutil
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +328,49 @@ def test_kernels_are_placed_below_the_roofs(tmp_path: Path) -> None:
     assert {work["share"] for work in works.values()} == {None}
     assert "compute (bf16)" in shown
     assert "name the run's trace as well" in shown
+
+
+@pytest.mark.parametrize("measured", ["known_metrics", "known_roofline"])
+def test_known_work_as_an_h100_counted_it(tmp_path: Path, measured: str) -> None:
+    """Products of 1,024 x 1,024 matrices, and multiplications element by element: 2 M N K and M N operations."""
+    path = tmp_path / "known.csv"
+    path.write_bytes(lzma.decompress((DATA / "counters" / f"{measured}.csv.xz").read_bytes()))
+    document, _ = analyzed(tmp_path, path)
+    assert {tuple(row["not_counted"]) for row in document["kernels"]} == {()}
+    exact = 1e-9 if measured == "known_metrics" else 2e-3  # rates are printed with few digits
+    products = [row["work"]["operations_by_unit"].items() for row in document["kernels"][:2]]
+    assert dict(max(units, key=itemgetter(1)) for units in products) == {
+        "tf32": pytest.approx(2 * 1024**3, rel=exact), "bf16": pytest.approx(2 * 1024**3, rel=exact)
+    }  # fmt: skip
+    multiplied = [row["work"] for row in document["kernels"] if "MulFunctor" in row["kernel"]]
+    assert [work["operations_by_unit"] for work in multiplied] == [
+        {"fp64": pytest.approx(1024**2, rel=exact)}, {"fp32": pytest.approx(1024**2, rel=exact)}
+    ]  # fmt: skip
+    # The factors are one matrix, which is read once; the cache keeps the product.
+    assert [work["dram_bytes"] / 1024**2 for work in multiplied] == [
+        pytest.approx(8, rel=0.01), pytest.approx(4, rel=0.01)
+    ]  # fmt: skip
+    assert document["peaks"]["name"] == "NVIDIA H100 SXM5 80GB"
+
+
+def test_a_training_step_below_the_roofs_of_an_h100(tmp_path: Path) -> None:
+    """The linear layer of 4,096 x 1,024 by 1,024 x 8,192 in TF32 does 2 M N K operations, forward and twice back."""
+    path = tmp_path / "counters.csv"
+    path.write_bytes(lzma.decompress((DATA / "counters" / "encoder_roofline.csv.xz").read_bytes()))
+    trace = shutil.copy(DATA / "counters" / "encoder.json.gz", tmp_path)
+    document, shown = analyzed(tmp_path, trace, path)
+    assert "73 of 73 measured launches are those of" in shown
+    products = [row for row in document["kernels"] if "_tf32f32_" in row["kernel"]]
+    operations = 2 * 4096 * 1024 * 8192
+    assert [row["work"]["operations_by_unit"]["tf32"] for row in products] == [pytest.approx(operations, rel=1e-3)] * 3
+    for row in products:  # 495 TFLOP/s in TF32, says the datasheet
+        assert row["work"]["limited_by"] == "compute"
+        assert row["work"]["share"] == pytest.approx(operations / 494.7e12 / (row["run_ns"] / 1e9), rel=2e-3)
+    assert [round(row["work"]["share"], 3) for row in products] == [0.495, 0.771, 0.807]
+    # Where memory limits, the share is close to what Nsight Compute says of the memory, at its lower clocks.
+    for row in document["kernels"]:
+        if row["work"]["limited_by"] == "memory" and row["dram_percent"] and row["dram_percent"] > 75:
+            assert 100 * row["work"]["share"] == pytest.approx(row["dram_percent"], abs=11)
 
 
 def test_the_share_is_of_the_time_in_the_run(tmp_path: Path) -> None:

@@ -2,14 +2,14 @@
 
 Under Nsight Compute kernels run one after the other, and a program may launch different ones. So the n-th launch of a
 name and geometry in a process counts as the n-th one in the trace; a launch without a counterpart stays alone.
-Processes are paired in the order in which they begin.
+Processes are paired in the order in which they begin. Nsight Compute writes names otherwise than the profiler that
+recorded the run, so what both write is compared (`one_spelling`).
 
 With the operations and bytes that were counted, a kernel has its place below the roofs of its device: by what it did,
 not by what a model says that it had to do.
 """
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -19,9 +19,10 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.errors import EnvironmentLacksError
 from opscope.documents.counters import CountedWork, CounterLaunch, CounterRow
 from opscope.documents.limits import LimitedBy
+from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.counted_work import (
     WITHOUT_BYTES,
     CountedOperations,
@@ -31,7 +32,7 @@ from opscope.knowledge.counted_work import (
     first_of,
 )
 from opscope.knowledge.devices import Peaks
-from opscope.knowledge.kernels.names import canonical
+from opscope.knowledge.kernels.names import canonical, common_spelling
 from opscope.record.counters import UPPER_BOUND, KernelCounters
 from opscope.trace.model import Trace
 
@@ -43,28 +44,86 @@ _DRAM: Final = ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM 
 _OCCUPANCY: Final = ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy")
 _BYTES: Final = "bytes of the device's memory"
 _MAY_BE_HALF: Final = "half-precision instructions, which also convert numbers and set constants, may limit them"
-_PARAMETERS: Final = lazy_pattern(r"\(.*\)(?: const)?$", re.DOTALL)
 
-# The kernel's name in one spelling, grid and block.
+# The kernel's name, grid and block.
 Key = tuple[str, str | None, str | None]
-# The durations of a process's launches in order, in nanoseconds.
+# The durations of a process's launches in order, in nanoseconds; by names as they were recorded.
 Durations = Mapping[Key, Sequence[int]]
 
 
-def joined_launches(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> tuple[CounterLaunch, ...]:
+class OneSpelling(Struct, frozen=True):
+    """How names of kernels are compared.
+
+    Attributes:
+        of: names as they were recorded -> names that are the same for the same kernel.
+    """
+
+    of: Mapping[str, str]
+
+    def key(self, name: str, grid: str | None, block: str | None) -> Key:
+        """Return what is the same for one kernel in a trace and in Nsight Compute."""
+        return self.of[name], grid, block
+
+    def key_of(self, one: KernelCounters) -> Key:
+        """Return the key of a measured launch."""
+        return self.key(one.kernel, one.grid, one.block)
+
+
+def one_spelling(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> OneSpelling:
+    """Return how the names of measured kernels and those of a run are compared.
+
+    The part of names that all profilers write is compared. Where several kernels of one process share that part, only
+    names that agree in full are of one kernel.
+    """
+    measured: dict[str, set[str]] = defaultdict(set)
+    for one in counters:
+        measured[one.process].add(one.kernel)
+    processes = [*measured.values(), *({name for name, _, _ in durations} for durations in run)]
+    short, full = {}, {}
+    for name in set().union(*processes):
+        text = _readable(name)
+        short[name], full[name] = common_spelling(text), canonical(text)
+    shared: set[str] = set()
+    for names in processes:
+        kernels: dict[str, set[str]] = defaultdict(set)
+        for name in names:
+            kernels[short[name]].add(full[name])
+        shared.update(part for part, of_part in kernels.items() if len(of_part) > 1)
+    return OneSpelling({name: full[name] if short[name] in shared else short[name] for name in short})
+
+
+def readable(counters: Sequence[KernelCounters]) -> tuple[KernelCounters, ...]:
+    """Return the launches with the names that people write in place of those of the linker (``_ZN2at..``)."""
+    names = {name: _readable(name) for name in {one.kernel for one in counters}}
+    return tuple(one if names[one.kernel] == one.kernel else replace(one, kernel=names[one.kernel]) for one in counters)
+
+
+def _readable(name: str) -> str:
+    if not name.startswith("_Z"):
+        return name
+    try:
+        return demangler()(name)
+    except EnvironmentLacksError:
+        return name
+
+
+def joined_launches(
+    counters: Sequence[KernelCounters], run: Sequence[Durations], spelling: OneSpelling
+) -> tuple[CounterLaunch, ...]:
     """Return every measured launch with its duration in the run; without one where the run has no counterpart.
 
     Args:
         counters: the launches, in order.
         run: the processes of the run that ran kernels, in order: as many as were measured, or none.
+        spelling: how the names of both are compared.
     """
     processes = processes_of(counters)
     # Without a run no process has durations.
-    durations = dict(zip(processes, run, strict=False))
+    durations = dict(zip(processes, (_by_key(one, spelling) for one in run), strict=False))
     seen: dict[tuple[str, Key], int] = defaultdict(int)
     found = []
     for one in counters:
-        key = key_of(one.kernel, one.grid, one.block)
+        key = spelling.key_of(one)
         number = seen[one.process, key]
         seen[one.process, key] += 1
         of_run = durations.get(one.process, {}).get(key, [])
@@ -88,7 +147,7 @@ class Limit(Struct, frozen=True):
 
 
 def counter_rows(
-    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit
+    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit, spelling: OneSpelling
 ) -> tuple[CounterRow, ...]:
     """Return one row per kernel and geometry, the longest first; those that the run does not have come last.
 
@@ -96,10 +155,11 @@ def counter_rows(
         counters: the launches, in order.
         launches: the same, joined with the run.
         limit: what they are compared with.
+        spelling: how names are compared.
     """
     groups: dict[Key, list[int]] = defaultdict(list)
     for at, one in enumerate(counters):
-        groups[key_of(one.kernel, one.grid, one.block)].append(at)
+        groups[spelling.key_of(one)].append(at)
     rows = [_row([counters[at] for at in places], [launches[at] for at in places], limit) for places in groups.values()]
     # Times under Nsight Compute are longer than those of the run, so the two do not mix.
     return tuple(sorted(rows, key=lambda row: (row.run_ns is None, -_time(row))))
@@ -114,29 +174,26 @@ def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.process for one in counters))
 
 
-def kernels_without(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> int:
+def kernels_without(counters: Sequence[KernelCounters], run: Sequence[Durations], spelling: OneSpelling) -> int:
     """Return how many kernels of a run, by name and geometry, were not measured."""
-    of_run = {key for durations in run for key in durations}
-    return len(of_run - {key_of(one.kernel, one.grid, one.block) for one in counters})
+    of_run = {spelling.key(*kernel) for durations in run for kernel in durations}
+    return len(of_run - {spelling.key_of(one) for one in counters})
 
 
-def key_of(name: str, grid: str | None, block: str | None) -> Key:
-    """Return what is the same for one kernel in a trace and in Nsight Compute, which spell parameters differently."""
-    return canonical(_PARAMETERS.sub("", name)), grid, block
+def _by_key(durations: Durations, spelling: OneSpelling) -> dict[Key, list[int]]:
+    found: dict[Key, list[int]] = defaultdict(list)
+    for kernel, of_kernel in durations.items():
+        found[spelling.key(*kernel)].extend(of_kernel)
+    return found
 
 
 def durations_of(trace: Trace) -> Durations:
     """Return how long each launch of each kernel took in a process, in order."""
     kernels = trace.activities.filter(pl.col("kind").cast(pl.String) == "kernel").sort("start_ns")
     text = kernels.select(pl.col("name", "grid", "block").cast(pl.String), "duration_ns")
-    keys: dict[Key, Key] = {}
     found: dict[Key, list[int]] = defaultdict(list)
     for name, grid, block, duration in text.iter_rows():
-        # Bringing a name into one spelling is slow; there are few different ones among many launches.
-        as_recorded = (name, grid, block)
-        if as_recorded not in keys:
-            keys[as_recorded] = key_of(name, grid, block)
-        found[keys[as_recorded]].append(duration)
+        found[name, grid, block].append(duration)
     return found
 
 

@@ -15,6 +15,13 @@ _BOOL = lazy_pattern(r"\(bool\)([01])")  # (bool)1 is true
 _CAST = lazy_pattern(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(-?\d)")  # (int)4 is 4
 _SPACE = lazy_pattern(r"\s+")
 _QUALIFIED = lazy_pattern(r"(?:[A-Za-z_~]\w*|\{anonymous\})(?:::(?:[A-Za-z_~]\w*|\{anonymous\}))*")
+# What `common_spelling` brings into one form.
+_LAMBDA = lazy_pattern(r"\[lambda(\((?:[^()]|\([^()]*\))*\))\(instance(\d+)\)\]")
+_NAMESPACE = lazy_pattern(r"(?:\b[A-Za-z_]\w*|\{anonymous\})::(?!\{lambda)")
+_CONST = lazy_pattern(r"\bconst\b")
+_RESULT = lazy_pattern(r"\bvoid (?=[A-Za-z_{])")
+_TRUTH = lazy_pattern(r"\b(?:true|false)\b")
+_PARENTHESIS = lazy_pattern(r"([()])")
 _RETURN_TYPE = lazy_pattern(r"^(?:static )?(?:void|int|float|bool) ")
 _IDENTIFIER = lazy_pattern(r"[A-Za-z_]\w*")
 _LENGTH = lazy_pattern(r"\d{1,9}")
@@ -33,6 +40,33 @@ def canonical(name: str) -> str:
         name = _BOOL.sub(lambda match: "true" if match[1] == "1" else "false", name)
         name = _CAST.sub(r"\1", name)
     return _SPACE.sub("", name)
+
+
+def common_spelling(name: str) -> str:
+    """Return the part of a readable kernel name that all profilers write, in one spelling.
+
+    Nsight Compute leaves out some of the namespaces, and writes parameters of templates as ``T1``, truth values as
+    numbers and lambdas as ``[lambda(int) (instance 1)]``. So namespaces, types of results and parameters are dropped;
+    template arguments stay, and the parameters of lambdas.
+    """
+    name = _CONST.sub("", _RESULT.sub("", name.replace("<unnamed>", "{anonymous}")))
+    name = _LAMBDA.sub(r"{lambda\1#\2}", canonical(name))
+    name = _without_parameters(_NAMESPACE.sub("", name))
+    return _TRUTH.sub(lambda match: "1" if match[0] == "true" else "0", name)
+
+
+def _without_parameters(name: str) -> str:
+    """Drop what stands in parentheses, except where it belongs to a lambda."""
+    kept: list[str] = []
+    inside: list[bool] = []  # per open parenthesis: whether its text is kept
+    for part in _PARENTHESIS.split(name):
+        if part == "(":
+            inside.append(all(inside[-1:]) and bool(kept) and kept[-1].endswith("{lambda"))
+        if all(inside[-1:]):
+            kept.append(part)
+        if part == ")" and inside:
+            inside.pop()
+    return "".join(kept)
 
 
 def base_name(name: str) -> str:
