@@ -65,6 +65,8 @@ class CounterRow(Struct, frozen=True):
         reason: why there is no ``work``; null if there is, or if no operations were asked for.
         not_counted: which operations, or bytes, were not counted for at least one launch; empty if no operations were
             asked for.
+        name_in_run: the name in the run, which is often longer; null if no launch was found there.
+        summary: a short name, from the name in the run; null without one, or if it says nothing.
     """
 
     kernel: str
@@ -82,6 +84,8 @@ class CounterRow(Struct, frozen=True):
     work: CountedWork | None = None
     reason: str | None = None
     not_counted: tuple[str, ...] = ()
+    name_in_run: str | None = None
+    summary: str | None = None
 
 
 class CounterLaunch(Struct, frozen=True):

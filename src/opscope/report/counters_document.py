@@ -128,8 +128,9 @@ def _multiprocessors(counters: KernelCounters) -> int | None:
     return None if count is None else int(count)
 
 
+_TEXTS: Final = ("kernel", "grid", "block", "name_in_run", "summary")
 _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
-    Column("Kernel", lambda row: Name(row.kernel)),
+    Column("Kernel", lambda row: Name(row.summary or row.kernel)),
     Column("Grid", lambda row: row.grid or "-", optional=True),
     Column("Block", lambda row: row.block or "-", optional=True),
     Column("Launches", lambda row: format_count(row.measured), numeric=True),
@@ -190,7 +191,7 @@ def counters_values(document: CountersDocument, top: int | None) -> Table:
         for row in document.kernels[:top]
     )
     names = (*of_row, *(f"work_{name}" for name in of_work))
-    return Table(names, rows, frozenset(range(3, len(names))))
+    return Table(names, rows, frozenset(at for at, name in enumerate(names) if name not in _TEXTS))
 
 
 def _none(names: Sequence[str]) -> tuple[Name, ...]:
@@ -224,7 +225,7 @@ def _notes_on_work(document: CountersDocument) -> Iterator[str]:
     yield (
         "TFLOP/s and FLOP/byte are of the operations that were executed, a multiply-add counted as two, and of the "
         f"bytes of the device's memory, over the time {'in the run' if document.trace else 'under Nsight Compute'}. "
-        "Integer arithmetic, comparisons and special functions count none."
+        "Integer arithmetic, comparisons and special functions count none, nor do bytes that the caches keep."
     )
     if partly := [row for row in rows if row.not_counted]:
         yield f"{_counted(partly)}: all was counted of some launches only, and the sums are over those."

@@ -32,6 +32,7 @@ from opscope.knowledge.counted_work import (
     first_of,
 )
 from opscope.knowledge.devices import Peaks
+from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.names import canonical, common_spelling
 from opscope.record.counters import UPPER_BOUND, KernelCounters
 from opscope.trace.model import Trace
@@ -56,9 +57,11 @@ class OneSpelling(Struct, frozen=True):
 
     Attributes:
         of: names as they were recorded -> names that are the same for the same kernel.
+        in_run: these -> the names in the run; without those of kernels that the run does not have.
     """
 
     of: Mapping[str, str]
+    in_run: Mapping[str, str]
 
     def key(self, name: str, grid: str | None, block: str | None) -> Key:
         """Return what is the same for one kernel in a trace and in Nsight Compute."""
@@ -89,7 +92,8 @@ def one_spelling(counters: Sequence[KernelCounters], run: Sequence[Durations]) -
         for name in names:
             kernels[short[name]].add(full[name])
         shared.update(part for part, of_part in kernels.items() if len(of_part) > 1)
-    return OneSpelling({name: full[name] if short[name] in shared else short[name] for name in short})
+    of = {name: full[name] if short[name] in shared else short[name] for name in short}
+    return OneSpelling(of, {of[name]: name for durations in run for name, _, _ in durations})
 
 
 def readable(counters: Sequence[KernelCounters]) -> tuple[KernelCounters, ...]:
@@ -160,7 +164,10 @@ def counter_rows(
     groups: dict[Key, list[int]] = defaultdict(list)
     for at, one in enumerate(counters):
         groups[spelling.key_of(one)].append(at)
-    rows = [_row([counters[at] for at in places], [launches[at] for at in places], limit) for places in groups.values()]
+    rows = [
+        _row([counters[at] for at in places], [launches[at] for at in places], limit, spelling.in_run.get(name))
+        for (name, _, _), places in groups.items()
+    ]
     # Times under Nsight Compute are longer than those of the run, so the two do not mix.
     return tuple(sorted(rows, key=lambda row: (row.run_ns is None, -_time(row))))
 
@@ -197,7 +204,9 @@ def durations_of(trace: Trace) -> Durations:
     return found
 
 
-def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit) -> CounterRow:
+def _row(
+    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit, name_in_run: str | None
+) -> CounterRow:
     in_run = [one.run_ns for one in launches if one.run_ns is not None]
 
     def figure(names: Sequence[str]) -> float | None:
@@ -226,6 +235,8 @@ def _row(counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], 
         work=work,
         reason=_why_none(counters, in_run, missing, limit) if asked and work is None else None,
         not_counted=missing if asked else (),
+        name_in_run=name_in_run if in_run else None,
+        summary=decode(name_in_run).summary or None if in_run and name_in_run is not None else None,
     )
 
 

@@ -37,7 +37,7 @@ function countedRoofs(doc) {
         flop_per_s: Object.fromEntries(shown.filter(busy).map(({ work }) => [work.unit, work.unit_peak_per_s])),
     };
     const points = shown.map((row) => ({
-        name: row.kernel,
+        name: row.summary || row.kernel,
         operator: null,
         category: null,
         precision: row.work.unit,
@@ -82,6 +82,16 @@ const ofWork =
     ({ work }) =>
         work === null ? null : work[key];
 
+// Nsight Compute leaves out parts of names.
+function fullName(row) {
+    return row.name_in_run || row.kernel;
+}
+
+function limitOf(row) {
+    const limit = ofWork("limited_by")(row) ?? "-";
+    return limit === "compute" ? `compute (${row.work.unit})` : limit;
+}
+
 function countedKernels(doc) {
     const figure = (key, label, format) => ({ key, label, value: (row) => row[key], format });
     const worked = (key, label, format) => ({ key, label, value: ofWork(key), format });
@@ -90,11 +100,9 @@ function countedKernels(doc) {
             key: "kernel",
             label: "Kernel",
             text: true,
-            value: (row) => row.kernel,
-            show: (row) => nameOf(row.kernel),
+            value: (row) => row.summary || row.kernel,
+            show: (row) => nameOf(row.summary || row.kernel, { title: printable(fullName(row)).slice(0, 2000) }),
         },
-        { key: "grid", label: "Grid", text: true, value: (row) => row.grid || "-" },
-        { key: "block", label: "Block", text: true, value: (row) => row.block || "-" },
         {
             key: "time",
             label: "Time",
@@ -104,22 +112,22 @@ function countedKernels(doc) {
             format: formatNs,
             bar: true,
         },
-        figure("measured", "Launches", formatCount),
-        figure("run_ns", "In the run", formatNs),
-        figure("ncu_ns", "Under ncu", formatNs),
-        worked("operations_per_s", "FLOP/s", (value) => formatRate(value, "FLOP/s")),
-        worked("operations_per_byte", "FLOP/byte", (value) => (value === null ? "-" : threeDigits(value))),
-        figure("dram_bytes", "Moved", formatBytes),
         worked("share", "of limit", (value) => formatShare(value, 1)),
         {
             key: "limited_by",
             label: "Limited by",
             text: true,
-            value: (row) =>
-                ofWork("limited_by")(row) === "compute"
-                    ? `compute (${row.work.unit})`
-                    : (ofWork("limited_by")(row) ?? "-"),
+            value: limitOf,
+            show: (row) => nameOf(limitOf(row)),
         },
+        worked("operations_per_s", "FLOP/s", (value) => formatRate(value, "FLOP/s")),
+        worked("operations_per_byte", "FLOP/byte", (value) => (value === null ? "-" : threeDigits(value))),
+        figure("dram_bytes", "Moved", formatBytes),
+        figure("measured", "Launches", formatCount),
+        figure("run_ns", "In the run", formatNs),
+        figure("ncu_ns", "Under ncu", formatNs),
+        { key: "grid", label: "Grid", text: true, value: (row) => row.grid || "-" },
+        { key: "block", label: "Block", text: true, value: (row) => row.block || "-" },
         figure("sm_percent", "SM", percentText),
         figure("dram_percent", "DRAM", percentText),
         figure("occupancy_percent", "Occupancy", percentText),
@@ -132,7 +140,7 @@ function countedKernels(doc) {
         name: "counters",
         rows: doc.kernels,
         sort: ["time", true],
-        search: (row) => row.kernel,
+        search: (row) => `${row.summary ?? ""} ${fullName(row)}`,
         columns,
     }).element;
 }

@@ -184,7 +184,8 @@ Object.assign(Timeline.prototype, {
         context.fillStyle = colors.soft;
         for (const { time, label } of ticks) {
             const x = (time - this.view.start) * scale + 3;
-            if (x > free) context.fillText(label, x, 9);
+            // A label that would be cut off says a wrong number.
+            if (x > free && x + context.measureText(label).width < width) context.fillText(label, x, 9);
         }
         if (anchorLabel) {
             context.fillStyle = colors.text;
