@@ -23,7 +23,7 @@ from source_index.host_files import host_files
 from source_index.launch_sites import launch_sites
 from source_index.paths import unit_paths
 
-from opscope.knowledge.binaries.demangle import demangler
+from opscope.base.demangle import demangler
 from opscope.knowledge.binaries.elf import X86_64, open_elf
 from opscope.knowledge.binaries.paths import in_repository, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import cuda_library

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 def test_the_installed_library_and_the_shipped_index_agree() -> None:
     """On every kernel of the installed PyTorch, where its exact build is shipped."""
-    from opscope.knowledge.binaries.demangle import demangler
+    from opscope.base.demangle import demangler
     from opscope.knowledge.binaries.registrations import read_cuda_library
     from opscope.knowledge.kernels.installed import installed_torch, torch_index
     from opscope.knowledge.kernels.kernel_source import SourceResolver

@@ -1,6 +1,7 @@
 """Nsight Systems' SQLite exports: databases with the tables of its schema, of several versions, and broken ones."""
 
 import gzip
+import lzma
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -18,7 +19,9 @@ from opscope.base.errors import BadInputError
 from opscope.documents.stats import Report
 from opscope.documents.trust import CheckName, Verdict
 from opscope.readers import read
+from opscope.readers.ncu import read_kernel_counters
 from tests.command import fresh_opscope
+from tests.conftest import DATA
 
 # The columns that these tests need, of the schema of 2024.6 (3.16.1), by the names of NVIDIA's reference.
 _SCHEMA: Mapping[str, Sequence[str]] = {
@@ -43,7 +46,7 @@ _SCHEMA: Mapping[str, Sequence[str]] = {
             "shortName",
         ),
         *("registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory"),
-        *("dynamicSharedMemory", "graphNodeId"),
+        *("dynamicSharedMemory", "graphNodeId", "mangledName"),
     ),
     "CUPTI_ACTIVITY_KIND_RUNTIME": (
         *("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue", "callchainId"),
@@ -102,9 +105,15 @@ def _database(path: Path, rows: Mapping[str, Sequence[Sequence[object]]], withou
 
 
 def _kernel(
-    start: int, end: int, correlation: int, process: int, name: int = 1, graph: int | None = None
+    start: int,
+    end: int,
+    correlation: int,
+    process: int,
+    name: int = 1,
+    graph: int | None = None,
+    mangled: int | None = None,
 ) -> tuple[object, ...]:
-    return (start, end, 0, 1, 7, correlation, process, name, 2, 32, 4, 1, 1, 256, 1, 1, 16, 32, graph)
+    return (start, end, 0, 1, 7, correlation, process, name, 2, 32, 4, 1, 1, 256, 1, 1, 16, 32, graph, mangled)
 
 
 _STRINGS = [
@@ -313,3 +322,36 @@ def test_any_damaged_byte_is_read_over_or_refused(export: Path, at: int, value: 
     except BadInputError:
         return
     assert (trace.activities["duration_ns"] >= 0).all()
+
+
+def test_names_of_kernels_are_those_of_pytorch(tmp_path: Path) -> None:
+    """The names for display have T1 in place of types; demangled, the others are what torch.profiler writes."""
+    counted = lzma.decompress((DATA / "counters" / "encoder_mangled.csv.xz").read_bytes()).decode()
+    mangled = [one.kernel for one in read_kernel_counters(counted)]
+    recorded = read(DATA / "counters" / "encoder.json.gz").activities.filter(pl.col("kind").cast(pl.String) == "kernel")
+    export = _database(
+        tmp_path / "report.sqlite",
+        {
+            "StringIds": [(1, "void k<(int)4>(T1)"), (2, "k"), *((10 + at, name) for at, name in enumerate(mangled))],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [
+                _kernel(1_000 * at, 1_000 * at + 500, at + 1, _PROCESS, mangled=10 + at) for at in range(len(mangled))
+            ],
+        },
+    )
+    names = [name for (name,) in _rows(read(export).activities.sort("start_ns"), "name")]
+    expected = [name for (name,) in _rows(recorded.sort("start_ns"), "name")]
+    # A name that C++ did not mangle is the same in both columns of a real export.
+    assert [name for name in names if name != "void k<(int)4>(T1)"] == [name for name in expected if "(" in name]
+
+
+@pytest.mark.parametrize("mangled", [None, "_Znonsense", "k", ""])
+def test_without_a_mangled_name_the_one_for_display_stays(tmp_path: Path, mangled: str | None) -> None:
+    strings = [(1, "void k<(int)4>(T1)"), (2, "k"), *([] if mangled is None else [(3, mangled)])]
+    export = _database(
+        tmp_path / "report.sqlite",
+        {
+            "StringIds": strings,
+            "CUPTI_ACTIVITY_KIND_KERNEL": [_kernel(0, 500, 1, _PROCESS, mangled=None if mangled is None else 3)],
+        },
+    )
+    assert _rows(read(export).activities, "name") == [("void k<(int)4>(T1)",)]

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from opscope.knowledge.binaries.demangle import demangler
+from opscope.base.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, Symbols
 from opscope.knowledge.binaries.linkage import Linkage
 from opscope.knowledge.binaries.paths import by_file_name, in_repository, repository_root, source_paths

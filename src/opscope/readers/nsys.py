@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import polars as pl
 
+from opscope.base.demangle import readable_name
 from opscope.base.errors import BadInputError, NotATraceError
 from opscope.base.files import path_text
 from opscope.readers.content import Content
@@ -274,15 +275,16 @@ class _Export:
         return shaped("launches", frame.select("start_ns", "duration_ns").with_columns(**columns))
 
     def _kernels(self) -> pl.DataFrame:
-        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName",
-                  "registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory",
-                  "dynamicSharedMemory", "graphNodeId", "graphId")  # fmt: skip
+        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "mangledName",
+                  "demangledName", "shortName", "registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY",
+                  "blockZ", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId")  # fmt: skip
         frame = self._timed(_KERNELS, wanted)
-        names = frame.select(pl.coalesce("demangledName", "shortName")).to_series()
+        shown = _mapped(frame.select(pl.coalesce("demangledName", "shortName")).to_series(), self._text)
+        names = pl.DataFrame([_mapped(frame["mangledName"], self._in_full).alias("full"), shown.alias("shown")])
         return self._activities(
             frame,
             "kernel",
-            _mapped(names, self._text),
+            names.select(pl.coalesce("full", "shown")).to_series(),
             grid=pl.concat_str("gridX", "gridY", "gridZ", separator=","),
             block=pl.concat_str("blockX", "blockY", "blockZ", separator=","),
             registers_per_thread=pl.col("registersPerThread"),
@@ -474,6 +476,12 @@ class _Export:
 
     def _text(self, number: int | None) -> str:
         return str(self._texts.get(number) or "") if number is not None else ""
+
+    def _in_full(self, number: int | None) -> str | None:
+        """Return the readable form of a mangled name: names for display have ``T1`` in place of types of parameters."""
+        name = self._text(number)
+        readable = readable_name(name)
+        return None if readable == name else readable
 
     def _thread(self, number: int | None, *, main: bool = False) -> int:
         """Return a preliminary number for the thread (or the process's main thread) in a global id; see `trace`."""

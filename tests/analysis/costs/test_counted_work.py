@@ -362,7 +362,9 @@ def test_a_training_step_below_the_roofs_of_an_h100(tmp_path: Path) -> None:
     assert "73 of 73 measured launches are those of" in shown
     assert shown.splitlines()[2].startswith("TF32 GEMM 256x128x32, Tensor Cores")
     dropout = next(row for row in document["kernels"] if "dropout" in row["kernel"])
-    assert dropout["kernel"].startswith("void native::<unnamed>::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned")
+    assert dropout["kernel"].startswith(
+        "void native::<unnamed>::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned"
+    )
     assert dropout["name_in_run"].startswith("void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BF")
     assert dropout["summary"] == "BF16 dropout, vectorized"
     products = [row for row in document["kernels"] if "_tf32f32_" in row["kernel"]]

@@ -19,10 +19,9 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.base.errors import EnvironmentLacksError
+from opscope.base.demangle import readable_name
 from opscope.documents.counters import CountedWork, CounterLaunch, CounterRow
 from opscope.documents.limits import LimitedBy
-from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.counted_work import (
     WITHOUT_BYTES,
     CountedOperations,
@@ -84,7 +83,7 @@ def one_spelling(counters: Sequence[KernelCounters], run: Sequence[Durations]) -
     processes = [*measured.values(), *({name for name, _, _ in durations} for durations in run)]
     short, full = {}, {}
     for name in set().union(*processes):
-        text = _readable(name)
+        text = readable_name(name)
         short[name], full[name] = common_spelling(text), canonical(text)
     shared: set[str] = set()
     for names in processes:
@@ -98,17 +97,8 @@ def one_spelling(counters: Sequence[KernelCounters], run: Sequence[Durations]) -
 
 def readable(counters: Sequence[KernelCounters]) -> tuple[KernelCounters, ...]:
     """Return the launches with the names that people write in place of those of the linker (``_ZN2at..``)."""
-    names = {name: _readable(name) for name in {one.kernel for one in counters}}
+    names = {name: readable_name(name) for name in {one.kernel for one in counters}}
     return tuple(one if names[one.kernel] == one.kernel else replace(one, kernel=names[one.kernel]) for one in counters)
-
-
-def _readable(name: str) -> str:
-    if not name.startswith("_Z"):
-        return name
-    try:
-        return demangler()(name)
-    except EnvironmentLacksError:
-        return name
 
 
 def joined_launches(

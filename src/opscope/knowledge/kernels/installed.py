@@ -14,9 +14,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from opscope.base.demangle import demangler
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, regular, scratch, write_whole
-from opscope.knowledge.binaries.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, open_elf
 from opscope.knowledge.binaries.paths import by_file_name, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import CudaLibrary, cuda_library

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
+from opscope.base.demangle import demangler
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.build import Instruction, KernelListing
-from opscope.knowledge.binaries.demangle import demangler
 
 _FILE: Final = lazy_pattern(r'\s*\.file\s+(\d+)\s+"([^"]+)"')
 _LOC: Final = lazy_pattern(r"\s*\.loc\s+(\d+)\s+(\d+)")

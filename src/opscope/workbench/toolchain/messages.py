@@ -5,9 +5,9 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.base.demangle import demangler
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.build import CompilerMessage, KernelResources
-from opscope.knowledge.binaries.demangle import demangler
 
 # Of nvcc's front end, of gcc with and without a place, of nvcc's other programs, of the linker, and of gcc's driver.
 _MESSAGES: Final = (

@@ -39,3 +39,13 @@ def demangler() -> Callable[[str], str]:
         return text
 
     return readable
+
+
+def readable_name(name: str) -> str:
+    """Return a name as people write it; unchanged if it is not mangled, or cannot be read here."""
+    if not name.startswith("_Z"):
+        return name
+    try:
+        return demangler()(name)
+    except EnvironmentLacksError:
+        return name
