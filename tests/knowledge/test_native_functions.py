@@ -6,11 +6,13 @@ import msgspec
 import pytest
 
 from opscope.base.errors import BadInputError
+from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.native_functions import (
     NativeFunction,
     NativeFunctions,
     NativeFunctionTable,
     RecordedCalls,
+    matching_overloads,
 )
 
 
@@ -143,3 +145,34 @@ def test_the_installed_pytorch_tells_its_own_table() -> None:
     assert "dispatcher: RegisterCPU" in resolution.how
     # Operators of libraries come from the dispatcher alone.
     assert functions.overloads("c10d::allreduce_") or not torch.distributed.is_available()
+
+
+@pytest.mark.torch
+def test_operators_of_libraries_say_what_they_change_and_take() -> None:
+    torch = pytest.importorskip("torch")
+    from opscope.collect.native_functions import installed_table
+
+    library = torch.library.Library("opscope_test_schemas", "DEF")
+    library.define(
+        "writes(Tensor? a, Tensor[] xs, Tensor(b!)[] outs, Tensor(c!)? o, Scalar s, float[]? g, int[2] k) -> ()"
+    )
+    library.define("looks(Tensor(a) x) -> Tensor(a)")
+    library.define("answers(Tensor x) -> int")
+
+    @torch.library.custom_op("opscope_test_schemas::fills", mutates_args=("out",))
+    def fills(table: torch.Tensor, out: torch.Tensor) -> None:
+        out.add_(table)
+
+    functions = NativeFunctions.of(installed_table("CPU"))
+    (writes,) = functions.overloads("opscope_test_schemas::writes")
+    assert [argument.type for argument in writes.arguments] == [
+        "Tensor?", "Tensor[]", "Tensor(a!)[]", "Tensor(c!)?", "Scalar", "float[]?", "int[]"
+    ]  # fmt: skip
+    # The profiler records a tensor that was left out as nothing, and lists of tensors as such.
+    assert matching_overloads([writes], ["", "TensorList", "TensorList", "float", "Scalar", "", "ScalarList"])
+    classifier = classifier_of(functions)
+    found = {name: classifier.classify(f"opscope_test_schemas::{name}").category for name in NAMES}
+    assert found == {"writes": "Other", "fills": "Other", "looks": "Memory", "answers": "Host query"}
+
+
+NAMES = ("writes", "fills", "looks", "answers")

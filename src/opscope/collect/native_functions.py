@@ -17,6 +17,10 @@ from opscope.record.codec import UNREADABLE
 # A line of the dispatcher's table: "CUDA: registered at build/RegisterCUDA_0.cpp:123 [kernel]".
 _REGISTRATION = lazy_pattern(r"^(?P<key>\w+): registered at (?P<where>.+?)(?::(?P<line>\d+))? \[(?P<kind>.+)\]$")
 
+# Types of elements are followed by this, in ``native_functions.yaml``.
+_OF_ELEMENTS = {"OptionalType": "?", "ListType": "[]"}
+_YAML_NAMES = {"number": "Scalar"}
+
 
 def installed_table(device_key: str) -> NativeFunctionTable:
     """Read the operators of the installed PyTorch, with the kernels that its dispatcher has for a device.
@@ -154,10 +158,26 @@ def _registered_elsewhere(device_key: str) -> Iterator[NativeFunction]:
             name=schema.name,
             overload=schema.overload_name,
             schema=str(schema).rpartition("::")[2] if "::" in str(schema) else str(schema),
-            arguments=tuple(Argument(item.name, str(item.type)) for item in schema.arguments),
-            returns=tuple(Argument(item.name, str(item.type)) for item in schema.returns),
+            arguments=tuple(Argument(item.name, _declared(item.type, item.alias_info)) for item in schema.arguments),
+            returns=tuple(Argument(item.name, _declared(item.type, item.alias_info)) for item in schema.returns),
+            is_view=any(item.alias_info is not None and not item.alias_info.is_write for item in schema.returns),
             registrations=_registrations(schema.name, schema.overload_name, device_key),
         )
+
+
+def _declared(kind: Any, alias: Any) -> str:
+    """Return a type as ``native_functions.yaml`` writes it, with what it aliases: ``Tensor(a!)?``, ``int[]``.
+
+    Args:
+        kind: the type, as PyTorch's schemas have it.
+        alias: what a schema says of aliasing and writing; None if it says nothing.
+    """
+    if kind.kind() in _OF_ELEMENTS:
+        return _declared(kind.getElementType(), alias) + _OF_ELEMENTS[kind.kind()]
+    name = _YAML_NAMES.get(str(kind), str(kind))
+    if alias is None:
+        return name
+    return f"{name}({'|'.join(sorted(alias.before_set)) or 'a'}{'!' if alias.is_write else ''})"
 
 
 def _registrations(name: str, overload: str, device_key: str) -> dict[str, str]:
