@@ -105,7 +105,7 @@ class LawRow(Struct, frozen=True, kw_only=True):
     """The law by which one time grows along an axis, everything else fixed, and how well it predicts.
 
     The time is the sum of ``ns * g ** power`` over the terms. g is the size; with ``begins``, what exceeds it there;
-    with ``stair``, the number of stairs, the last one counted whole.
+    with ``stair``, the number of stairs, the last one counted whole, and ``slope_ns`` of each size is added.
 
     Attributes:
         quantity: ``wall``, ``device sum``, or the operator.
@@ -118,6 +118,7 @@ class LawRow(Struct, frozen=True, kw_only=True):
         terms: of the simplest law that predicts about as well as the best one.
         begins: the size at which growth begins; null if it grows from the start.
         stair: the size of one stair, as kernels take that run in waves of blocks; null without stairs.
+        slope_ns: what each size adds besides the stairs; 0 without.
         turns: the measured range's sizes at which another term becomes the largest one.
         off, off_at: each size between the smallest and the largest is left out in turn, the law fitted to the others,
             and its time predicted: the worst relative error, or that of the fit at the two ends, and the size of it.
@@ -134,6 +135,7 @@ class LawRow(Struct, frozen=True, kw_only=True):
     terms: tuple[Term, ...]
     begins: float | None
     stair: int | None
+    slope_ns: float = 0.0
     turns: tuple[float, ...]
     off: float
     off_at: int

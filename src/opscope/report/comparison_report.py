@@ -16,12 +16,13 @@ from opscope.report.growth_laws import size_in_words
 from opscope.report.tones import of_trust
 
 _LAWS = (
-    "n is the size; an operator's time is its self time. Each size between the smallest and the largest is left out in "
-    "turn, the law fitted to the others, and its time predicted: the last column is the worst error of these, and of "
-    "the fit at both ends. Where it exceeds 10 %, no law is given: of those that so many sizes can tell apart "
-    "(constant, linear, quadratic, cubic and sums of them; from five sizes on, flat until a size; from six, stairs, as "
-    "waves of blocks are) none holds. The law is the simplest one that predicts about as well as the best. Beyond the "
-    "measured sizes another regime may begin. A regime turns where another term becomes the largest."
+    "n is the size; an operator's time is its self time. Each size between the smallest and the largest is left out "
+    "in turn, the law fitted to the others, and its time predicted: the last column is the worst error of these, and "
+    "of the fit at both ends. Where it exceeds 10 %, no law is given: of those that so many sizes can tell apart "
+    "(constant, linear, quadratic, cubic and sums of them; from five sizes on, flat until a size; from six, stairs "
+    "that rise at least twice, as with waves of blocks, and from eight sloping ones) none holds. The law is the "
+    "simplest one that predicts about as well as the best. Beyond the measured sizes another regime may begin. A "
+    "regime turns where another term becomes the largest."
 )
 _NESTED = ("categories_ns", "top_operators", "axes")
 _MEMORY_KINDS = {

@@ -87,15 +87,21 @@ def _along(
             others=dict(others),
             sizes=tuple(sorted(times)),
             times_ns=tuple(times[size] for size in sorted(times)),
-            formula=" + ".join(_in_words(term, law) for term in law.terms) if predicts else "",
+            formula=_formula(law) if predicts else "",
             terms=law.terms,
             begins=law.begins,
             stair=law.stair,
+            slope_ns=law.slope_ns,
             turns=law.turns(min(times), max(times)) if predicts else (),
             off=law.off,
             off_at=law.off_at,
             predicts=predicts,
         )
+
+
+def _formula(law: Law) -> str:
+    slope = [f"{_nanoseconds(law.slope_ns)} per n"] if law.slope_ns else []
+    return " + ".join([*(_in_words(term, law) for term in law.terms), *slope])
 
 
 def _in_words(term: Term, law: Law) -> str:

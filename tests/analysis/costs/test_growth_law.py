@@ -51,6 +51,36 @@ def test_waves_of_blocks_climb_in_stairs() -> None:
     assert (found.stair, found.off < 1e-6) == (8, True)
 
 
+def test_waves_of_blocks_on_an_h100() -> None:
+    """Chains of dependent loads, 1,056 blocks of a warp for each size: 132 multiprocessors hold 32 each at once.
+
+    Microseconds of a kernel written with Triton (PyTorch 2.11, 2026-11-26), by `opscope profile` at sizes 1 to 15. With
+    more blocks at once each of them is slower, so the stairs slope.
+    """
+    measured = (87.9, 86.4, 89.8, 102.3, 173.4, 177.6, 182.8, 200.0, 263.9, 266.5, 275.5, 300.5, 352.6, 358.9, 369.2)
+    found = growth_law({1 + at: 1_000 * time for at, time in enumerate(measured)})
+    assert found is not None
+    assert (found.stair, found.off < 0.08) == (4, True)
+    assert found.slope_ns == pytest.approx(5_700, rel=0.1)
+
+
+def test_one_jump_is_no_staircase() -> None:
+    """An algorithm that changes at one size may have any cause."""
+    found = growth_law(times(lambda n: 100.0 if n <= 8 else 200.0, tuple(range(1, 17))))
+    assert found is not None
+    assert found.stair is None or found.off > 0.1
+
+
+@given(seed=st.integers(0, 10_000), noise=st.sampled_from([0.01, 0.03]))
+def test_noise_is_no_staircase(seed: int, noise: float) -> None:
+    generator = random.Random(seed)
+    fixed, slope, square = generator.uniform(5, 100), generator.uniform(0.5, 30), generator.choice([0.0, 0.1, 1.0])
+    sizes = tuple(range(1, 13))
+    found = growth_law({n: (fixed + slope * n + square * n**2) * generator.gauss(1, noise) for n in sizes})
+    assert found is not None
+    assert found.stair is None
+
+
 def test_the_regime_turns_where_the_square_overtakes_the_line() -> None:
     """20 n = 0.1 n² at n = 200, and 100 = 20 n at n = 5."""
     found = growth_law(times(lambda n: 100 + 20 * n + 0.1 * n**2, (2, 8, 32, 128, 512, 1024)))
