@@ -8,16 +8,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.analysis.costs.counters import (
+from opscope.analysis.costs.counted_launches import (
     Durations,
-    Limit,
-    counter_rows,
     durations_of,
     joined_launches,
     kernels_without,
     one_spelling,
     readable,
 )
+from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
 from opscope.record.counters import KernelCounters

@@ -6,10 +6,8 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from opscope.analysis.costs.counters import (
+from opscope.analysis.costs.counted_launches import (
     Durations,
-    Limit,
-    counter_rows,
     durations_of,
     joined_launches,
     kernels_without,
@@ -17,6 +15,7 @@ from opscope.analysis.costs.counters import (
     processes_of,
     readable,
 )
+from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
 from opscope.base.units import format_bytes, format_count, format_ns
