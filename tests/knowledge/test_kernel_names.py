@@ -203,6 +203,7 @@ def test_layouts_agree_with_the_strides_of_every_matrix_product(trace: Any) -> N
          "B&, at::native::g(at::B&)::{lambda()#3}::operator()() const::{lambda(c10::Half)#1} const&)::{lambda(int)#1}>"
          "(int, float)"),
         ("k<(E)1, -1>(int)", "void a::b::k<(c::E)1, -1>(long)"),
+        ("k<void f<int>(T1)::[lambda(int) (instance 1)]>(int)", "k<f<int>(int)::{lambda(int)#1}>(int)"),
     ],
 )  # fmt: skip
 def test_what_all_profilers_write_of_one_kernel(one: str, other: str) -> None:
@@ -218,6 +219,8 @@ def test_what_all_profilers_write_of_one_kernel(one: str, other: str) -> None:
         ("k<f()::{lambda()#1}>()", "k<f()::{lambda()#2}>()"),
         ("k<f()::{lambda()#1}>()", "k<g()::{lambda()#1}>()"),
         ("void a::k<float>(T1)", "void a::k<double>(T1)"),
+        ("k<A::{lambda()#1}>()", "k<B::{lambda()#1}>()"),
+        ("k(float*)", "k(double*)"),
     ],
 )
 def test_what_tells_kernels_apart_stays(one: str, other: str) -> None:

@@ -158,6 +158,9 @@ def test_operators_of_libraries_say_what_they_change_and_take() -> None:
     )
     library.define("looks(Tensor(a) x) -> Tensor(a)")
     library.define("answers(Tensor x) -> int")
+    library.define("adds(Tensor(a!) x) -> Tensor(a!)")
+    library.define("both(Tensor(a) x, Tensor(b!) y) -> (Tensor(a), Tensor(b!))")
+    library.define("lists(Tensor(a!)?[] xs) -> ()")
 
     @torch.library.custom_op("opscope_test_schemas::fills", mutates_args=("out",))
     def fills(table: torch.Tensor, out: torch.Tensor) -> None:
@@ -170,9 +173,13 @@ def test_operators_of_libraries_say_what_they_change_and_take() -> None:
     ]  # fmt: skip
     # The profiler records a tensor that was left out as nothing, and lists of tensors as such.
     assert matching_overloads([writes], ["", "TensorList", "TensorList", "float", "Scalar", "", "ScalarList"])
+    (lists,) = functions.overloads("opscope_test_schemas::lists")
+    assert matching_overloads([lists], ["TensorList"])
+    views = [function.is_view for name in NAMES for function in functions.overloads(f"opscope_test_schemas::{name}")]
+    assert views == [False, False, True, False, False, False]
     classifier = classifier_of(functions)
-    found = {name: classifier.classify(f"opscope_test_schemas::{name}").category for name in NAMES}
-    assert found == {"writes": "Other", "fills": "Other", "looks": "Memory", "answers": "Host query"}
+    found = [str(classifier.classify(f"opscope_test_schemas::{name}").category) for name in NAMES]
+    assert found == ["Other", "Other", "Memory", "Host query", "Other", "Other"]
 
 
-NAMES = ("writes", "fills", "looks", "answers")
+NAMES = ("writes", "fills", "looks", "answers", "adds", "both")

@@ -1,10 +1,14 @@
 """Tables of Nsight Compute: both pages as recorded on an H200, older forms by hand, and how they join a run."""
 
+import csv
+import io
 import json
 import lzma
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -12,14 +16,15 @@ from opscope.analysis.costs.counted_launches import (
     Durations,
     durations_of,
     joined_launches,
+    kernel_names,
     kernels_without,
-    one_spelling,
-    readable,
 )
 from opscope.analysis.costs.counters import Limit, counter_rows
+from opscope.documents.counters import CountersDocument
 from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
 from opscope.record.counters import KernelCounters
+from opscope.report.counters_document import counters_values
 from tests.command import fresh_opscope
 from tests.conftest import DATA
 
@@ -127,18 +132,18 @@ def test_counters_join_the_launches_that_they_are_of() -> None:
     trace = read(RECORDED / "graph.cudarec.xz")
     counters = read_kernel_counters((RECORDED / "ncu_raw.csv").read_text())
     run = [durations_of(trace)]
-    spelling = one_spelling(counters, run)
-    launches = joined_launches(counters, run, spelling)
+    names = kernel_names(counters, run)
+    launches = joined_launches(counters, run, names)
     assert all(one.run_ns is not None for one in launches)
     assert sum(one.run_ns or 0 for one in launches) == sum(
         duration for kind, duration in trace.activities.select("kind", "duration_ns").iter_rows() if kind == "kernel"
     )
-    rows = counter_rows(counters, launches, Limit(None, "", has_run=True), spelling)
+    rows = counter_rows(counters, launches, Limit(None, "", has_run=True), names)
     assert [(row.kernel, row.measured, row.joined) for row in rows] == [
         ("b(float *, int)", 5, 5), ("a(float *)", 6, 6), ("void c<double>(T1 *)", 5, 5)
     ]  # fmt: skip
     assert rows[0].run_ns == 3_168
-    assert kernels_without(counters, run, spelling) == 0
+    assert kernels_without(counters, run, names) == 0
 
 
 def test_what_the_run_does_not_have_stays_alone() -> None:
@@ -146,7 +151,7 @@ def test_what_the_run_does_not_have_stays_alone() -> None:
     other = [KernelCounters("a(float *)", "1", "9,1,1", "32,1,1", {}), KernelCounters("z()", "1", None, None, {})]
     run = [durations_of(trace)]
     assert times(other, run) == [None, None]
-    assert kernels_without(other, run, one_spelling(other, run)) == 3
+    assert kernels_without(other, run, kernel_names(other, run)) == 3
     assert times(other, []) == [None, None]
 
 
@@ -174,35 +179,130 @@ def test_processes_are_joined_to_their_own(tmp_path: Path) -> None:
 )
 def test_nsight_computes_names_are_those_of_pytorch(trace: str, table: str) -> None:
     """Both programs launch the same kernels in the same order, so the n-th measured launch is the n-th of the trace."""
-    counters = readable(read_kernel_counters(lzma.decompress((COUNTERS / f"{table}.csv.xz").read_bytes()).decode()))
+    counters = read_kernel_counters(lzma.decompress((COUNTERS / f"{table}.csv.xz").read_bytes()).decode())
     of_run = read(COUNTERS / f"{trace}.json.gz")
     kernels = of_run.activities.filter(pl.col("kind").cast(pl.String) == "kernel").sort("start_ns")
     run = [durations_of(of_run)]
     assert times(counters, run) == kernels["duration_ns"].to_list()
-    assert kernels_without(counters, run, one_spelling(counters, run)) == 0
-    assert not any(one.kernel.startswith("_Z") for one in counters)
+    assert kernels_without(counters, run, kernel_names(counters, run)) == 0
+    launches = joined_launches(counters, run, kernel_names(counters, run))
+    assert not any(one.kernel.startswith("_Z") for one in launches)
+
+
+ONE = ("1,1,1", "32,1,1")
+
+
+def of_run(*names: str) -> Durations:
+    """Return kernels of a process that take 0, 1, 2.. ns, one launch each."""
+    return {(name, *ONE): [number] for number, name in enumerate(names)}
+
+
+def measured(*names: str, process: str = "1") -> list[KernelCounters]:
+    return [KernelCounters(name, process, *ONE, {}) for name in names]
 
 
 def test_kernels_that_differ_in_what_nsight_compute_leaves_out_are_not_mixed_up() -> None:
-    names = (
+    run = of_run(
         "void at::pad<float>(Accessor<float, 2ul>)", "void at::pad<float>(Accessor<float, 3ul>)",
         "void one::k<int>(int*)", "void two::k<int>(int*)", "void other::fine<true, 4u>(float const*)",
         "displace(float**, int)", "displace(double**, int)",
     )  # fmt: skip
-    run = [{(name, "1,1,1", "32,1,1"): [number]} for number, name in enumerate(names)]
-    together = {key: durations for process in run for key, durations in process.items()}
-    written = (
+    counters = measured(
         "void pad<float>(T1)", "void k<int>(T1 *)", "void fine<1, 4>(const T1 *)", "displace(float **, int)",
         "displace(double **, int)", "void two::k<int>(int*)",
     )  # fmt: skip
-    counters = [KernelCounters(name, "1", "1,1,1", "32,1,1", {}) for name in written]
-    assert times(counters, [together]) == [None, None, 4, 5, 6, 3]
-    assert kernels_without(counters, [together], one_spelling(counters, [together])) == 3
+    assert times(counters, [run]) == [None, None, 4, 5, 6, 3]
+    assert kernels_without(counters, [run], kernel_names(counters, [run])) == 3
+    mangled = of_run("_ZN3one1kIiEEvPT_", "void two::k<int>(int*)")
+    assert times(measured("void one::k<int>(int*)"), [mangled]) == [0]
+
+
+def test_a_kernel_that_ran_with_another_geometry_is_not_in_the_run() -> None:
+    counters = [KernelCounters("void k<int>(T1)", "1", "9,1,1", "32,1,1", {})]
+    run = [of_run("void one::k<int>(int)")]
+    names = kernel_names(counters, run)
+    launches = joined_launches(counters, run, names)
+    (row,) = counter_rows(counters, launches, Limit(None, "", has_run=True), names)
+    assert (row.joined, row.run_ns, row.name_in_run, row.summary) == (0, None, None, None)
+    assert kernels_without(counters, run, names) == 1
+
+
+@pytest.mark.parametrize(
+    ("ncu", "profiler", "same"),
+    [
+        ("_ZN3two1kIiEEvPT_", "void one::k<int>(int*)", False),  # mangled names are whole
+        ("_ZN3one1kIiEEvPT_", "void one::k<int>(int*)", True),
+        ("void one::k<int>(int*)", "_ZN3one1kIiEEvPT_", True),
+        ("void two::k<int>(T1 *)", "void one::k<int>(int*)", False),  # a namespace that the other has not
+        ("void k<int>(T1 *)", "void one::k<int>(int*)", True),
+        ("my_softmax(float *, int)", "my_softmax(double*, int)", False),  # no template: parameters are written out
+        ("my_softmax(const ns::A *, int)", "my_softmax(ns::A const*, int)", True),
+        ("k(void (*)(int))", "k(void (*)(int))", True),
+        ("void f<Z<int>>(T1::Params)", "void f<Z<int> >(Z<int>::Params)", True),
+        ("void f<Z<int>>(int)", "void f<Z<int>, >(int)", True),
+    ],
+)
+def test_one_kernel_alone_in_both(ncu: str, profiler: str, same: bool) -> None:
+    """Part of a program may be captured on either side, so that the kernel it could be mixed up with is not there."""
+    assert times(measured(ncu), [of_run(profiler)]) == [0 if same else None]
+
+
+def test_processes_have_kernels_of_their_own() -> None:
+    """The same short name is another kernel in each process; and what one process mixes up is plain in the other."""
+    counters = [*measured("void k<int>(T1)"), *measured("void k<int>(T1)", process="2")]
+    run = [of_run("void one::k<int>(int)"), of_run("", "void two::k<int>(int)")]
+    names = kernel_names(counters, run)
+    launches = joined_launches(counters, run, names)
+    assert [one.run_ns for one in launches] == [0, 1]
+    rows = counter_rows(counters, launches, Limit(None, "", has_run=True), names)
+    assert sorted((row.name_in_run, row.run_ns) for row in rows) == [
+        ("void one::k<int>(int)", 0), ("void two::k<int>(int)", 1)
+    ]  # fmt: skip
+    run[1] = of_run("void two::k<int>(int)", "void three::k<int>(int)")
+    assert times(counters, run) == [0, None]
+    launches = joined_launches(counters, run, kernel_names(counters, run))
+    (unmatched,) = (
+        row
+        for row in counter_rows(counters, launches, Limit(None, "", has_run=True), kernel_names(counters, run))
+        if not row.joined
+    )
+    assert (unmatched.name_in_run, unmatched.summary) == (None, None)
+
+
+def test_a_name_that_stands_for_gigabytes_is_left_as_it_is(tmp_path: Path) -> None:
+    """Each level of ``A<A<..>, A<..>>`` doubles what the one before stands for."""
+    name, digits = "_Z1k1AIiiE", "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    for level in range(30):
+        name += f"S_IS{digits[level]}_S{digits[level]}_E"
+    path = tmp_path / "counters.csv"
+    path.write_text(f'"ID","Process ID","Kernel Name","gpu__time_duration.sum"\n"","","","ns"\n"0","1","{name}","5"\n'
+                    '"1","1","_Z1fi","6"\n')  # fmt: skip
+    found = fresh_opscope("analyze", str(path), "--format", "json")
+    assert found.returncode == 0
+    assert {row["kernel"] for row in json.loads(found.stdout)["kernels"]} == {name, "f(int)"}
+
+
+def test_short_names_of_several_kernels_come_with_the_long_ones(tmp_path: Path) -> None:
+    path = tmp_path / "counters.csv"
+    path.write_bytes(lzma.decompress((COUNTERS / "encoder_mangled.csv.xz").read_bytes()))
+    trace = shutil.copy(COUNTERS / "encoder.json.gz", tmp_path)
+    shown = fresh_opscope("analyze", trace, str(path)).stdout
+    assert "GEMM 256x128x64, Tensor Cores: nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NTT " in shown
+    assert "BF16 dropout, vectorized  " in shown
+    values = fresh_opscope("analyze", trace, str(path), "--format", "csv").stdout
+    (dropout,) = (row for row in csv.DictReader(io.StringIO(values)) if "dropout" in row["kernel"])
+    assert dropout["name_in_run"] == dropout["kernel"]
+    assert dropout["summary"] == "BF16 dropout, vectorized"
+    document = json.loads(fresh_opscope("analyze", trace, str(path), "--format", "json").stdout)
+    table = counters_values(msgspec.convert(document, CountersDocument), None)
+    assert [table.columns[at] for at in range(len(table.columns)) if at not in table.numeric] == [
+        "kernel", "grid", "block", "name_in_run", "summary"
+    ]  # fmt: skip
 
 
 def times(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> list[int | None]:
     """Return how long each measured launch took in the run."""
-    return [one.run_ns for one in joined_launches(counters, run, one_spelling(counters, run))]
+    return [one.run_ns for one in joined_launches(counters, run, kernel_names(counters, run))]
 
 
 def test_damage_of_a_run_is_no_success(tmp_path: Path) -> None:

@@ -151,6 +151,9 @@ def _registered_elsewhere(device_key: str) -> Iterator[NativeFunction]:
     """Yield operators from outside ``native_functions.yaml``: torchvision's, c10d's, the user's own."""
     import torch
 
+    def writes(item: Any) -> bool:
+        return item.alias_info is not None and bool(item.alias_info.is_write)
+
     for schema in torch._C._jit_get_all_schemas():
         if schema.name.startswith(("prim::", "aten::", "static_runtime::", "_test::")):
             continue
@@ -160,7 +163,7 @@ def _registered_elsewhere(device_key: str) -> Iterator[NativeFunction]:
             schema=str(schema).rpartition("::")[2] if "::" in str(schema) else str(schema),
             arguments=tuple(Argument(item.name, _declared(item.type, item.alias_info)) for item in schema.arguments),
             returns=tuple(Argument(item.name, _declared(item.type, item.alias_info)) for item in schema.returns),
-            is_view=any(item.alias_info is not None and not item.alias_info.is_write for item in schema.returns),
+            is_view=not any(map(writes, schema.arguments)) and any(item.alias_info for item in schema.returns),
             registrations=_registrations(schema.name, schema.overload_name, device_key),
         )
 

@@ -49,7 +49,7 @@ class CounterRow(Struct, frozen=True):
     """All launches of one kernel with one geometry. Figures are medians over the launches that have them, else None.
 
     Attributes:
-        kernel: the name, as Nsight Compute spells it.
+        kernel: the name, as Nsight Compute spells it; a mangled one as people write it.
         grid, block: thread blocks and threads of a block, ``x,y,z``.
         measured: launches that Nsight Compute measured.
         joined: how many of these were found in the run: the n-th launch of a name and geometry is taken for the n-th
@@ -92,7 +92,7 @@ class CounterLaunch(Struct, frozen=True):
     """One measured launch.
 
     Attributes:
-        kernel: as Nsight Compute spells it.
+        kernel: as in `CounterRow`.
         number: its position among the launches of its name and geometry, from 0.
         run_ns: how long the same launch took in the run; None if the run has no such launch.
         metrics: all metrics by name; times in nanoseconds, sizes in bytes, rates of either per second.

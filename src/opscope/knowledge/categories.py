@@ -115,7 +115,7 @@ def _only_dispatched_to(pattern: str) -> Callable[[_Family], bool]:
 
 
 def _only_answers(family: _Family) -> bool:
-    # The schema writes Tensor(a!) for an argument that the operator changes; those of libraries, Tensor(a1!).
+    # Types of libraries' operators say what the operator changes: Tensor(a!).
     changes = any("!" in kind for _, kind in family.argument_types)
     return not changes and not any("Tensor" in item for item in family.returns)
 

@@ -162,7 +162,7 @@ _ENGINE = "autograd::engine::evaluate_function:"
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
 _NODE = lazy_pattern(r"(?P<forward>\w+?)Backward\d*")
 _LARGEST_TABLE = 32 << 20  # ten times the largest that PyTorch gives
-_TENSOR_LIST = lazy_pattern(r"^Tensor\??(\(.*?\))?\[")
+_TENSOR_LIST = lazy_pattern(r"^Tensor\??(\(.*?\))?\??\[")
 _TENSOR = lazy_pattern(r"^Tensor(\(.*?\))?\??$")
 
 

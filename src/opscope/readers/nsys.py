@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import polars as pl
 
-from opscope.base.demangle import readable_name
+from opscope.base.demangle import readable_names
 from opscope.base.errors import BadInputError, NotATraceError
 from opscope.base.files import path_text
 from opscope.readers.content import Content
@@ -280,7 +280,10 @@ class _Export:
                   "blockZ", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId")  # fmt: skip
         frame = self._timed(_KERNELS, wanted)
         shown = _mapped(frame.select(pl.coalesce("demangledName", "shortName")).to_series(), self._text)
-        names = pl.DataFrame([_mapped(frame["mangledName"], self._in_full).alias("full"), shown.alias("shown")])
+        # Names for display have T1 in place of types of parameters.
+        full = readable_names(self._text(number) for number in frame["mangledName"].unique())
+        in_full = _mapped(frame["mangledName"], lambda number: full.get(self._text(number)))
+        names = pl.DataFrame([in_full.alias("full"), shown.alias("shown")])
         return self._activities(
             frame,
             "kernel",
@@ -476,12 +479,6 @@ class _Export:
 
     def _text(self, number: int | None) -> str:
         return str(self._texts.get(number) or "") if number is not None else ""
-
-    def _in_full(self, number: int | None) -> str | None:
-        """Return the readable form of a mangled name: names for display have ``T1`` in place of types of parameters."""
-        name = self._text(number)
-        readable = readable_name(name)
-        return None if readable == name else readable
 
     def _thread(self, number: int | None, *, main: bool = False) -> int:
         """Return a preliminary number for the thread (or the process's main thread) in a global id; see `trace`."""

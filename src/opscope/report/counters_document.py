@@ -1,5 +1,6 @@
 """Joins Nsight Compute's counters with a run as a `CountersDocument`, and renders it as a table."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -10,10 +11,9 @@ from opscope.analysis.costs.counted_launches import (
     Durations,
     durations_of,
     joined_launches,
+    kernel_names,
     kernels_without,
-    one_spelling,
     processes_of,
-    readable,
 )
 from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.analysis.costs.limits import peaks_of
@@ -82,16 +82,16 @@ def build_counters(
             f"processes that were measured: {measured}; processes of the run that used a device: {len(run)}. "
             "Name the files of the processes that were measured"
         )
-    counters, durations = readable(counters), [one.durations for one in run]
-    spelling, limit = one_spelling(counters, durations), _limit(counters, run, gpu)
-    launches = joined_launches(counters, durations, spelling)
+    durations = [one.durations for one in run]
+    names, limit = kernel_names(counters, durations), _limit(counters, run, gpu)
+    launches = joined_launches(counters, durations, names)
     document = CountersDocument(
         files=tuple(files),
         trace=", ".join(one.path for one in run) or None,
-        kernels=counter_rows(counters, launches, limit, spelling),
+        kernels=counter_rows(counters, launches, limit, names),
         launches=launches,
         unmatched_launches=sum(one.run_ns is None for one in launches) if run else 0,
-        kernels_of_run_without=kernels_without(counters, durations, spelling),
+        kernels_of_run_without=kernels_without(counters, durations, names),
         peaks=None if limit.peaks is None else peaks_entry(None, limit.peaks.device, limit.peaks),
     )
     return replace(document, notes=tuple(_notes(document)))
@@ -129,7 +129,6 @@ def _multiprocessors(counters: KernelCounters) -> int | None:
 
 _TEXTS: Final = ("kernel", "grid", "block", "name_in_run", "summary")
 _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
-    Column("Kernel", lambda row: Name(row.summary or row.kernel)),
     Column("Grid", lambda row: row.grid or "-", optional=True),
     Column("Block", lambda row: row.block or "-", optional=True),
     Column("Launches", lambda row: format_count(row.measured), numeric=True),
@@ -175,9 +174,21 @@ def counters_table(document: CountersDocument, top: int | None) -> Table:
         top: the number of rows; None for all.
     """
     rows = document.kernels[:top]
+    short = Counter(map(_short, rows))
+
+    def name(row: CounterRow) -> Name:
+        # Where a short name is that of several kernels, the long one tells them apart.
+        alike = row.summary and short[_short(row)] > 1
+        return Name(f"{row.summary}: {row.kernel}" if alike else row.summary or row.kernel)
+
+    kernel = Column[CounterRow]("Kernel", name)
     # What ncu was not asked for has no column.
-    columns = [column for column in _COLUMNS if any(column.text(row) != "-" for row in rows)]
+    columns = [kernel, *(column for column in _COLUMNS if any(column.text(row) != "-" for row in rows))]
     return table_of(columns, rows)
+
+
+def _short(row: CounterRow) -> tuple[str, str | None, str | None]:
+    return row.summary or row.kernel, row.grid, row.block
 
 
 def counters_values(document: CountersDocument, top: int | None) -> Table:

@@ -75,28 +75,45 @@ def _along(
             others = tuple((name, other) for name, other in axes.items() if name != along)
             groups.setdefault(others, {})[size] = found
     for others, found_times in groups.items():
-        times = usable(found_times)
-        law = growth_law(times)
-        if law is None:
-            continue
-        predicts = law.off <= PREDICTS
-        yield LawRow(
-            quantity=quantity,
-            is_operator=is_operator,
-            along=along,
-            others=dict(others),
-            sizes=tuple(sorted(times)),
-            times_ns=tuple(times[size] for size in sorted(times)),
-            formula=_formula(law) if predicts else "",
-            terms=law.terms,
-            begins=law.begins,
-            stair=law.stair,
-            slope_ns=law.slope_ns,
-            turns=law.turns(min(times), max(times)) if predicts else (),
-            off=law.off,
-            off_at=law.off_at,
-            predicts=predicts,
-        )
+        row = law_row(quantity, along, dict(others), found_times, is_operator=is_operator)
+        if row is not None:
+            yield row
+
+
+def law_row(
+    quantity: str, along: str, others: dict[str, Value], times: Mapping[int, float], *, is_operator: bool
+) -> LawRow | None:
+    """Return the law of one time; None for fewer than three sizes.
+
+    Args:
+        quantity: what takes the time.
+        along: the axis of the sizes.
+        others: the values of all other axes.
+        times: nanoseconds by size.
+        is_operator: whether it is an operator's.
+    """
+    times = usable(times)
+    law = growth_law(times)
+    if law is None:
+        return None
+    predicts = law.off <= PREDICTS
+    return LawRow(
+        quantity=quantity,
+        is_operator=is_operator,
+        along=along,
+        others=others,
+        sizes=tuple(sorted(times)),
+        times_ns=tuple(times[size] for size in sorted(times)),
+        formula=_formula(law) if predicts else "",
+        terms=law.terms,
+        begins=law.begins,
+        stair=law.stair,
+        slope_ns=law.slope_ns,
+        turns=law.turns(min(times), max(times)) if predicts else (),
+        off=law.off,
+        off_at=law.off_at,
+        predicts=predicts,
+    )
 
 
 def _formula(law: Law) -> str:
@@ -117,7 +134,7 @@ def _in_words(term: Term, law: Law) -> str:
 
 def _nanoseconds(ns: float) -> str:
     """Say a factor: of large sizes' squares it may be far below a nanosecond."""
-    return format_ns(ns) if ns >= 1_000 else f"{ns:.3g} ns"
+    return format_ns(max(ns, 1_000)) if ns >= 999.5 else f"{ns:.3g} ns"
 
 
 def size_in_words(size: float) -> str:

@@ -3,7 +3,7 @@
 Under Nsight Compute kernels run one after the other, and a program may launch different ones. So the n-th launch of a
 name and geometry in a process counts as the n-th one in the trace; a launch without a counterpart stays alone.
 Processes are paired in the order in which they begin. Nsight Compute writes names otherwise than the profiler that
-recorded the run, so what both write is compared (`one_spelling`).
+recorded the run, so what both write is compared (`kernel_names`).
 """
 
 from collections import defaultdict
@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
 
-from opscope.base.demangle import readable_name
+from opscope.base.demangle import readable_names
 from opscope.documents.counters import CounterLaunch
-from opscope.knowledge.kernels.names import canonical, common_spelling
+from opscope.knowledge.kernels.names import canonical, common_spelling, namespaces
 from opscope.record.counters import KernelCounters
 from opscope.trace.model import Trace
 
@@ -25,78 +24,93 @@ Key = tuple[str, str | None, str | None]
 Durations = Mapping[Key, Sequence[int]]
 
 
-class OneSpelling(Struct, frozen=True):
-    """How names of kernels are compared.
+class KernelNames(Struct, frozen=True):
+    """Which kernel of a run a measured one is.
 
     Attributes:
-        of: names as they were recorded -> names that are the same for the same kernel.
-        in_run: these -> the names in the run; without those of kernels that the run does not have.
+        readable: mangled names (``_ZN2at..``) -> what people write; names that cannot be read are left out.
+        in_run: the process and a name, as they were measured -> the name in the run; without those that it does not
+            have.
     """
 
-    of: Mapping[str, str]
-    in_run: Mapping[str, str]
+    readable: Mapping[str, str]
+    in_run: Mapping[tuple[str, str], str]
 
     def key(self, name: str, grid: str | None, block: str | None) -> Key:
-        """Return what is the same for one kernel in a trace and in Nsight Compute."""
-        return self.of[name], grid, block
+        """Return what is the same for a kernel however its name is spelled."""
+        return canonical(self.readable.get(name, name)), grid, block
 
     def key_of(self, one: KernelCounters) -> Key:
-        """Return the key of a measured launch."""
-        return self.key(one.kernel, one.grid, one.block)
+        """Return the key of a measured launch: that of its kernel in the run, if the run has it."""
+        return self.key(self.in_run.get((one.process, one.kernel), one.kernel), one.grid, one.block)
 
 
-def one_spelling(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> OneSpelling:
-    """Return how the names of measured kernels and those of a run are compared.
+def kernel_names(counters: Sequence[KernelCounters], run: Sequence[Durations]) -> KernelNames:
+    """Return which kernels of a run were measured.
 
-    The part of names that all profilers write is compared. Where several kernels of one process share that part, only
-    names that agree in full are of one kernel.
+    Names that are the same in full are of one kernel. Nsight Compute leaves out parts, unless it was asked for mangled
+    names; so the part that all profilers write is compared, and has to belong to one kernel alone in either process.
+
+    Args:
+        counters: the launches, in order.
+        run: the processes of the run that ran kernels, in order: as many as were measured, or none.
     """
-    measured: dict[str, set[str]] = defaultdict(set)
+    measured: dict[str, set[str]] = {process: set() for process in processes_of(counters)}
     for one in counters:
         measured[one.process].add(one.kernel)
-    processes = [*measured.values(), *({name for name, _, _ in durations} for durations in run)]
-    short, full = {}, {}
-    for name in set().union(*processes):
-        text = readable_name(name)
-        short[name], full[name] = common_spelling(text), canonical(text)
-    shared: set[str] = set()
-    for names in processes:
-        kernels: dict[str, set[str]] = defaultdict(set)
-        for name in names:
-            kernels[short[name]].add(full[name])
-        shared.update(part for part, of_part in kernels.items() if len(of_part) > 1)
-    of = {name: full[name] if short[name] in shared else short[name] for name in short}
-    return OneSpelling(of, {of[name]: name for durations in run for name, _, _ in durations})
+    of_run = [{name for name, _, _ in durations} for durations in run]
+    names = KernelNames(readable_names(set().union(*measured.values(), *of_run)), {})
+    # Without a run no process has counterparts.
+    pairs = zip(measured.items(), of_run, strict=False)
+    in_run = {
+        (process, name): found
+        for (process, own), others in pairs
+        for name, found in _same_kernels(own, others, names.readable).items()
+    }
+    return KernelNames(names.readable, in_run)
 
 
-def readable(counters: Sequence[KernelCounters]) -> tuple[KernelCounters, ...]:
-    """Return the launches with the names that people write in place of those of the linker (``_ZN2at..``)."""
-    names = {name: readable_name(name) for name in {one.kernel for one in counters}}
-    return tuple(one if names[one.kernel] == one.kernel else replace(one, kernel=names[one.kernel]) for one in counters)
+def _same_kernels(measured: set[str], run: set[str], readable: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of a process of the run by those that were measured, for kernels that are in both."""
+    full = {canonical(readable.get(name, name)): name for name in sorted(run)}
+    found = {name: full[text] for name in measured if (text := canonical(readable.get(name, name))) in full}
+    others: dict[str, list[str]] = defaultdict(list)
+    for name in run:
+        others[common_spelling(readable.get(name, name))].append(name)
+    shortened: dict[str, list[str]] = defaultdict(list)
+    for name in measured:
+        shortened[common_spelling(readable.get(name, name))].append(name)
+    for part, names in shortened.items():
+        if len(names) == len(others[part]) == 1 and not names[0].startswith("_Z"):
+            (name,), (other,) = names, others[part]
+            # What it leaves out are whole namespaces, so those that it names have to be there.
+            if namespaces(name) <= namespaces(readable.get(other, other)):
+                found.setdefault(name, other)
+    return found
 
 
 def joined_launches(
-    counters: Sequence[KernelCounters], run: Sequence[Durations], spelling: OneSpelling
+    counters: Sequence[KernelCounters], run: Sequence[Durations], names: KernelNames
 ) -> tuple[CounterLaunch, ...]:
     """Return every measured launch with its duration in the run; without one where the run has no counterpart.
 
     Args:
         counters: the launches, in order.
         run: the processes of the run that ran kernels, in order: as many as were measured, or none.
-        spelling: how the names of both are compared.
+        names: which kernels both have.
     """
-    processes = processes_of(counters)
     # Without a run no process has durations.
-    durations = dict(zip(processes, (_by_key(one, spelling) for one in run), strict=False))
+    durations = dict(zip(processes_of(counters), run, strict=False))
     seen: dict[tuple[str, Key], int] = defaultdict(int)
     found = []
     for one in counters:
-        key = spelling.key_of(one)
+        key = names.key_of(one)
         number = seen[one.process, key]
         seen[one.process, key] += 1
-        of_run = durations.get(one.process, {}).get(key, [])
+        name = names.in_run.get((one.process, one.kernel))
+        of_run = [] if name is None else durations[one.process].get((name, one.grid, one.block), [])
         run_ns = of_run[number] if number < len(of_run) else None
-        found.append(CounterLaunch(one.kernel, number, run_ns, one.metrics))
+        found.append(CounterLaunch(names.readable.get(one.kernel, one.kernel), number, run_ns, one.metrics))
     return tuple(found)
 
 
@@ -105,17 +119,10 @@ def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.process for one in counters))
 
 
-def kernels_without(counters: Sequence[KernelCounters], run: Sequence[Durations], spelling: OneSpelling) -> int:
+def kernels_without(counters: Sequence[KernelCounters], run: Sequence[Durations], names: KernelNames) -> int:
     """Return how many kernels of a run, by name and geometry, were not measured."""
-    of_run = {spelling.key(*kernel) for durations in run for kernel in durations}
-    return len(of_run - {spelling.key_of(one) for one in counters})
-
-
-def _by_key(durations: Durations, spelling: OneSpelling) -> dict[Key, list[int]]:
-    found: dict[Key, list[int]] = defaultdict(list)
-    for kernel, of_kernel in durations.items():
-        found[spelling.key(*kernel)].extend(of_kernel)
-    return found
+    of_run = {names.key(*kernel) for durations in run for kernel in durations}
+    return len(of_run - {names.key_of(one) for one in counters})
 
 
 def durations_of(trace: Trace) -> Durations:

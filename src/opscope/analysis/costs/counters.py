@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.costs.counted_launches import Key, OneSpelling
+from opscope.analysis.costs.counted_launches import KernelNames, Key
 from opscope.documents.counters import CountedWork, CounterLaunch, CounterRow
 from opscope.documents.limits import LimitedBy
 from opscope.knowledge.counted_work import (
@@ -53,7 +53,7 @@ class Limit(Struct, frozen=True):
 
 
 def counter_rows(
-    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit, spelling: OneSpelling
+    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit, names: KernelNames
 ) -> tuple[CounterRow, ...]:
     """Return one row per kernel and geometry, the longest first; those that the run does not have come last.
 
@@ -61,14 +61,14 @@ def counter_rows(
         counters: the launches, in order.
         launches: the same, joined with the run.
         limit: what they are compared with.
-        spelling: how names are compared.
+        names: which kernels of the run they are.
     """
     groups: dict[Key, list[int]] = defaultdict(list)
     for at, one in enumerate(counters):
-        groups[spelling.key_of(one)].append(at)
+        groups[names.key_of(one)].append(at)
     rows = [
-        _row([counters[at] for at in places], [launches[at] for at in places], limit, spelling.in_run.get(name))
-        for (name, _, _), places in groups.items()
+        _row([counters[at] for at in places], [launches[at] for at in places], limit, names)
+        for places in groups.values()
     ]
     # Times under Nsight Compute are longer than those of the run, so the two do not mix.
     return tuple(sorted(rows, key=lambda row: (row.run_ns is None, -_time(row))))
@@ -79,9 +79,11 @@ def _time(row: CounterRow) -> float:
 
 
 def _row(
-    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit, name_in_run: str | None
+    counters: Sequence[KernelCounters], launches: Sequence[CounterLaunch], limit: Limit, names: KernelNames
 ) -> CounterRow:
     in_run = [one.run_ns for one in launches if one.run_ns is not None]
+    name = names.in_run.get((counters[0].process, counters[0].kernel)) if in_run else None
+    name_in_run = None if name is None else names.readable.get(name, name)
 
     def figure(names: Sequence[str]) -> float | None:
         values = [one.metrics[name] for one in counters for name in names if name in one.metrics]
@@ -94,7 +96,7 @@ def _row(
     work = _work(counters, launches, operations, limit)
     asked = any(one.any_counted for one in operations)
     return CounterRow(
-        kernel=counters[0].kernel,
+        kernel=launches[0].kernel,
         grid=counters[0].grid,
         block=counters[0].block,
         measured=len(counters),
@@ -109,8 +111,8 @@ def _row(
         work=work,
         reason=_why_none(counters, in_run, missing, limit) if asked and work is None else None,
         not_counted=missing if asked else (),
-        name_in_run=name_in_run if in_run else None,
-        summary=decode(name_in_run).summary or None if in_run and name_in_run is not None else None,
+        name_in_run=name_in_run,
+        summary=None if name_in_run is None else decode(name_in_run).summary or None,
     )
 
 

@@ -23,8 +23,8 @@ from opscope.documents.comparison import Term
 # sweeps of six sizes each).
 _AS_GOOD, _NOISE = 2.0, 0.04
 PREDICTS = 0.1  # the error up to which a prediction is worth planning with
-# Stairs have a free width, which fits noise, so they must predict this many times better than what grows smoothly. In
-# 1,260 made sweeps that jump once, bend, or grow smoothly, off by 1 to 6 %, two passed that climb twice, as stairs do.
+# Stairs have a free width, which fits noise, so they must predict this many times better than what grows smoothly. Of
+# 1,440 made sweeps that jump once, bend, or grow smoothly, off by 1 to 5 %, three were given stairs.
 _STAIRS_BETTER = 3.0
 _KNEES = 24  # sizes at which growth may begin that are tried between the first two and the last two measured ones
 _MOST_POINTS = 32
@@ -125,11 +125,16 @@ def _smooth(points: Sequence[tuple[int, float]]) -> Iterator[_Shape]:
 
 
 def _stairs(points: Sequence[tuple[int, float]]) -> Iterator[_Shape]:
-    """Yield stairs of all widths that are seen to rise twice: one rise is a jump, which may have any other cause."""
+    """Yield stairs of all widths of which the sizes show two edges and two treads.
+
+    One edge is a jump, which may have any cause. An edge lies between neighbouring sizes that are one stair apart, a
+    tread between two on the same stair: sizes that double show neither.
+    """
     if len(points) < 6:
         return
     for width in range(2, min(points[-1][0] // 2, _MOST_STAIRS) + 1):
-        if math.ceil(points[-1][0] / width) - math.ceil(points[0][0] / width) >= 2:
+        apart = np.diff([math.ceil(size / width) for size, _ in points])
+        if np.count_nonzero(apart == 1) >= 2 <= np.count_nonzero(apart == 0):
             yield _Shape((0, 1), stair=width)
             if len(points) >= 8:
                 yield _Shape((0, 1), stair=width, slope=True)

@@ -10,7 +10,7 @@ _SPELLINGS = (
 )
 _TRAILING_INT = lazy_pattern(r"\b(unsigned )?(long|short) int\b")  # long int is long
 _SUFFIXED = lazy_pattern(r"(\d)(?:ull|ul|ll|u|l)\b")  # 4ul is 4
-_CLONE = lazy_pattern(r"\[clone [^\]]*\]")
+_CLONE = lazy_pattern(r"\[clone [^\[\]]*\]")
 _BOOL = lazy_pattern(r"\(bool\)([01])")  # (bool)1 is true
 _CAST = lazy_pattern(r"\((?:unsigned |signed )?(?:int|long|short|char|long long)\)(-?\d)")  # (int)4 is 4
 _SPACE = lazy_pattern(r"\s+")
@@ -18,8 +18,10 @@ _QUALIFIED = lazy_pattern(r"(?:[A-Za-z_~]\w*|\{anonymous\})(?:::(?:[A-Za-z_~]\w*
 # What `common_spelling` brings into one form.
 _LAMBDA = lazy_pattern(r"\[lambda(\((?:[^()]|\([^()]*\))*\))\(instance(\d+)\)\]")
 _NAMESPACE = lazy_pattern(r"(?:\b[A-Za-z_]\w*|\{anonymous\})::(?!\{lambda)")
+_NAMED_SPACE = lazy_pattern(r"\b(?!T\d+::)([A-Za-z_]\w*)::")  # T1 is a parameter of a template
 _CONST = lazy_pattern(r"\bconst\b")
 _RESULT = lazy_pattern(r"\bvoid (?=[A-Za-z_{])")
+_EMPTY_PACK = lazy_pattern(r",(?=>)")
 _TRUTH = lazy_pattern(r"\b(?:true|false)\b")
 _PARENTHESIS = lazy_pattern(r"([()])")
 _RETURN_TYPE = lazy_pattern(r"^(?:static )?(?:void|int|float|bool) ")
@@ -46,13 +48,21 @@ def common_spelling(name: str) -> str:
     """Return the part of a readable kernel name that all profilers write, in one spelling.
 
     Nsight Compute leaves out some of the namespaces, and writes parameters of templates as ``T1``, truth values as
-    numbers and lambdas as ``[lambda(int) (instance 1)]``. So namespaces, types of results and parameters are dropped;
-    template arguments stay, and the parameters of lambdas.
+    numbers and lambdas as ``[lambda(int) (instance 1)]``. So namespaces, ``void`` before a function, and parameters of
+    templates are dropped; template arguments stay, and the parameters of lambdas and of functions that are no template.
     """
     name = _CONST.sub("", _RESULT.sub("", name.replace("<unnamed>", "{anonymous}")))
     name = _LAMBDA.sub(r"{lambda\1#\2}", canonical(name))
-    name = _without_parameters(_NAMESPACE.sub("", name))
+    name = _EMPTY_PACK.sub("", _NAMESPACE.sub("", name))
+    head, bracket, _ = name.partition("(")
+    if "<" in head or not bracket:
+        name = _without_parameters(name)
     return _TRUTH.sub(lambda match: "1" if match[0] == "true" else "0", name)
+
+
+def namespaces(name: str) -> frozenset[str]:
+    """Return the namespaces and classes in which a readable kernel name says that something lies."""
+    return frozenset(_NAMED_SPACE.findall(name))
 
 
 def _without_parameters(name: str) -> str:
@@ -61,7 +71,7 @@ def _without_parameters(name: str) -> str:
     inside: list[bool] = []  # per open parenthesis: whether its text is kept
     for part in _PARENTHESIS.split(name):
         if part == "(":
-            inside.append(all(inside[-1:]) and bool(kept) and kept[-1].endswith("{lambda"))
+            inside.append(bool(kept) and kept[-1].endswith("{lambda"))
         if all(inside[-1:]):
             kept.append(part)
         if part == ")" and inside:

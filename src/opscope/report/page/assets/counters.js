@@ -140,7 +140,7 @@ function countedKernels(doc) {
         name: "counters",
         rows: doc.kernels,
         sort: ["time", true],
-        search: (row) => `${row.summary ?? ""} ${fullName(row)}`,
+        search: (row) => [row.summary, row.kernel, row.name_in_run].join(" "),
         columns,
     }).element;
 }
