@@ -128,22 +128,23 @@ def _multiprocessors(counters: KernelCounters) -> int | None:
 
 
 _TEXTS: Final = ("kernel", "grid", "block", "name_in_run", "summary")
+_UNDER_NCU: Final = "Under ncu"
 _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
     Column("Grid", lambda row: row.grid or "-", optional=True),
     Column("Block", lambda row: row.block or "-", optional=True),
-    Column("Launches", lambda row: format_count(row.measured), numeric=True),
+    Column("Launches", lambda row: format_count(row.measured), numeric=True, optional=True),
     Column("In the run", lambda row: "-" if row.run_ns is None else format_ns(row.run_ns), numeric=True),
-    Column("Under ncu", lambda row: "-" if row.ncu_ns is None else format_ns(row.ncu_ns), numeric=True),
-    Column("SM %", lambda row: percent(row.sm_percent), numeric=True),
-    Column("Memory %", lambda row: percent(row.memory_percent), numeric=True),
-    Column("DRAM %", lambda row: percent(row.dram_percent), numeric=True),
+    Column(_UNDER_NCU, lambda row: "-" if row.ncu_ns is None else format_ns(row.ncu_ns), numeric=True),
+    Column("SM %", lambda row: percent(row.sm_percent), numeric=True, optional=True),
+    Column("Memory %", lambda row: percent(row.memory_percent), numeric=True, optional=True),
+    Column("DRAM %", lambda row: percent(row.dram_percent), numeric=True, optional=True),
     Column(
         "DRAM bytes",
         lambda row: "-" if row.dram_bytes is None else format_bytes(row.dram_bytes),
         numeric=True,
         optional=True,
     ),
-    Column("Occupancy %", lambda row: percent(row.occupancy_percent), numeric=True),
+    Column("Occupancy %", lambda row: percent(row.occupancy_percent), numeric=True, optional=True),
     Column("TFLOP/s", lambda row: _of_work(row, _teraflops, "{:.2f}"), numeric=True),
     Column("FLOP/byte", lambda row: _of_work(row, lambda work: work.operations_per_byte, "{:.2f}"), numeric=True),
     Column("of limit", lambda row: _of_work(row, lambda work: work.share, "{:.1%}"), numeric=True),
@@ -183,7 +184,12 @@ def counters_table(document: CountersDocument, top: int | None) -> Table:
 
     kernel = Column[CounterRow]("Kernel", name)
     # What ncu was not asked for has no column.
-    columns = [kernel, *(column for column in _COLUMNS if any(column.text(row) != "-" for row in rows))]
+    shown = (column for column in _COLUMNS if any(column.text(row) != "-" for row in rows))
+    # With the time in the run, that under Nsight Compute is of less interest.
+    columns = [
+        kernel,
+        *(replace(one, optional=True) if one.heading == _UNDER_NCU and document.trace else one for one in shown),
+    ]
     return table_of(columns, rows)
 
 
