@@ -14,6 +14,9 @@ from opscope.base.shapes import input_shapes, tensor_shapes
         ("[[[8, 1], [8, 2], [8, 3]], []]", "[[8,1],[8,2],[8,3]]"),
         (json.dumps([[[2048, 2048], [2048]] * 13]), "[[2048,2048],[2048],[2048,2048], ... 26 tensors]"),
         ("[[],[]]", ""),
+        # Step counters of a fused optimizer: scalars, few and many.
+        ("[[[3,4],[5]],[[],[]]]", "[[3,4],[5]], [[],[]]"),
+        (json.dumps([[[]] * 5, [[[]], []]]), "[[],[],[], ... 5 tensors], [[[]],[]]"),
         (None, ""),
     ],
 )

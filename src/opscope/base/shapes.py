@@ -28,7 +28,8 @@ def input_shapes(dims: str | None) -> str:
 
 
 def _text(shape: object) -> str:
-    if isinstance(shape, list) and isinstance(shape[0], list) and len(shape) > _WRITTEN_OUT:
+    # A scalar has the shape [], such as each step counter in the lists of a fused optimizer.
+    if isinstance(shape, list) and len(shape) > _WRITTEN_OUT and isinstance(shape[0], list):
         first = ",".join(_text(one) for one in shape[:_WRITTEN_OUT])
         return f"[{first}, ... {len(shape):,} tensors]"
     return str(shape).replace(" ", "")
