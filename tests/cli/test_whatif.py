@@ -7,6 +7,7 @@ import pytest
 
 from tests.command import opscope
 from tests.conftest import DATA
+from tests.kineto import KinetoTrace
 
 TRACE = str(DATA / "findings" / "fp32_inference.json.xz")
 
@@ -43,6 +44,13 @@ def test_several_changes_at_once_and_the_written_steps(tmp_path: Path) -> None:
         (["--overlap", "collectives"], "the trace has no collectives"),
         (["--finding", "nothing"], "there are: "),
         (["--chrome", "-"], "name a file"),
+        (["--no-wait", "nosuch"], "their operators: aten::linear"),
+        (["--no-wait", "cudaLaunchKernel"], "their calls that wait: cudaDeviceSynchronize"),
+        (["--no-wait", "aten::relu"], "their calls that wait: cudaDeviceSynchronize"),
+        (["--remove", "nosuch"], "their operators: aten::linear"),
+        (["--scale", "nosuch=2"], "their kernels: sm80_xmma_gemm"),
+        (["--to-limit", "nosuch"], "their kernels: sm80_xmma_gemm"),
+        (["--scale", "aten::mm=1e308"], "such as aten::mm=0.5"),
     ],
 )
 def test_what_it_refuses(options: list[str], says: str) -> None:
@@ -50,3 +58,19 @@ def test_what_it_refuses(options: list[str], says: str) -> None:
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_name_that_only_other_steps_have_is_no_answer(tmp_path: Path) -> None:
+    """The first of many steps alone calls aten::rare: none that is replayed does."""
+    build = KinetoTrace()
+    for number in range(9):
+        begin = 1_000_000 * number
+        build.step(number, begin, 900_000)
+        build.operator("aten::rare" if number == 0 else "aten::mm", begin + 10_000, 500_000)
+        build.launched_kernel("gemm", (begin + 20_000, 5_000), (begin + 30_000, 400_000))
+    path = build.write(tmp_path / "trace.json")
+    for option, name in (("--remove", "aten::rare"), ("--scale", "aten::rare=0.5")):
+        done = opscope("whatif", str(path), option, name)
+        assert done.returncode == 2, done.stdout
+        assert "no step that is replayed" in done.stderr
+        assert "aten::mm" in done.stderr or "gemm" in done.stderr

@@ -11,9 +11,11 @@ from msgspec import Struct
 from opscope.analysis.costs.launch_shapes import inputs_of_activities
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
+from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 from opscope.base.errors import UsageError
+from opscope.base.text import printable
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.kernels.kinds import communicates
@@ -38,31 +40,33 @@ def remove(steps: Steps, pattern: str) -> Change:
     """Remove operators, with what they launch and the host time that they take.
 
     Raises:
-        UsageError: the trace has no such operator.
+        UsageError: the steps have no such operator.
     """
     operators = _operators(steps, pattern, f"--remove {pattern}")
-    return Change(
+    change = Change(
         f"--remove {pattern}",
         "the operators are not called, nothing replaces them, and what others do stays as long",
         lambda edit: edit.remove_operators(operators),
     )
+    return _about_steps(steps, change, f"calls such an operator; {_operators_of(steps)}")
 
 
 def scale(steps: Steps, pattern: str, factor: float) -> Change:
     """Let the device's work of some operators, or kernels of some name, take a multiple of its time.
 
     Raises:
-        UsageError: the trace has neither, or the factor is none.
+        UsageError: the steps have neither, or the factor is none.
     """
     text = f"--scale {pattern}={factor:g}"
     if factor != 0:
         above_zero(text, factor)
     activities = _work(steps, pattern, text)
-    return Change(
+    change = Change(
         text,
         f"their kernels take {factor:g} times as long; the host launches them as before",
         lambda edit: edit.scale(activities, factor),
     )
+    return _about_steps(steps, change, f"has work of that name; {_kernels_of(steps)}")
 
 
 def to_limit(steps: Steps, pattern: str, rows: Sequence[LimitRow]) -> Change:
@@ -74,31 +78,36 @@ def to_limit(steps: Steps, pattern: str, rows: Sequence[LimitRow]) -> Change:
         rows: the limits of the trace's work.
 
     Raises:
-        UsageError: the trace has no such work, or none with a known limit.
+        UsageError: the steps have no such work, or none with a known limit.
     """
     text = f"--to-limit {pattern}"
     activities, factor = _work(steps, pattern, text), _shares(steps, rows)
     known = activities[factor[activities] < 1]
     if not len(known):
         raise UsageError(f"{text}: no limit is known for that work; opscope limits says why")
-    return Change(
+    change = Change(
         text,
         "their kernels take the time of opscope limits, which none reaches in full; the host launches them as before",
         lambda edit: edit.scale(known, factor),
     )
+    return _about_steps(steps, change, f"has work of that name with a known limit; {_kernels_of(steps)}")
 
 
 def no_wait(steps: Steps, pattern: str) -> Change:
     """Let calls return without waiting for the device: calls of some name, or those that some operators make.
 
     Raises:
-        UsageError: the trace has neither.
+        UsageError: the steps wait in neither.
     """
     text = f"--no-wait {pattern}"
     calls = np.flatnonzero(names_that(steps.trace.launches, _matches(pattern)))
     if not len(calls):
         inside = _inside(steps, _operators(steps, pattern, text))
         calls = np.flatnonzero(np.append(inside, False)[steps.links.launch_operator])
+    # The waits that end steps stay, so that a change may be about none; it is an answer that those cost nothing.
+    waits = np.isin(steps.graph.kind, (EdgeKind.WAIT, EdgeKind.QUEUE))
+    if not np.isin(steps.graph.row[waits], calls).any():
+        raise UsageError(f"{text}: no step that is replayed waits in such a call; {_waits_of(steps)}")
     return Change(
         text,
         "the host goes on at once, and needs no result; what is queued stays within what the driver takes",
@@ -217,8 +226,53 @@ def _matches(pattern: str) -> Callable[[str], bool]:
 def _operators(steps: Steps, pattern: str, option: str) -> Bools:
     found = names_that(steps.trace.operators, _matches(pattern))
     if not found.any():
-        raise UsageError(f"{option}: the trace has no operator of that name")
+        raise UsageError(f"{option}: the trace has no operator of that name; {_operators_of(steps)}")
     return found
+
+
+# ---------------------------------------------------------------- what there is
+
+
+def _about_steps(steps: Steps, change: Change, what: str) -> Change:
+    """Return a change, unless it is about nothing of the steps: a saving of 0 would be no answer to what was meant.
+
+    Raises:
+        UsageError: it is; ``what`` ends the sentence.
+    """
+    if not change.apply(Edit(steps)):
+        raise UsageError(f"{change.text}: no step that is replayed {what}")
+    return change
+
+
+def _operators_of(steps: Steps) -> str:
+    start, chosen = pl.col("start_ns"), steps.chosen
+    inside = steps.trace.operators.filter((start >= chosen.begin_ns) & (start < chosen.end_ns))
+    return _there_are("operators", inside["name"])
+
+
+def _kernels_of(steps: Steps) -> str:
+    return _there_are("kernels", _named(steps.trace.activities, steps, EdgeKind.ACTIVITY))
+
+
+def _waits_of(steps: Steps) -> str:
+    return _there_are("calls that wait", _named(steps.trace.launches, steps, EdgeKind.WAIT))
+
+
+def _named(table: pl.DataFrame, steps: Steps, kind: EdgeKind) -> pl.Series:
+    """Return the names of the rows of a table that edges of a kind stand for."""
+    return table["name"].gather(np.unique(steps.graph.row[steps.graph.kind == kind]))
+
+
+def _there_are(what: str, names: pl.Series) -> str:
+    """Say which names there are, the most frequent first."""
+    counted = names.cast(pl.String).drop_nulls().value_counts(sort=True)[names.name].to_list()
+    more = f" and {len(counted) - _LISTED:,} more" if len(counted) > _LISTED else ""
+    listed = ", ".join(printable(str(name))[:_LONGEST_NAME] for name in counted[:_LISTED])
+    return f"their {what}: {listed or 'none'}{more}"
+
+
+_LISTED: Final = 6
+_LONGEST_NAME: Final = 80
 
 
 def _inside(steps: Steps, operators: Bools) -> Bools:
@@ -235,7 +289,10 @@ def _work(steps: Steps, pattern: str, option: str) -> Ints:
         return np.flatnonzero(inside[steps.links.activity_operator])
     kernels = np.flatnonzero(names_that(steps.trace.activities, matches))
     if not len(kernels):
-        raise UsageError(f"{option}: the trace has neither an operator nor a kernel of that name")
+        raise UsageError(
+            f"{option}: the trace has neither an operator nor a kernel of that name; {_operators_of(steps)}; "
+            f"{_kernels_of(steps)}"
+        )
     return kernels
 
 
