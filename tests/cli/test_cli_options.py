@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 import opscope as package
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.cli import COMMANDS, cli
-from opscope.cli.options import ListCommand, ListOf
+from opscope.cli.options import ListCommand, ListOf, Positive
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.sweep.plan import PRESETS, default_sizes, expand
 from opscope.workloads.catalog import BUILT_IN, check
@@ -50,6 +51,61 @@ def test_all_spellings_of_a_list_mean_the_same(line: str) -> None:
 def test_a_bad_list_is_wrong_usage(line: str) -> None:
     result = CliRunner().invoke(listing, line.split())
     assert result.exit_code == 2, result.output
+
+
+def commands_of(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield every command below one, with the words that call it."""
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from commands_of(inner, (*words, name))
+
+
+NO_NUMBERS = (
+    "nan",
+    "-nan",
+    "inf",
+    "-inf",
+    "infinity",
+    "-1",
+    "0",
+    "1e400",
+    "1e300",
+    "1e-300",
+    "\u00b2",
+    "",
+    "9" * 5_000,
+)
+
+
+@pytest.mark.parametrize(("words", "command"), [pytest.param(*one, id=" ".join(one[0])) for one in commands_of(cli)])
+def test_no_number_is_taken_that_cannot_be_computed_with(words: tuple[str, ...], command: click.Command) -> None:
+    context = click.Context(command, info_name=words[-1])
+    for option in command.params:
+        kind = option.type.element if isinstance(option.type, ListOf) else option.type
+        if isinstance(kind, click.types.FloatParamType):
+            assert isinstance(kind, Positive), f"{words} {option.opts}: nan would be taken"
+        for text in NO_NUMBERS:
+            named = {"times": f"{text}x", "faster": f"nvlink={text}x", "scaling": f"aten::mm={text}"}
+            takes_zero = kind.name in ("percent", "scaling", "size") and text == "0"
+            if takes_zero or not (isinstance(kind, Positive) or kind.name in (*named, "percent", "size")):
+                continue
+            if kind.name in ("percent", "scaling") and text == "1e-300":  # as good as 0
+                continue
+            with pytest.raises(click.BadParameter):
+                kind.convert(named.get(kind.name, text), option, context)
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "-1", "0", "1e400"])
+def test_the_time_of_a_step_is_a_number(given: str) -> None:
+    result = CliRunner().invoke(cli, ["brief", "no_such_trace.json", "--step-time", given])
+    assert result.exit_code == 2
+    assert "--step-time" in result.output
+    assert "Traceback" not in result.output
 
 
 def test_a_list_ends_where_its_values_end() -> None:

@@ -13,7 +13,7 @@ from opscope.advise.changes import BY_NAME
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import ListOf, WantedStepsType, format_option
+from opscope.cli.options import ListOf, Positive, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import TargetCommand, refuse_others_options
@@ -87,7 +87,7 @@ _NOT_OF_SCRIPTS: Final = (
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     default=180,
     show_default=True,
     metavar="SECONDS",
@@ -95,7 +95,7 @@ _NOT_OF_SCRIPTS: Final = (
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     default=120,
     show_default=True,
     metavar="SECONDS",

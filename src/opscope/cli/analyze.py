@@ -9,7 +9,7 @@ import click
 from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, stage
 from opscope.cli.counters_output import is_counters_file, print_counters
-from opscope.cli.options import format_option, top_option
+from opscope.cli.options import Positive, format_option, top_option
 from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.timings import timings_option
@@ -41,7 +41,7 @@ from opscope.runs.inputs import measured_of
 )
 @click.option(
     "--step-time",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="MS",
     help="The time of a step without the profiler, in milliseconds. The verdict and all savings then refer to it.",
 )

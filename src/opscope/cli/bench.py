@@ -10,7 +10,7 @@ from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import refuse_outputs, write_output
 from opscope.cli.bench_words import axes_of, words_options
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import format_option, output_option, overwrite_option, redaction_options, redactor_of
+from opscope.cli.options import Positive, format_option, output_option, overwrite_option, redaction_options, redactor_of
 from opscope.cli.say import say
 from opscope.documents.bench import BenchDocument, Correct
 from opscope.record.bench import BenchRequest
@@ -28,14 +28,14 @@ _TRIALS = 50
 @click.option("--device", default="auto", show_default=True, help="The device to run on: cpu, cuda, cuda:1.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     default=0.5,
     show_default=True,
     help="The longest time to spend on each kind of duration of each variant.",
 )
 @click.option(
     "--precision",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     default=1.0,
     show_default=True,
     metavar="PERCENT",
@@ -57,7 +57,7 @@ _TRIALS = 50
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Positive(1),
     default=600,
     show_default=True,
     metavar="SECONDS",

@@ -6,7 +6,7 @@ from threading import Event
 import click
 
 from opscope.base.stages import Stage, stage
-from opscope.cli.options import format_option
+from opscope.cli.options import Positive, format_option
 from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
@@ -19,7 +19,7 @@ from opscope.runs.inputs import measured_of
 @click.argument("path", metavar="TRACE|RUN", type=click.Path(path_type=Path))
 @click.option(
     "--step-time",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="MS",
     help="The time of a step without the profiler, in milliseconds. The verdict and all savings then refer to it.",
 )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from opscope.analysis.costs.limits import UNKNOWN
 from opscope.analysis.measured import Measured
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import format_option, shown_rows, top_option
+from opscope.cli.options import Positive, format_option, shown_rows, top_option
 from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.limits import LimitsDocuments
@@ -30,7 +30,7 @@ from opscope.runs.inputs import measured_of
 @top_option()
 @click.option(
     "--step-time",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="MS",
     help="The time of a step without the profiler, in milliseconds. The use of the device then refers to it.",
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from opscope.base.errors import EnvironmentLacksError
+from opscope.cli.options import Positive
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,7 +17,7 @@ from opscope.base.errors import EnvironmentLacksError
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Positive(1),
     default=300,
     show_default=True,
     metavar="SECONDS",

@@ -19,6 +19,10 @@ from opscope.report.by import SHOWN_ROWS
 
 INCONCLUSIVE: Final = InconclusiveError.exit_code
 _STEPS: Final = lazy_pattern(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
+# What a number of milliseconds, seconds, percent or times as fast may be: sums and quotients of such stay numbers, and
+# a wait of 30 years can still be asked of a system.
+SMALLEST: Final = 1e-6
+LARGEST: Final = 1e9
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -53,6 +57,27 @@ class ListOf(click.ParamType[tuple[Any, ...]]):
         return True
 
 
+class Positive(click.FloatRange):
+    """A number above 0 that can be computed with: ``nan``, which compares as false, and infinities are none."""
+
+    def __init__(self, least: float = SMALLEST) -> None:
+        super().__init__(min=least, max=LARGEST)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a number within the limits."""
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if not (self.min or 0) <= number <= LARGEST:
+            self.fail(f"{value!r} is no number from {self.min:g} to {LARGEST:g}", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        """Say nothing in the help: nobody meets these limits by meaning to."""
+        return f"x>={self.min:g}" if self.min != SMALLEST else "x>0"
+
+
 class Percent(click.ParamType[float]):
     """A percentage, ``5%`` or ``5``, as a share: 0.05."""
 
@@ -64,7 +89,7 @@ class Percent(click.ParamType[float]):
             share = float(str(value).removesuffix("%")) / 100
         except ValueError:
             share = -1.0
-        if not 0 <= share < math.inf:  # so that nan, which compares as false, is refused too
+        if not 0 <= share <= LARGEST:  # so that nan, which compares as false, is refused too
             self.fail(f"{value!r} is no percentage from 0 on", param, ctx)
         return share
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.options import (
     ListOf,
+    Positive,
     WantedStepsType,
     folder_option,
     format_option,
@@ -147,7 +148,7 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
 @folder_option("Where the results go.  [default: profiling_results/TARGET-DATE-TIME]")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="SECONDS",
     help="End a configuration that takes longer; it is recorded as failed, and the others go on.",
 )

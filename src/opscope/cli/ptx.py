@@ -7,7 +7,7 @@ import click
 from opscope.base.errors import UsageError
 from opscope.base.files import refuse_output
 from opscope.cli.listing import echo_listing
-from opscope.cli.options import WORDS, format_option, output_option, overwrite_option
+from opscope.cli.options import WORDS, Positive, format_option, output_option, overwrite_option
 from opscope.record.listing import ListingRequest
 from opscope.workbench.jobs.listing_process import compiled_kernels
 
@@ -37,7 +37,7 @@ from opscope.workbench.jobs.listing_process import compiled_kernels
 @overwrite_option("the file of --output")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Positive(1),
     default=600.0,
     show_default=True,
     help="End the compilation after this many seconds.",

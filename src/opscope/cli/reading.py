@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 D = TypeVar("D")
 _NAMED = 8  # GPUs in a message
+_DIGITS = 18  # of a size: more bytes than any disk
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
@@ -42,7 +43,7 @@ class Size(click.ParamType[int]):
         text = str(value).strip()
         digits = text.rstrip("BKMGIbkmgi ")
         unit = text[len(digits) :].strip().upper()
-        if not digits.isdigit() or unit not in _UNITS:
+        if not (digits.isdecimal() and len(digits) <= _DIGITS) or unit not in _UNITS:
             self.fail(f"{value!r} is no size; write 500MB or 2GiB", param, ctx)
         return int(digits) * _UNITS[unit]
 

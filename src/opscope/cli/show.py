@@ -8,7 +8,7 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, stage
-from opscope.cli.options import format_option
+from opscope.cli.options import Positive, format_option
 from opscope.cli.reading import gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
@@ -39,7 +39,7 @@ def _asked(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 @click.argument("addresses", metavar="TRACE#ADDRESS [ADDRESS]...", nargs=-1, required=True)
 @click.option(
     "--step-time",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="MS",
     help="The time of a step without the profiler, in milliseconds. The verdict and all savings then refer to it.",
 )

@@ -17,7 +17,7 @@ from opscope.base.errors import UsageError
 from opscope.base.threads import cores
 from opscope.cli.bounded import limited
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import format_option
+from opscope.cli.options import Positive, format_option
 from opscope.cli.reading import Size, input_option, traces_of
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_table
@@ -84,7 +84,7 @@ Examples:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0.001),
+    type=Positive(0.001),
     default=300.0,
     show_default=True,
     help="End the query after this many seconds.",

@@ -8,7 +8,7 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import format_option
+from opscope.cli.options import Positive, format_option
 from opscope.documents.triton_check import KernelRun, MemoryProblem, ProblemKind, TritonCheckDocument
 from opscope.render.blocks import Block, Bullets, Name, Section, Table
 from opscope.render.table_columns import Column, table_of
@@ -26,7 +26,7 @@ from opscope.workbench.triton_check.interpreter import check_kernel
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
+    type=Positive(1),
     default=300,
     show_default=True,
     metavar="SECONDS",

@@ -12,7 +12,16 @@ from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output
 from opscope.base.files import output as output_file
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import format_option, output_option, overwrite_option, shown_rows, top_option
+from opscope.cli.options import (
+    LARGEST,
+    SMALLEST,
+    Positive,
+    format_option,
+    output_option,
+    overwrite_option,
+    shown_rows,
+    top_option,
+)
 from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
@@ -37,7 +46,7 @@ class Scaling(click.ParamType[tuple[str, float]]):
             number = float(factor)
         except ValueError:
             number = -1.0
-        if not name or not 0 <= number < float("inf"):
+        if not name or not 0 <= number <= LARGEST:
             self.fail(f"takes a name and a factor, such as aten::mm=0.5, not {value!r}", param, ctx)
         return name, number
 
@@ -61,7 +70,7 @@ def factor_in(text: str) -> float | None:
         number = float(text.removesuffix("x"))
     except ValueError:
         return None
-    return number if 0 < number < float("inf") else None
+    return number if SMALLEST <= number <= LARGEST else None
 
 
 class Faster(click.ParamType[tuple[str, float]]):
@@ -150,7 +159,7 @@ class Faster(click.ParamType[tuple[str, float]]):
 )
 @click.option(
     "--step-time",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     metavar="MS",
     help="How long a step takes without a profiler, in milliseconds, where you know it.",
 )
