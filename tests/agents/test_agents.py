@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -330,3 +332,50 @@ def test_options_that_the_skill_names_exist() -> None:
         known = {option for parameter in command.params for option in parameter.opts}
         for option in re.findall(r"(?<!\S)--[a-z-]+", rest):
             assert option in known, (name, option)
+
+
+# ---------------------------------------------------------------- what never ends
+
+_NO_FILES = {
+    "pipe": os.mkfifo,
+    "socket": lambda path: socket.socket(socket.AF_UNIX).bind(os.fspath(path)),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", _NO_FILES)
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_no_file_is_refused_before_it_is_opened(name: str, kind: str) -> None:
+    with tempfile.TemporaryDirectory() as short:  # names of sockets are short
+        place = Path(short, "t.json")
+        _NO_FILES[kind](place)
+        tool = next(one for one in TOOLS if one.name == name)
+        paths = {one.name: place.name for one in tool.parameters if one.kind is Kind.PATH}
+        answer = Caller.of([Path(short)], seconds=60)(name, {**CALLS[name][0], **paths})
+    assert answer.failed
+    assert "no regular file" in answer.text or "outside of" in answer.text
+
+
+@pytest.mark.parametrize(
+    "place", ["manifest.json", "raw/capture_bs8.json", "encoder_trace_bs8.json.gz", "raw/light_bs8.json.gz"]
+)
+def test_a_pipe_at_any_place_of_a_run_ends_no_call_by_time(root: Path, tmp_path: Path, place: str) -> None:
+    shutil.copytree(root / "before", tmp_path / "run")
+    (tmp_path / "run" / place).unlink()
+    os.mkfifo(tmp_path / "run" / place)
+    caller = Caller.of([tmp_path], seconds=60)
+    for name, values in (
+        ("overview", {"trace": "run"}),
+        ("explain", {"name": "aten::mm", "trace": "run"}),
+        ("diff", {"before": "run", "after": "run"}),
+    ):
+        assert "took longer" not in caller(name, values).text
+
+
+def test_a_pipe_beside_traces_is_left_alone(root: Path, tmp_path: Path) -> None:
+    shutil.copy(root / "gpt2.json.gz", tmp_path)
+    os.mkfifo(tmp_path / "pipe.json")
+    os.mkfifo(tmp_path / "pipe.csv")
+    answer = Caller.of([tmp_path], seconds=60)("overview", {"trace": "."})
+    assert not answer.failed, answer.text
+    assert "dispatch_bound" in answer.text

@@ -98,7 +98,8 @@ class Caller(Struct, frozen=True):
         """Return a path with its links resolved.
 
         Raises:
-            UsageError: it, or a link in the folder that it is, leads out of the folders; or there is nothing.
+            UsageError: it, or a link in the folder that it is, leads out of the folders; there is nothing, or a pipe, a
+                device or a socket, which may never end.
         """
         named = self.roots[0] / path
         # RUN/CONFIGURATION is no file: what is read then is the run directory.
@@ -108,6 +109,8 @@ class Caller(Struct, frozen=True):
         except (OSError, RuntimeError) as error:
             raise UsageError(f"there is no {path}") from error
         self._check(found, path)
+        if not (found.is_file() or found.is_dir()):
+            raise UsageError(f"{path} is no regular file: name a trace or a folder")
         for number, entry in enumerate(_links(found)):
             if number >= _ENTRIES:
                 raise UsageError(f"{path} has more than {_ENTRIES:,} files: name one of its folders")

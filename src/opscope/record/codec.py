@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from opscope.base.errors import BadInputError
+from opscope.base.files import regular
 
 T = TypeVar("T")
 
@@ -27,10 +28,10 @@ def decode(path: Path, kind: type[T]) -> T:
         kind: the record's type.
 
     Raises:
-        BadInputError: the file is missing, damaged, or not such a record.
+        BadInputError: the file is missing, damaged, a pipe, or not such a record.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(regular(path).read_bytes(), type=kind)
     except OSError as error:
         raise BadInputError(f"cannot read {path}: {error.strerror or error}") from error
     except UNREADABLE as error:
