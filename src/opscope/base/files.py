@@ -405,10 +405,17 @@ def is_own(path: Path) -> bool:
 
     The file's folder is checked as well; links are not followed.
     """
+    return _is_ours(path, stat.S_ISREG) and is_own_folder(path.parent)
+
+
+def is_own_folder(path: Path) -> bool:
+    """Tell whether a path is a real folder, not a link to one, that only this user or root can write to."""
+    return _is_ours(path, stat.S_ISDIR)
+
+
+def _is_ours(path: Path, is_kind: Callable[[int], bool]) -> bool:
     try:
-        found, folder = path.lstat(), path.parent.lstat()
+        found = path.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and all(
-        one.st_uid in (os.geteuid(), 0) and not one.st_mode & _OTHERS_WRITE for one in (found, folder)
-    )
+    return is_kind(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & _OTHERS_WRITE

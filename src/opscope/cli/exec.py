@@ -116,6 +116,8 @@ def _replaceable(folder: Path, *, overwrite: bool) -> Execution | None:
         return None
     if not overwrite:
         raise UsageError(f"{folder} is there already: name another folder, or --overwrite replaces the recording in it")
+    if (folder / RAW).is_symlink():
+        raise UsageError(f"{folder / RAW} is a link: recordings are written into a folder of their own")
     try:
         return decode(folder / EXECUTION, Execution)
     except BadInputError as error:

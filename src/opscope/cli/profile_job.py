@@ -58,6 +58,8 @@ def job_folder(folder: Path, entry: Entry, *, overwrite: bool) -> Replaced:
     for path in folder.glob("rank*"):
         number = path.name.removeprefix("rank")
         if number.isdecimal():
+            if path.is_symlink():
+                raise UsageError(f"{path} is a link: a rank's results are written into a folder of its own")
             found[int(number)] = RunDirectory(path).replaceable()
             RunDirectory(path).refuse_foreign(found[int(number)], [entry])
     return Replaced(found)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from opscope.base.errors import UsageError
 from opscope.base.files import refuse_outputs, write_output
 from opscope.cli.options import overwrite_option
 from opscope.cli.say import say, show
@@ -27,6 +28,9 @@ def command(install: Path | None, overwrite: bool) -> None:
         show(text)
         return
     target = install / NAME
+    for path in (target.parent, target):
+        if path.is_symlink():  # DIR is the user's choice, what a repository has put into it is not
+            raise UsageError(f"{path} is a link, through which nothing is written: remove it, or name another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     refuse_outputs((target,), overwrite=overwrite)
     write_output(target, text.encode())

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
-from opscope.base.files import is_own, path_text, write_whole
+from opscope.base.files import is_own, is_own_folder, path_text, write_whole
 from opscope.distributed.one_rank import summarise
 from opscope.distributed.summary import VERSION, RankSummary
 from opscope.record.run_files import KEPT
@@ -15,7 +15,7 @@ from opscope.record.run_files import KEPT
 def kept_summary(path: Path) -> bytes:
     """Return the summary of a rank's trace, packed: the one that was kept, or else a new one, which is kept.
 
-    A folder that cannot be written to keeps none.
+    Where the folder cannot be written to, or the place in it is a link or another user's, none is kept.
 
     Raises:
         BadInputError: the file is no trace, or cannot be read.
@@ -34,11 +34,10 @@ def keep(path: Path) -> None:
     """
     _, failure = _kept(path)
     if failure is not None:
-        said = f"cannot keep a summary in {path.parent / KEPT}: {failure.strerror or failure}"
-        raise EnvironmentLacksError(said) from failure
+        raise EnvironmentLacksError(f"cannot keep a summary in {path.parent / KEPT}: {failure}")
 
 
-def _kept(path: Path) -> tuple[bytes, OSError | None]:
+def _kept(path: Path) -> tuple[bytes, str | None]:
     """Return a summary, and why it could not be kept, if it is not."""
     place = _place(path)
     # Only what this user or root wrote: the folder may be shared, and others would decide what the figures are.
@@ -46,13 +45,22 @@ def _kept(path: Path) -> tuple[bytes, OSError | None]:
         with suppress(BadInputError, OSError):
             return _of_file(RankSummary.from_bytes(place.read_bytes()), path), None
     content = _of_file(summarise(path), path)
+    return content, _failure_to_keep(place, content)
+
+
+def _failure_to_keep(place: Path, content: bytes) -> str | None:
+    """Write a summary to its place; return why that cannot be done, None where it was."""
+    folder = place.parent
     try:
-        place.parent.mkdir(mode=0o755, exist_ok=True)
-        place.parent.chmod(0o755)  # whatever the umask: what a group may write to is not believed
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o755)  # whatever the umask: what a group may write to is not believed
+        # Traces come in archives of anyone's: a link there would lead to a folder that is not the job's.
+        if not is_own_folder(folder):
+            return "it is a link or a file, or others can write to it: remove it"
         write_whole(place, content, 0o644)
-    except OSError as error:
-        return content, error
-    return content, None
+    except (OSError, EnvironmentLacksError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
 
 
 def _place(path: Path) -> Path:
