@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import opscope as package
+from opscope.api.ranks import JobOfRanks
+from opscope.distributed.difference import gate_of
+from opscope.documents.difference import Gate
+from tests.budget import examples
 from tests.command import opscope
 from tests.jobs import Job, Lateness, Shape, write_job
+from tests.kineto import KinetoTrace
 
 MS = 1_000_000
 
@@ -104,10 +115,130 @@ def test_a_job_has_not_changed_from_itself(late: Path) -> None:
     assert all(one["before_ns"] == one["after_ns"] for one in (*found["parts"], *found["work"], *found["late"]))
 
 
-@pytest.mark.parametrize(("order", "over", "code"), [(0, "5%", 1), (0, "500%", 0), (1, "5%", 0), (2, "5%", 5)])
+@pytest.mark.parametrize(("order", "over", "code"), [(0, "5%", 1), (0, "500%", 0), (1, "5%", 0), (2, "5%", 0)])
 def test_a_gate_on_jobs(healthy: Path, late: Path, order: int, over: str, code: int) -> None:
     sides = [(healthy, late), (late, healthy), (late, late)][order]
     assert opscope("diff", "--ranks", *map(str, sides), "--fail-over", over).returncode == code
+
+
+def copied(job: Path, target: Path, times: float = 1.0) -> Path:
+    """Copy the traces of a job, in which everything takes so many times as long."""
+    target.mkdir()
+    for path in job.glob("*.json.gz"):
+        told = json.loads(gzip.decompress(path.read_bytes()))
+        for event in told["traceEvents"]:
+            event |= {key: round(event[key] * times, 3) for key in ("ts", "dur") if key in event}
+        (target / path.name).write_bytes(gzip.compress(json.dumps(told).encode(), 1))
+    return target
+
+
+def gated(before: Path, after: Path) -> tuple[int, str]:
+    done = opscope("diff", "--ranks", str(before), str(after), "--fail-over", "5%")
+    return done.returncode, done.stderr
+
+
+def test_a_gate_decides_on_whole_jobs_alone_and_names_what_lacks(healthy: Path, tmp_path: Path) -> None:
+    part = copied(healthy, tmp_path / "part")
+    for rank in (1, 2, 3):
+        (part / f"rank{rank}.json.gz").unlink()
+    for sides in ((healthy, part), (part, healthy), (part, part)):
+        code, said = gated(*sides)
+        assert code == 5
+        assert all(f"rank {rank} is missing" in said for rank in (1, 2, 3))
+    damaged = copied(healthy, tmp_path / "damaged")
+    content = gzip.decompress((damaged / "rank2.json.gz").read_bytes())
+    (damaged / "rank2.json.gz").write_bytes(gzip.compress(content[: len(content) * 9 // 10]))
+    code, said = gated(healthy, damaged)
+    assert code == 5
+    assert "rank 2 is damaged" in said
+    (damaged / "rank2.json.gz").write_bytes(b"no trace")
+    code, said = gated(damaged, healthy)
+    assert code == 5
+    assert "rank 2 is missing" in said
+    assert "rank2.json.gz is not read" in said
+    assert opscope("diff", "--ranks", str(part), str(healthy)).returncode == 0  # without a gate nothing fails
+
+
+def test_a_rank_that_no_header_counts_is_missing_where_the_other_job_has_it(tmp_path: Path) -> None:
+    for name, ranks in (("before", 2), ("after", 1)):
+        (tmp_path / name).mkdir()
+        for rank in range(ranks):
+            made = KinetoTrace()
+            for step in range(4):
+                made.step(step, step * 100_000, step * 100_000 + 90_000)
+                began = step * 100_000
+                made.launched_kernel("busy", (began + 1_000, began + 5_000), (began + 10_000, began + 50_000))
+            made.write(tmp_path / name / f"rank{rank}.json")
+    assert gated(tmp_path / "before", tmp_path / "before")[0] == 0
+    code, said = gated(tmp_path / "before", tmp_path / "after")
+    assert code == 5
+    assert "rank 1 is missing" in said
+
+
+def test_other_files_beside_a_whole_job_do_not_stop_its_gate(healthy: Path, tmp_path: Path) -> None:
+    job = copied(healthy, tmp_path / "job")
+    (job / "notes.json").write_text("{}")
+    assert gated(healthy, job)[0] == 0
+
+
+def test_six_percent_more_in_every_step_fails_and_four_do_not(tmp_path: Path) -> None:
+    # Steps that differ by more than the change, as those of real jobs do.
+    write_job(Job(Shape(4), jitter_ns=100_000), tmp_path / "before")
+    for times, code in ((1.06, 1), (1.04, 0), (0.9, 0)):
+        after = copied(tmp_path / "before", tmp_path / str(times), times)
+        assert gated(tmp_path / "before", after)[0] == code
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_fewer_than_four_steps_decide_nothing_and_that_is_said(healthy: Path, tmp_path: Path, steps: int) -> None:
+    write_job(Job(Shape(4), steps=steps, seed=2), tmp_path / "few")
+    code, said = gated(healthy, tmp_path / "few")
+    assert code == 5
+    assert f"4 and {steps} steps" in said
+    assert gated(tmp_path / "few", tmp_path / "few")[0] == 0  # one recording has not changed, however short it is
+
+
+def longer(job: JobOfRanks, times: list[float]) -> JobOfRanks:
+    """Return a job of as many steps as there are numbers, each so many times as long as the job's first one."""
+    ranks = {}
+    for rank, one in job.job.ranks.items():
+        first = one.steps.head(1)
+        rows = [
+            first.with_columns(
+                pl.lit(row, pl.Int32).alias("row"),
+                pl.lit(row, pl.Int64).alias("step"),
+                (pl.col("device_ns") * by).round().cast(pl.Int64),
+            )
+            for row, by in enumerate(times)
+        ]
+        ranks[rank] = one.changed(steps=pl.concat(rows), communications=one.communications.clear())
+    changed = replace(job.job, ranks=ranks)
+    return JobOfRanks(job.document, changed)
+
+
+@settings(deadline=None, max_examples=examples(25))
+@given(
+    st.integers(4, 40),
+    st.integers(4, 40),
+    st.floats(0.9, 1.03),
+    st.floats(0.0, 0.006),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_noise_below_the_gate_is_never_a_change_and_a_change_above_it_is_never_green(
+    healthy: Path, before: int, after: int, change: float, noise: float, seed: int, same: bool
+) -> None:
+    job, chance = package.ranks(healthy), random.Random(seed)
+    after = before if same else after
+    first, second = ([1 + chance.uniform(-2, 2) * noise for _ in range(count)] for count in (before, after))
+    sides = longer(job, first), longer(job, [change * one for one in second])
+    found = sides[0].difference(sides[1])
+    assert found.ratio_low is not None
+    assert found.ratio_high is not None
+    assert found.ratio_low <= found.ratio_high
+    assert gate_of(found, 0.05) in (Gate.FINE, Gate.INCONCLUSIVE)
+    back = longer(job, [1.08 * one for one in second])
+    assert gate_of(sides[0].difference(back), 0.05) in (Gate.REGRESSION, Gate.INCONCLUSIVE)
 
 
 def test_text_names_the_late_rank_and_what_is_lacking(healthy: Path, late: Path, tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def command(
     side has no result. Steps of different kinds (training, evaluation, ...) are not compared: exit code 5.
 
     With --ranks each side is a job, and what is compared are its steps over all ranks: what they are made of, late
-    ranks, process groups, collectives and kernels.
+    ranks, process groups, collectives and kernels. --fail-over then ends with 5, and names them, while ranks are
+    missing, damaged or not read.
     """
     tune_for_one_analysis()
     if of_ranks:

@@ -1,5 +1,6 @@
 """``opscope diff --ranks BEFORE AFTER``: what changed between two jobs."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -9,15 +10,16 @@ from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import INCONCLUSIVE
 from opscope.cli.say import say
-from opscope.distributed.difference import difference_of
+from opscope.distributed.difference import difference_of, gate_of
 from opscope.distributed.engines import engine_for
 from opscope.distributed.inputs import files_of, record_of
 from opscope.distributed.job import Job, read_job
-from opscope.documents.ranks_difference import RanksDifference, StepChange
+from opscope.documents.difference import Gate
+from opscope.documents.ranks_difference import RanksDifference
 from opscope.render.markdown import render
 from opscope.report.ranks_difference import ranks_difference_section, ranks_difference_values
 
-_LEAST_STEPS: Final = 4  # of each job: three that do not mix come about once in ten times where nothing has changed
+_SAID: Final = 16  # reasons
 
 
 def difference_of_jobs(before: Path, after: Path, *, any_device: bool) -> RanksDifference:
@@ -59,17 +61,31 @@ def show(document: RanksDifference, top: int | None, output_format: str, report:
 
 
 def exit_code(document: RanksDifference, fail_over: float | None) -> int:
-    """Return 1 where steps became longer by more than a share, 5 where that is not decided or steps are few, else 0.
+    """Return 1 where steps became longer by more than a share, 5 where that is not decided, else 0; say why.
 
     Args:
         document: what changed.
         fail_over: the share, 0.05 for 5 %; None where nothing is to fail.
     """
-    before, after = document.before.step_ns, document.after.step_ns
     if fail_over is None:
         return 0
-    if before is None or after is None or document.step is StepChange.UNDECIDED:
-        return INCONCLUSIVE
-    if min(document.before.steps, document.after.steps) < _LEAST_STEPS:
-        return INCONCLUSIVE
-    return 1 if document.step is StepChange.LONGER and after > before * (1 + fail_over) else 0
+    gate = gate_of(document, fail_over)
+    for reason in _reasons(document, gate):
+        say(f"opscope: {gate}: {reason}")
+    return {Gate.FINE: 0, Gate.REGRESSION: 1}.get(gate, INCONCLUSIVE)
+
+
+def _reasons(document: RanksDifference, gate: Gate) -> Iterator[str]:
+    if gate is Gate.INCOMPLETE:
+        yield from document.incomplete[:_SAID]
+        if len(document.incomplete) > _SAID:
+            yield f"and {len(document.incomplete) - _SAID} more"
+    elif document.ratio_low is None or document.ratio_high is None:
+        yield document.undecided or "steps are not compared"
+    elif gate is not Gate.FINE:
+        span = f"{_percent(document.ratio_low)} to {_percent(document.ratio_high)}"
+        yield f"steps may have changed by {span}, with what they vary"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"

@@ -1,15 +1,19 @@
 """Two jobs -> what changed between them, from the summaries of their ranks."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from opscope.distributed.frames import steps_of, work_of
 from opscope.distributed.job import Job, document_of
-from opscope.distributed.summary import IDLE
-from opscope.documents.ranks import JobCollective, RanksDocument
+from opscope.distributed.lateness import own_times
+from opscope.distributed.summary import IDLE, RankFacts
+from opscope.documents.difference import Gate
+from opscope.documents.ranks import JobCollective, JobStep, RanksDocument, RankState
 from opscope.documents.ranks_difference import (
     CollectiveChange,
     GroupChange,
@@ -23,6 +27,12 @@ from opscope.documents.ranks_difference import (
 
 # Three steps of each side that do not mix come about once in ten times where nothing has changed, four once in 35.
 _LEAST_STEPS: Final = 3
+_LEAST_OF_INTERVAL: Final = 4
+# Either end of the interval of how much longer steps take is wrong about once in 70: what four steps of each side show
+# that do not mix (normal quantile), and less than that where steps are compared in pairs.
+_ONCE_IN_70: Final = 2.19
+_ONCE_IN_100: Final = 2.326
+_MOST_PAIRED: Final = 2_000  # steps of a side: of more, as many are compared, evenly chosen
 _PARTS: Final = {
     "compute_ns": "compute",
     "communication_ns": "exposed communication",
@@ -41,10 +51,19 @@ def difference_of(before: Job, after: Job, names: tuple[str, str]) -> RanksDiffe
     """
     documents = document_of(before), document_of(after)
     sides = [_side(name, job, document) for name, job, document in zip(names, (before, after), documents, strict=True)]
+    ratio, undecided = _ratio(documents[0].steps, documents[1].steps)
+    low, high = ratio or (None, None)
     return RanksDifference(
         before=sides[0],
         after=sides[1],
         step=_step(sides[0], sides[1]),
+        ratio_low=low,
+        ratio_high=high,
+        undecided=undecided,
+        incomplete=[
+            *_incomplete(names[0], before, documents[0], after),
+            *_incomplete(names[1], after, documents[1], before),
+        ],
         parts=_parts(before, after),
         late=_late(*documents),
         groups=_groups(*documents),
@@ -52,6 +71,95 @@ def difference_of(before: Job, after: Job, names: tuple[str, str]) -> RanksDiffe
         work=_work(before, after),
         notes=list(_notes(sides[0], sides[1], *documents)),
     )
+
+
+def gate_of(document: RanksDifference, fail_over: float) -> Gate:
+    """Judge whether steps take longer than allowed: proven, disproven, or neither.
+
+    What a part of the ranks says is not the job's: while one is missing, nothing is proven either way.
+
+    Args:
+        document: what changed.
+        fail_over: how much longer they may take, as a share (0.05 is 5 %).
+    """
+    if document.incomplete:
+        return Gate.INCOMPLETE
+    if document.ratio_low is None or document.ratio_high is None:
+        return Gate.INCONCLUSIVE
+    if document.ratio_low > 1 + fail_over:
+        return Gate.REGRESSION
+    return Gate.FINE if document.ratio_high <= 1 + fail_over else Gate.INCONCLUSIVE
+
+
+def _incomplete(name: str, job: Job, document: RanksDocument, other: Job) -> Iterator[str]:
+    """Yield the ranks of a job that are not in its figures, or not whole, each with the reason."""
+    lacking = {one.rank: f"{one.state}: {one.reason}" for one in document.ranks if one.state is not RankState.WHOLE}
+    if job.world is None:  # then the other job tells which ranks there should be
+        expected = sorted({*other.ranks, *range(other.world or 0)} - set(job.ranks))
+        lacking |= dict.fromkeys(expected, f"{RankState.MISSING}: the other job has it")
+    left, others = own_times(job.ranks), own_times(other.ranks)
+    for rank in left.left_out:
+        lacking.setdefault(rank, "not compared: it has few of the steps that most ranks have")
+    for rank in set(others.ranks) & (set(job.ranks) - set(left.ranks)):
+        lacking.setdefault(rank, "not compared: nothing ran on its device, and something did in the other job")
+    yield from (f"{name}: rank {rank} is {lacking[rank]}" for rank in sorted(lacking))
+    # Beside a whole job other files may lie; where ranks are missing, or may be, any file can be one of them.
+    is_whole = job.world is not None and not lacking
+    for path, reason in job.unread.items():
+        if not is_whole or RankFacts(path=path).number is not None:
+            yield f"{name}: {path} is not read: {reason}"
+
+
+def _ratio(before: Sequence[JobStep], after: Sequence[JobStep]) -> tuple[tuple[float, float] | None, str | None]:
+    """Return the least and the greatest of how many times as long steps take; or else why that is not known."""
+    first, second = (np.array([step.duration_ns for step in side], np.float64) for side in (before, after))
+    least = min(len(first), len(second))
+    if not least:
+        return None, "the ranks of a job have no step in common, or nothing ran on their devices"
+    if first.min() <= 0 or second.min() <= 0:
+        return None, "a step takes no time on the device"
+    is_paired = [step.step for step in before] == [step.step for step in after]
+    if is_paired and (first == second).all():  # to the nanosecond: one recording, however few its steps are
+        return (1.0, 1.0), None
+    if least < _LEAST_OF_INTERVAL:
+        unmarked = " (no steps are marked)" if any(step.step is None for step in (*before, *after)) else ""
+        return None, (
+            f"the jobs have {len(first)} and {len(second)} steps{unmarked}, and {_LEAST_OF_INTERVAL} of each are the "
+            "fewest that tell a change from chance: record more"
+        )
+    low, high = _of_all(first, second)
+    if is_paired:
+        # Steps that differ from one to the next, and in both jobs alike, tell more in pairs.
+        paired_low, paired_high = _of_pairs(first, second)
+        low, high = max(low, paired_low), min(high, paired_high)
+    return (min(low, high), max(low, high)), None
+
+
+def _of_all(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval of the ratio from all pairs of steps (Hodges and Lehmann), which single slow steps leave."""
+    sides = [side[np.linspace(0, len(side) - 1, min(len(side), _MOST_PAIRED)).astype(int)] for side in (before, after)]
+    ratios = np.sort((sides[1][:, None] / sides[0][None, :]).ravel())
+    first, second = map(len, sides)
+    spread = math.sqrt(first * second * (first + second + 1) / 12)
+    rank = max(1, math.ceil(first * second / 2 - _ONCE_IN_70 * spread))
+    return float(ratios[rank - 1]), float(ratios[-rank])
+
+
+def _of_pairs(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval of the ratio from steps of one number (Student)."""
+    changes = np.log(after / before)
+    width = _student(len(changes) - 1) * float(changes.std(ddof=1)) / math.sqrt(len(changes))
+    middle = float(changes.mean())
+    return math.exp(middle - width), math.exp(middle + width)
+
+
+def _student(freedom: int) -> float:
+    """Return the quantile of Student's distribution, within 2 % from three degrees of freedom on (Fisher's series)."""
+    z = _ONCE_IN_100
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def _side(name: str, job: Job, document: RanksDocument) -> JobSide:
@@ -162,9 +270,8 @@ def _notes(before: JobSide, after: JobSide, first: RanksDocument, second: RanksD
     devices = [sorted({one.device for one in document.ranks if one.device}) for document in (first, second)]
     if devices[0] != devices[1]:
         yield f"the devices differ: {', '.join(devices[0]) or 'unknown'}, then {', '.join(devices[1]) or 'unknown'}"
-    for side in (before, after):
-        if side.world is not None and side.ranks < side.world:
-            yield f"{side.world - side.ranks} of {side.world} ranks of {side.name} have no trace"
+    if [step.duration_ns for step in first.steps] == [step.duration_ns for step in second.steps] != []:
+        yield f"all {before.steps} steps take the same to the nanosecond: both are of one recording, it seems"
     yield "steps ran under a profiler, which lengthens what the host does"
 
 

@@ -132,6 +132,10 @@ class RanksDifference(Struct, frozen=True, kw_only=True):
         before: the first job.
         after: the second job.
         step: whether steps became longer or shorter.
+        ratio_low, ratio_high: the range of how many times as long steps take, with what they vary; null where that is
+            not known.
+        undecided: why that is not known; null where it is.
+        incomplete: ranks of either job that are missing, damaged, unread or not compared, each with the reason.
         parts: what a step is made of, those first that changed most.
         late: ranks that others wait for in either job.
         groups: process groups by their use.
@@ -144,6 +148,10 @@ class RanksDifference(Struct, frozen=True, kw_only=True):
     before: JobSide
     after: JobSide
     step: StepChange
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    undecided: str | None = None
+    incomplete: list[str] = field(default_factory=list)
     parts: list[PartOfStep]
     late: list[LateChange]
     groups: list[GroupChange]

@@ -37,7 +37,8 @@ def ranks_difference_section(document: RanksDifference, top: int | None) -> Sect
     ):
         if table.rows:
             blocks += [Paragraph.of(title), table]
-    blocks += [Paragraph.of("What these figures lack:"), Bullets(tuple((Name(note),) for note in document.notes))]
+    lacking = (*document.incomplete, *document.notes)
+    blocks += [Paragraph.of("What these figures lack:"), Bullets(tuple((Name(note),) for note in lacking))]
     return Section(("Two jobs",), tuple(blocks))
 
 
@@ -64,7 +65,18 @@ def _first(document: RanksDifference) -> Iterator[Inline]:
                 f"Steps are shorter: by {format_ns(-change)}, {ratio} times as long; all are shorter than any before",
             )
         case StepChange.UNDECIDED:
-            yield ("Whether steps changed is not decided: there are too few, or some took as long before as after",)
+            yield (_undecided(document),)
+
+
+def _undecided(document: RanksDifference) -> str:
+    if document.ratio_low is None or document.ratio_high is None:
+        return f"Whether steps changed is not decided: {document.undecided}"
+    span = f"{_percent(document.ratio_low)} to {_percent(document.ratio_high)}"
+    return f"No change of steps is seen: with what they vary, they may have changed by {span}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
 
 
 def _told(side: JobSide) -> str:
