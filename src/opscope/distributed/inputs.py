@@ -61,7 +61,7 @@ def record_of(paths: Iterable[str]) -> Recorded:
     except (OSError, BadInputError) as error:
         return Recorded(None, {path_text(found[0]): str(error)})
     numbers = [end.rank for end in record.ranks]
-    if numbers != list(range(record.world)):
+    if len(numbers) != record.world or numbers != list(range(len(numbers))):
         return Recorded(None, {path_text(found[0]): f"its {len(numbers)} ranks are not those of {record.world}"})
     return Recorded(record)
 
@@ -85,7 +85,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _may_be_trace(path: Path) -> bool:
-    return path.name.endswith(TRACE_ENDINGS) and path.name not in _NOT_TRACES and path.is_file()
+    # A pipe too: it is then said why that rank is not read.
+    return path.name.endswith(TRACE_ENDINGS) and path.name not in _NOT_TRACES and path.exists() and not path.is_dir()
 
 
 def _is_named_as_trace(path: Path, runs: Collection[Path]) -> bool:

@@ -10,6 +10,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opscope.analysis.structure.producer import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
 from opscope.base.units import format_bytes, format_ns, format_rate
@@ -113,7 +114,7 @@ def read_job(files: Iterable[Path], engine: Engine, recorded: Recorded | None = 
             continue
         summary = RankSummary.from_bytes(found)
         if summary.facts.number is None:
-            unread[summary.facts.path] = "neither its header nor its name says which rank it is of"
+            unread[summary.facts.path] = _without_rank(summary)
         else:
             summaries.append(summary)
     world = _world_of(summaries)
@@ -121,6 +122,9 @@ def read_job(files: Iterable[Path], engine: Engine, recorded: Recorded | None = 
         world = record.world
     for one in [one for one in summaries if one.facts.world not in (None, world)]:
         unread[one.facts.path] = f"of another job: its header says {one.facts.world} ranks, and most say {world}"
+        summaries.remove(one)
+    for one in [one for one in summaries if not can_be_rank(one.facts.number, world)]:
+        unread[one.facts.path] = f"it says to be rank {one.facts.number}, and the job has {world} ranks, from 0 on"
         summaries.remove(one)
     # Of several files of a rank a whole one counts, of these one with steps, and then the first by name.
     summaries.sort(
@@ -140,6 +144,12 @@ def read_job(files: Iterable[Path], engine: Engine, recorded: Recorded | None = 
         more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
         raise BadInputError(f"no file is a trace of a rank: {'; '.join(listed[:_SHOWN])}{more}")
     return Job(ranks, world, duplicates, unread, record)
+
+
+def _without_rank(summary: RankSummary) -> str:
+    untrue = summary.facts.untrue
+    said = "neither its header nor its name says" if untrue is None else f"its header says {untrue}, and no name"
+    return f"{said} which rank it is of"
 
 
 def _world_of(summaries: Sequence[RankSummary]) -> int | None:
@@ -418,6 +428,8 @@ def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
         yield f"{found.ambiguous} kernels of collectives are in steps in which ranks issued different numbers of them"
     if found.partial:
         yield f"{found.partial} collectives lack the kernel of a rank, or ranks disagree about them"
+    if untrue := [one.facts.untrue for one in ranks.values() if one.facts.untrue is not None]:
+        yield f"headers of {len(untrue)} traces say what cannot be ({untrue[0]}): their names tell their ranks"
     unlabelled = sum(one.facts.unlabelled for one in ranks.values())
     if unlabelled:
         yield f"{unlabelled} kernels say nothing of the collective that they belong to"

@@ -2,14 +2,17 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
-from opscope.base.files import is_own, is_own_folder, path_text, write_whole
+from opscope.base.files import is_own, is_own_folder, path_text, regular, write_whole
 from opscope.distributed.one_rank import summarise
 from opscope.distributed.summary import VERSION, RankSummary
 from opscope.record.run_files import KEPT
+
+_MOST_BYTES: Final = 1 << 30  # of a summary: a hundred times what a long trace has
 
 
 def kept_summary(path: Path) -> bytes:
@@ -43,7 +46,9 @@ def _kept(path: Path) -> tuple[bytes, str | None]:
     # Only what this user or root wrote: the folder may be shared, and others would decide what the figures are.
     if is_own(place):
         with suppress(BadInputError, OSError):
-            return _of_file(RankSummary.from_bytes(place.read_bytes()), path), None
+            summary = RankSummary.from_bytes(_read(place))
+            summary.check()
+            return _of_file(summary, path), None
     content = _of_file(summarise(path), path)
     return content, _failure_to_keep(place, content)
 
@@ -63,11 +68,17 @@ def _failure_to_keep(place: Path, content: bytes) -> str | None:
     return None
 
 
+def _read(place: Path) -> bytes:
+    if place.stat().st_size > _MOST_BYTES:
+        raise BadInputError(f"{place} is too large for a summary")
+    return place.read_bytes()
+
+
 def _place(path: Path) -> Path:
     import hashlib  # loads OpenSSL
 
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             # What processors have instructions for, as terabytes may be read.
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

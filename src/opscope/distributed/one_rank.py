@@ -1,6 +1,5 @@
 """One rank's trace -> its summary."""
 
-import json
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from opscope.analysis.structure.linked import linked_activities
 from opscope.analysis.structure.links import Links, link
 from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.producer import rank_told
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import step_table, window_of
@@ -35,7 +35,6 @@ from opscope.distributed.summary import (
     WORK,
     RankFacts,
     RankSummary,
-    rank_from,
 )
 from opscope.documents.bound import IdleCause
 from opscope.knowledge.collectives import MESSAGES, NAMED, collective_of
@@ -116,16 +115,13 @@ def base_of(trace: Trace) -> int:
 
 
 def _facts(analysis: _Analysis, path: str, device: DeviceTimeline | None, unlabelled: int) -> RankFacts:
-    metadata = analysis.trace.source.metadata
-    try:
-        told = json.loads(metadata.get("distributedInfo", "{}"))
-    except ValueError:
-        told = {}
+    told = rank_told(analysis.trace.source)
     return RankFacts(
         path=path,
-        rank=rank_from(told.get("rank")),
-        world=rank_from(told.get("world_size")),
-        host=metadata.get(HOST_NAME),
+        rank=told.rank,
+        world=told.world,
+        untrue=told.untrue,
+        host=analysis.trace.source.metadata.get(HOST_NAME),
         device=None if device is None else device.name,
         damage=analysis.trace.source.damage,
         unlabelled=unlabelled,

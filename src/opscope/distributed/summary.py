@@ -1,10 +1,8 @@
 """What is kept of one rank: so little that a job's ranks can be looked at together, however long their traces are."""
 
-import functools
 import io
 import re
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,18 +10,23 @@ import msgspec
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.structure.producer import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.bound import IdleCause
 
 # The version of what is kept: a summary of another one is made again.
-VERSION: Final = 3
+VERSION: Final = 4
 
+_DIGEST_BYTES: Final = 16
+_LATEST_NS: Final = 1 << 62
+_LONGEST_NS: Final = 1 << 55  # a year: sums over steps and ranks stay within 64 bits
+_MOST_COUNTED: Final = 1 << 48
+_MOMENTS: Final = ("begin_ns", "start_ns", "end_ns")
 _RANK_IN_NAME: Final = lazy_pattern(r"(?:^|[^a-z]|global[-_]?)rank[-_.]?(\d{1,9})(?!\d)", re.IGNORECASE)
 # As SGLang names its traces (1764131213.5-TP-3.trace.json.gz): the place in a group of tensor parallelism, which is the
 # rank where the name has no other place.
 _PLACE_IN_NAME: Final = lazy_pattern(r"(?:^|[-_.])(TP|DP|PP|EP|CP)[-_](\d{1,9})(?!\d)")
-_MOST_RANKS: Final = 1 << 17  # the largest clusters have about a hundred thousand GPUs
 _TIMES: Final = (
     *("begin_ns", "host_ns", "host_waits_ns", "host_loading_ns", "device_ns"),
     *("compute_ns", "communication_ns", "hidden_communication_ns", "memcpy_ns"),
@@ -92,6 +95,7 @@ class RankFacts(Struct, frozen=True, kw_only=True):
         world: how many ranks there are; null where the header does not say it.
         host: the host; null where the header does not say it.
         device: the device's name; null where nothing ran on one.
+        untrue: what the header says of rank and world that cannot be; null where it says no such thing.
         damage: what is wrong with the file; null where nothing is.
         host_collectives: collectives that the host takes part in itself, as those of gloo.
         impossible: records that were left out, as their times cannot be true.
@@ -103,6 +107,7 @@ class RankFacts(Struct, frozen=True, kw_only=True):
     world: int | None = None
     host: str | None = None
     device: str | None = None
+    untrue: str | None = None
     damage: str | None = None
     unlabelled: int = 0
     impossible: int = 0
@@ -117,12 +122,8 @@ class RankFacts(Struct, frozen=True, kw_only=True):
         found = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.search(path.parent.name)
         if found is None and [kind for kind, _ in _PLACE_IN_NAME.findall(path.name)] == ["TP"]:
             found = _PLACE_IN_NAME.search(path.name)
-        return rank_from(int(found[found.lastindex or 1])) if found else None
-
-
-def rank_from(value: object) -> int | None:
-    """Return a rank, or how many there are; None for what cannot be either."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_RANKS else None
+        number = int(found[found.lastindex or 1]) if found else None
+        return number if can_be_rank(number, None) else None
 
 
 class RankSummary:
@@ -181,35 +182,74 @@ class RankSummary:
     def to_bytes(self) -> bytes:
         """Return the summary as bytes, packed."""
         packed = {name: one if isinstance(one, bytes) else _packed(one) for name, one in self._tables.items()}
-        return msgspec.msgpack.encode(_Kept(VERSION, self.facts, packed, _checked(packed)))
+        content = msgspec.msgpack.encode(_Kept(VERSION, self.facts, packed))
+        return _digest(content) + content
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "RankSummary":
         """Read a summary back.
 
         Raises:
-            BadInputError: the bytes are none, or of another version.
+            BadInputError: the bytes are none, of another version, or damaged.
         """
+        packed = memoryview(content)[_DIGEST_BYTES:]
+        if content[:_DIGEST_BYTES] != _digest(packed):
+            raise BadInputError("the summary of a rank is damaged")
         try:
-            kept = msgspec.msgpack.decode(content, type=_Kept)
-        except msgspec.DecodeError as error:
+            kept = msgspec.msgpack.decode(packed, type=_Kept)
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadInputError(f"no summary of a rank: {error}") from error
         if kept.version != VERSION or kept.tables.keys() != TABLES.keys():
             raise BadInputError(f"a summary of version {kept.version}, and not {VERSION}")
-        if kept.checksum != _checked(kept.tables):
-            raise BadInputError("the summary of a rank is damaged")
         return cls(kept.facts, kept.tables)
+
+    def check(self) -> None:
+        """Check that what was read back can be of a trace: a digest only tells that it is what somebody wrote.
+
+        Raises:
+            BadInputError: it cannot.
+        """
+        facts, steps = self.facts, self.steps.height
+        counts = (facts.unlabelled, facts.impossible, facts.host_collectives)
+        if not can_be_rank(facts.rank, facts.world) or not all(0 <= count < _MOST_COUNTED for count in counts):
+            raise BadInputError("the summary of a rank says what no trace does")
+        if not self.steps["row"].equals(pl.Series("row", range(steps), dtype=pl.Int32)):
+            raise BadInputError("the summary of a rank has steps out of order")
+        for name, columns in TABLES.items():
+            one = self._tables[name]  # not kept unpacked: few are looked at
+            table = _unpacked(one, columns) if isinstance(one, bytes) else one
+            if not table.select(sound=pl.all_horizontal(_sound(columns, steps)))["sound"].all():
+                raise BadInputError(f"the summary of a rank has {name} that no trace has")
 
 
 class _Kept(Struct, frozen=True):
     version: int
     facts: RankFacts
     tables: dict[str, bytes]
-    checksum: int
 
 
-def _checked(tables: Mapping[str, bytes]) -> int:
-    return functools.reduce(lambda sum_, name: zlib.crc32(tables[name], sum_), sorted(tables), 0)
+def _digest(content: bytes | memoryview) -> bytes:
+    import hashlib  # loads OpenSSL
+
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def _sound(columns: Mapping[str, type[pl.DataType]], steps: int) -> Iterator[pl.Expr]:
+    """Yield what holds in every row of a table that was made from a trace."""
+    for name, kind in columns.items():
+        if not kind.is_integer():
+            continue
+        value = pl.col(name)
+        if name == "row":
+            yield value.is_between(0, steps - 1).fill_null(value=False)
+        elif name in _MOMENTS:
+            yield value.is_between(-_LATEST_NS, _LATEST_NS).fill_null(value=False)
+        elif name.endswith("_ns"):
+            yield value.is_between(0, _LONGEST_NS).fill_null(value=False)
+        elif name in ("ordinal", "calls"):
+            yield value.is_between(0, _MOST_COUNTED).fill_null(value=False)
+        else:  # what the trace's author wrote
+            yield value.is_between(-_LATEST_NS, _LATEST_NS).fill_null(value=True)
 
 
 def _packed(table: pl.DataFrame) -> bytes:
@@ -221,7 +261,7 @@ def _packed(table: pl.DataFrame) -> bytes:
 def _unpacked(content: bytes, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
     try:
         table = pl.read_ipc_stream(io.BytesIO(content))
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadInputError(f"the summary of a rank is damaged: {error}") from error
     if {name: one.base_type() for name, one in table.schema.items()} != schema:
         raise BadInputError("the summary of a rank has other columns")
