@@ -137,6 +137,17 @@ def test_only_what_still_is_as_opscope_wrote_it_is_removed(tmp_path: Path) -> No
         directory.create()
 
 
+def test_a_run_that_was_killed_before_its_first_result_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    shutil.copy(CHANGES / "before" / "manifest.json", tmp_path)
+    directory = RunDirectory(tmp_path)
+    manifest = directory.replaceable()
+    assert not manifest.digests
+    shutil.copy(CHANGES / "before" / manifest.entries[0].files.record, tmp_path / "raw")
+    with pytest.raises(UsageError, match="did not note what its files hold"):
+        directory.replaceable()
+
+
 def test_the_same_result_twice_is_no_manifest(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     shutil.copytree(CHANGES / "before", folder)

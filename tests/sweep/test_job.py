@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from opscope.base import files
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.sweep import Failure
 from opscope.sweep.job import Measured
@@ -207,6 +209,30 @@ def test_a_launcher_that_starts_nothing_is_quoted(tmp_path: Path) -> None:
     assert run.returncode == 3
     assert "before any rank began" in run.stderr
     assert "no-such-option" in run.stderr
+
+
+@pytest.mark.parametrize("left", [f".opscope-partial-elsewhere-{2**22 + 1}-job", "launcher-failed.log", "here"])
+def test_what_a_killed_job_left_is_in_the_way_of_none(left: str, tmp_path: Path) -> None:
+    """``here`` stands for a process of this machine, whose files are removed even unasked."""
+    script = tmp_path / "train.py"
+    script.write_text("")
+    name = files.partial_prefix().replace(f"-{os.getpid()}-", f"-{2**22 + 1}-") + "job" if left == "here" else left
+    scratch = tmp_path / "out" / name
+    if name.endswith("log"):
+        scratch.parent.mkdir()
+        scratch.write_text("no such option")
+    else:
+        (scratch / "1").mkdir(parents=True)
+        (scratch / "1" / "request.json").write_text("{}")
+    for option in ([] if left == "here" else ["--overwrite"]), ["--overwrite"]:
+        done = opscope("profile", "-o", "out", *option, "--", "env", "false", "python", str(script), cwd=tmp_path)
+        assert done.returncode == 3, done.stderr  # the launcher was started
+        assert "before any rank began" in done.stderr
+    assert scratch.exists() == (left != "here")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    refused = opscope("profile", "-o", "out", "--overwrite", "--", "env", "false", "python", str(script), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "cannot be overwritten" in refused.stderr
 
 
 @pytest.mark.slow

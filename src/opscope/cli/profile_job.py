@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError, UsageError
+from opscope.base.files import PARTIAL
 from opscope.base.threads import cores
 from opscope.base.units import format_ns
 from opscope.cli.emit import Output, emit
@@ -51,7 +52,8 @@ def job_folder(folder: Path, entry: Entry, *, overwrite: bool) -> Replaced:
     try:
         decode(folder / JOB, JobRecord)
     except BadInputError as error:
-        if any(folder.iterdir()):
+        # A job that was killed, or whose launcher failed, leaves nothing that can be lost.
+        if any(path.name != FAILED_LOG and not path.name.startswith(PARTIAL) for path in folder.iterdir()):
             raise UsageError(f"{folder} cannot be overwritten: {error}. Choose another --output-dir") from error
         return Replaced({})
     found: dict[int, Manifest] = {}

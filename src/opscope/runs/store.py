@@ -85,7 +85,7 @@ class RunDirectory(Struct, frozen=True):
             sweep(folder)
 
     def refuse_if_used(self, instead: str) -> None:
-        """Refuse a directory that is not empty.
+        """Refuse a directory that is not empty, once what runs that were killed left there is removed.
 
         Args:
             instead: what the user can do, as an imperative clause for the message.
@@ -93,6 +93,7 @@ class RunDirectory(Struct, frozen=True):
         Raises:
             UsageError: the directory holds anything, or is a file.
         """
+        sweep(self.path)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise UsageError(f"{self.path} is there already, and is not replaced unasked: {instead}")
 
@@ -106,7 +107,9 @@ class RunDirectory(Struct, frozen=True):
             manifest = self.read_manifest()
         except BadInputError as error:
             raise UsageError(f"{self.path} cannot be overwritten: {error}. Choose another --output-dir") from error
-        if not manifest.digests:
+        if not manifest.digests and any(
+            (self.path / name).exists() for one in manifest.entries for name in _names(one.files)
+        ):
             raise UsageError(
                 f"{self.path} cannot be overwritten: an earlier version wrote it, which did not note what its files "
                 "hold. Remove it, or choose another --output-dir"
