@@ -40,7 +40,7 @@ def merged(traces: Sequence[Trace]) -> Trace:
         )
         for name in TABLES
     }
-    return Trace(source=_source(traces), devices=devices.all(), threads=tuple(threads), **tables)
+    return Trace(source=_source(traces), devices=devices.all(), threads=tuple(threads), around=None, **tables)
 
 
 def _own(

@@ -1,23 +1,44 @@
 """Reads a part of a trace: some of its steps, or a range of its time.
 
-A long file is read twice: once for its steps and its length, then for the part alone, so that memory holds little more
-than that.
+A long file is read twice: once for its steps, calls and device work, which decide what idle time of each step refers
+to, then for the part and what lies around it, so that memory holds little more than that.
 """
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.structure.arrays import extent_of
-from opscope.analysis.structure.selection import chosen_steps, select_steps, select_time
+from opscope.analysis.idle.causes import has_long_pauses
+from opscope.analysis.idle.host_time import HostTime, work_extent
+from opscope.analysis.idle.steps import steps_of
+from opscope.analysis.idle.timeline import DeviceTimeline, Periods, device_timelines, steps_of_devices
+from opscope.analysis.structure.arrays import column, end_of, extent_of
+from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.links import link
+from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.selection import (
+    begins_within,
+    chosen_steps,
+    records_of_steps,
+    select_time,
+    spans_of,
+    steps_begun,
+)
+from opscope.analysis.structure.streams import NO_DEVICE
+from opscope.analysis.structure.window import Window, WindowKind, step_table
+from opscope.analysis.trust.plausible import host_extent, plausible, plausible_host
 from opscope.base.errors import UsageError
 from opscope.base.units import format_ns
-from opscope.readers import read, read_outline
+from opscope.documents.trace import Step
+from opscope.readers import Outline, read, read_outline
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
-from opscope.readers.wanted import Wanted
+from opscope.readers.wanted import QUEUED_NS, Wanted
 from opscope.trace.columns import TABLES
+from opscope.trace.model import Around, DeviceSteps
 
 if TYPE_CHECKING:
     from opscope.trace.model import Trace
@@ -51,27 +72,166 @@ def read_part(path: Path, part: Part, *, max_bytes: int = MAX_UNPACKED_BYTES) ->
         EnvironmentLacksError: as `opscope.read`.
     """
     outline = read_outline(path, max_bytes=max_bytes)
-    whole = read(path, max_bytes=max_bytes) if outline is None else outline.trace
-    tables = [table for name in TABLES if "duration_ns" in (table := getattr(whole, name)).columns]
-    left_out = None if outline is None else outline.extent
-    extents = [extent for extent in (extent_of(tables), left_out) if extent is not None]
-    begin, end = min((low for low, _ in extents), default=0), max((high for _, high in extents), default=0)
-    low, high = _range(whole, part, begin)
-    if low >= end:
+    first = outline or Outline(read(path, max_bytes=max_bytes), None, None, None, None)
+    tables = [table for name in TABLES if "duration_ns" in (table := getattr(first.trace, name)).columns]
+    begin, end = _joined(extent_of(tables), first.extent) or (0, 0)
+    if part.time_ns is not None and part.time_ns[0] >= end - begin:
         raise UsageError(f"--window: the trace is {format_ns(end - begin)} long, and ends before the range begins")
-    trace = whole if outline is None else read(path, max_bytes=max_bytes, wanted=Wanted(begin_ns=low, end_ns=high))
-    trace = select_steps(trace, *part.steps) if part.steps is not None else select_time(trace, low, high)
+    place = _place_of(first, part, begin)
+    wide, near = first.trace, None
+    if outline is not None:
+        del first, wide, tables, outline  # so that memory holds what was seen or the part, not both
+        wanted = Wanted(begin_ns=place.wanted[0], end_ns=place.wanted[1])
+        wide, near = read(path, max_bytes=max_bytes, wanted=wanted), wanted.near_ns
+    trace = _selected(wide, part, place, near)
+    low, high = _joined(*place.spans) or (0, 0)
     told = _sentence(part, low - begin, min(high, end) - low, end - begin)
     return replace(trace, source=replace(trace.source, not_recorded=(*trace.source.not_recorded, told)))
 
 
-def _range(trace: "Trace", part: Part, begin: int) -> tuple[int, int]:
-    """Return when the part begins and ends on the trace's clock."""
-    if part.steps is None:
+class _Place(Struct, frozen=True):
+    """Where a part of a trace is, by the first pass over its file.
+
+    Attributes:
+        spans: from when to when what begins on the host belongs to it.
+        steps: its steps, rows of `step_table` without threads, whose numbers are those of a pass.
+        positions: their rows among all steps.
+        devices: when devices worked for the steps of the whole trace.
+        wanted: from when to when records say something of the part.
+        host_ns, extent_ns, long_pauses: see `Around`.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    steps: pl.DataFrame
+    positions: tuple[int, ...]
+    devices: tuple[DeviceSteps, ...]
+    wanted: tuple[int, int]
+    host_ns: tuple[int, int] | None
+    extent_ns: tuple[int, int] | None
+    long_pauses: bool
+
+
+def _place_of(outline: Outline, part: Part, begin: int) -> _Place:
+    """Find a part in what the first pass keeps of a trace; only there is every step."""
+    host_ns = _joined(host_extent(plausible_host(outline.trace)), outline.host)
+    trace, _ = plausible(outline.trace, host_ns)
+    extent_ns = _joined(work_extent(trace), host_ns, outline.frames)
+    every = step_table(trace)
+    if part.steps is not None:
+        steps = chosen_steps(trace, *part.steps)
+        spans = spans_of(steps)
+    else:
         low, high = part.time_ns or (0, 0)
-        return begin + low, begin + high
-    chosen = chosen_steps(trace, *part.steps)
-    return int(chosen["start_ns"].min()), int(chosen["end_ns"].max())  # type: ignore[arg-type]  # it has rows
+        steps, spans = steps_begun(every, begin + low, begin + high), [(begin + low, begin + high)]
+    positions = every.with_row_index("row").join(steps, on=every.columns, how="semi")["row"].to_list()
+    devices = tuple(
+        DeviceSteps(
+            device=number,
+            by_work=periods.window.kind is WindowKind.STEP_WORK,
+            periods=tuple(zip(periods.steps.start.tolist(), periods.steps.end.tolist(), strict=True)),
+        )
+        for number, periods in (steps_of_devices(trace, link(trace)) if steps.height else {}).items()
+    )
+    # Devices may work for steps after these have ended on the host.
+    periods = [line.periods[row] for line in devices for row in positions]
+    wanted = _with_waits(trace, _joined(*spans, *spans_of(steps), *periods) or (0, 0))
+    long_pauses = has_long_pauses(
+        operators=outline.operators is not None or trace.operators.height > 0,
+        frames=outline.frames is not None or trace.frames.height > 0,
+    )
+    return _Place(
+        tuple(spans), steps.drop("thread"), tuple(positions), devices, wanted, host_ns, extent_ns, long_pauses
+    )
+
+
+def _with_waits(trace: "Trace", time: tuple[int, int]) -> tuple[int, int]:
+    """Return a range of time with the waits of devices that go on before or behind it: each has its causes as a whole.
+
+    Of waits longer than that for which calls are kept no more is needed.
+    """
+    (low, high), limits = time, (time[0] - QUEUED_NS, time[1] + QUEUED_NS)
+    times = [time]
+    for device in trace.activities.partition_by("device"):
+        gaps = Intervals.union_of(column(device, "start_ns"), end_of(device)).gaps(*limits)
+        around = (gaps.start < high) & (gaps.end > low) & (gaps.start > limits[0]) & (gaps.end < limits[1])
+        times += zip(gaps.start[around].tolist(), gaps.end[around].tolist(), strict=True)
+    return _joined(*times) or time
+
+
+def _joined(*extents: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return from the first begin to the last end; None where there is none."""
+    known = [extent for extent in extents if extent is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def _selected(wide: "Trace", part: Part, place: _Place, near: tuple[int, int] | None) -> "Trace":
+    """Return the records of a part, with what lies around it where it holds steps."""
+    keys = place.steps.columns
+    steps = step_table(plausible_host(wide)).join(place.steps, on=keys, how="semi", maintain_order="left")
+    trace = select_time(wide, *place.spans[0], steps) if part.steps is None else records_of_steps(wide, steps)
+    if not steps.height:
+        return trace
+    around = Around(
+        trace=wide,
+        spans=place.spans,
+        steps=place.positions,
+        devices=place.devices,
+        host_ns=place.host_ns,
+        extent_ns=place.extent_ns,
+        long_pauses=place.long_pauses,
+        near_ns=near,
+    )
+    return replace(trace, around=around)
+
+
+def devices_of_part(part: "Trace", around: Around) -> tuple[tuple[DeviceTimeline, ...], tuple[Step, ...]]:
+    """Return the timelines of devices and the steps of a part of a trace: their figures are those of the whole.
+
+    Args:
+        part: the part, without records that cannot be true.
+        around: what lies around it.
+    """
+    wide, _ = plausible(replace(around.trace, devices=part.devices), around.host_ns)
+    links = link(wide)
+    host = HostTime(wide, links, extent=around.extent_ns, near=around.near_ns)
+    known = {line.device: _periods(line, around.steps) for line in around.devices}
+    timelines = device_timelines(wide, links, host, known, long_pauses=around.long_pauses)
+    steps = steps_of(wide, links, timelines, step_table(part))
+    calls, records = (_rows_within(table, around.spans) for table in (wide.launches, wide.overheads))
+    return tuple(_own(part, line, calls, records) for line in timelines), steps
+
+
+def _periods(line: DeviceSteps, steps: tuple[int, ...]) -> Periods:
+    kind = WindowKind.STEP_WORK if line.by_work else WindowKind.STEPS
+    start, end = np.array(line.periods, np.int64).T
+    rows = np.array(steps, np.int64)
+    return Periods(
+        window=Window(kind, Intervals.union_of(start[rows], end[rows])),
+        steps=Intervals(start[rows], end[rows]),
+        whole=Window(kind, Intervals.union_of(start, end)),
+    )
+
+
+def _rows_within(table: pl.DataFrame, spans: tuple[tuple[int, int], ...]) -> Ints:
+    """Return per row of a table its row among those that begin within some spans, or -1; the last entry is -1."""
+    inside = table.select(begins_within(spans)).to_series().to_numpy()
+    return np.append(np.where(inside, np.cumsum(inside) - 1, -1), -1)
+
+
+def _own(part: "Trace", line: DeviceTimeline, calls: Ints, records: Ints) -> DeviceTimeline:
+    """Return a timeline with the activities of the part alone, and with its rows."""
+    rows = np.flatnonzero(part.activities["device"].fill_null(NO_DEVICE).to_numpy() == line.device)
+    start, end = column(part.activities, "start_ns")[rows], end_of(part.activities)[rows]
+    busy = Intervals.union_of(start, end)
+    outside = busy.length - busy.within(line.window.spans).length
+    return replace(
+        line,
+        activities=len(rows),
+        sum_ns=int((end - start).sum()),
+        busy_ns=line.busy_in_window_ns + outside,
+        outside_window_ns=outside,
+        idle=replace(line.idle, call=calls[line.idle.call], record=records[line.idle.record]),
+    )
 
 
 def _sentence(part: Part, begins_ns: int, length_ns: int, whole_ns: int) -> str:

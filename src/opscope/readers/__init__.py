@@ -15,9 +15,9 @@ from msgspec import Struct
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.stages import Stage, staged
 from opscope.readers.content import Content, read_content
-from opscope.readers.native import NativeReader
+from opscope.readers.native import ALL, FRAMES, HOST, OPERATORS, NativeReader
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
-from opscope.readers.wanted import STEPS_ONLY, Wanted
+from opscope.readers.wanted import OUTLINE, Wanted
 
 if TYPE_CHECKING:
     from opscope.trace.model import Trace
@@ -50,17 +50,24 @@ class Outline(Struct, frozen=True):
     """What a first look at a file keeps.
 
     Attributes:
-        trace: the trace with nothing but the profiler's steps, and what the reader could not leave out.
-        extent: when the first slice begins and the last one ends, in nanoseconds, of those that were left out; None
-            where there is none.
+        trace: the trace with nothing but the profiler's steps, calls, the work of devices, and what the reader could
+            not leave out.
+        extent: when the first slice begins and the last one ends, in nanoseconds, also of those that were left out;
+            None where there is none.
+        host: the same of operators, calls and ranges.
+        operators: the same of operators alone.
+        frames: the same of Python's frames.
     """
 
     trace: "Trace"
     extent: tuple[int, int] | None
+    host: tuple[int, int] | None
+    operators: tuple[int, int] | None
+    frames: tuple[int, int] | None
 
 
 def read_outline(path: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Outline | None:
-    """Read which steps a trace marks and how long it is, in little memory; None where that takes the whole trace.
+    """Read a trace's steps, calls and device work, and how long it is; None where that takes the whole trace.
 
     Args:
         path: as for `read`.
@@ -72,13 +79,13 @@ def read_outline(path: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Outline 
     """
     if not os.path.isfile(path):  # standard input cannot be read twice, and of a store any part is read quickly
         return None
-    source = Source(path, max_bytes, STEPS_ONLY)
+    source = Source(path, max_bytes, OUTLINE)
     content = read_content(source)
     reader = content.reader
     if not isinstance(reader, NativeReader):
         return None
-    extent = reader.extent
-    return Outline(_trace(source, lambda: _parsed(content)), extent)
+    extents = [reader.extent(which) for which in (ALL, HOST, OPERATORS, FRAMES)]
+    return Outline(_trace(source, lambda: _parsed(content)), *extents)
 
 
 class Reading:

@@ -186,7 +186,7 @@ def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
         _check_counts(directory, manifest.source)
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
         raise BadInputError(f"{directory} is no whole Parquet store of opscope: {error}") from error
-    return Trace(source=manifest.source, devices=manifest.devices, threads=manifest.threads, **frames)
+    return Trace(source=manifest.source, devices=manifest.devices, threads=manifest.threads, around=None, **frames)
 
 
 def _check_size(directory: Path, files: Iterable["_Table"], max_bytes: int) -> None:

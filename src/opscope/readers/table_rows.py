@@ -58,7 +58,7 @@ def build(
 ) -> Trace:
     """Build the trace. File order is not time order, so every table is sorted by time."""
     tables = {name: sorted_by_start(name, frame) for name, frame in frames.items()}
-    return Trace(source=source, devices=devices, threads=threads, **tables)
+    return Trace(source=source, devices=devices, threads=threads, around=None, **tables)
 
 
 def shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:

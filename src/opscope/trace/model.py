@@ -86,6 +86,45 @@ class TraceSource(Struct, frozen=True):
     dropped_records: int = 0
 
 
+class DeviceSteps(Struct, frozen=True):
+    """When a device worked for each step of a whole trace.
+
+    Attributes:
+        device: its number; -1 for activities whose device was not recorded.
+        by_work: whether the steps' device work decides that; else their ranges on the host do.
+        periods: from when to when, per step.
+    """
+
+    device: int
+    by_work: bool
+    periods: tuple[tuple[int, int], ...]
+
+
+class Around(Struct, frozen=True):
+    """What lies around a part of a trace: figures of its steps rest on this too, and so are those of the whole.
+
+    Attributes:
+        trace: the records of the part and of the time around it.
+        spans: from when to when what began on the host belongs to the part.
+        steps: the part's steps, as positions in the periods of the devices.
+        devices: all devices that worked in the whole trace; empty where none did.
+        host_ns: when the first operator, call or range of the whole trace begins and when the last one ends; None where
+            there is none.
+        extent_ns: the same of all slices that tell what ran.
+        long_pauses: whether dispatching pauses for longer in the whole trace, by how it was recorded.
+        near_ns: from when to when ``trace`` holds all operators; None where it holds those of the whole.
+    """
+
+    trace: "Trace"
+    spans: tuple[tuple[int, int], ...]
+    steps: tuple[int, ...]
+    devices: tuple[DeviceSteps, ...]
+    host_ns: tuple[int, int] | None
+    extent_ns: tuple[int, int] | None
+    long_pauses: bool
+    near_ns: tuple[int, int] | None
+
+
 class Trace(Summarised, Struct, frozen=True):
     """The recording of one process. Its tables have the columns of ``columns.h``.
 
@@ -104,6 +143,7 @@ class Trace(Summarised, Struct, frozen=True):
         synchronizations: one row per wait of the host or of a stream; empty unless these were recorded.
         migrations: one row per transfer, page fault or other event of unified memory; empty unless recorded.
         communications: one row per call of a collective or message between processes, and one per kernel of these.
+        around: what lies around a part that holds steps; None for a whole trace.
     """
 
     source: TraceSource
@@ -120,6 +160,7 @@ class Trace(Summarised, Struct, frozen=True):
     synchronizations: pl.DataFrame
     migrations: pl.DataFrame
     communications: pl.DataFrame
+    around: Around | None = None
 
     def summary(self) -> Summary:
         """Summarise the file, its devices, and the number of rows of each table."""

@@ -28,16 +28,16 @@ class Causes:
     Args:
         trace: the trace.
         host: what the trace's threads did.
+        long_pauses: see `has_long_pauses`; None to find that from the trace.
     """
 
-    def __init__(self, trace: Trace, host: HostTime) -> None:
+    def __init__(self, trace: Trace, host: HostTime, *, long_pauses: bool | None = None) -> None:
         self._host = host
         self._manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
         self._managing = Intervals.union_of(host.start[self._manages], host.end[self._manages])
         self._loading = loading_by_thread(trace)
-        # Recording stacks makes dispatching pause that long, as in an optimizer; without operators nothing tells what
-        # the host did between two launches.
-        self._long_pauses = bool(trace.frames.height or not trace.operators.height)
+        recorded = has_long_pauses(operators=trace.operators.height > 0, frames=trace.frames.height > 0)
+        self._long_pauses = recorded if long_pauses is None else long_pauses
 
     def named(self, idle: IdleTime, others: Intervals) -> IdleTime:
         """Return the idle time of a device with the causes that names tell.
@@ -116,6 +116,15 @@ class Causes:
             mine = pieces[asked]
             found[asked] = Intervals(idle.pieces.start[mine], idle.pieces.end[mine]).mostly_within(loads)
         return found
+
+
+def has_long_pauses(*, operators: bool, frames: bool) -> bool:
+    """Tell whether the host may pause for long while it dispatches, by what was recorded.
+
+    Recording stacks makes dispatching pause that long, as in an optimizer; without operators nothing tells what the
+    host did between two launches.
+    """
+    return frames or not operators
 
 
 def loading_by_thread(trace: Trace) -> dict[int, Intervals]:

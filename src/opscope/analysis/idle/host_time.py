@@ -74,7 +74,22 @@ class HostTime:
         profiler: when the profiler held up the host, by its own records.
     """
 
-    def __init__(self, trace: Trace, links: Links) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        links: Links,
+        *,
+        extent: tuple[int, int] | None = None,
+        near: tuple[int, int] | None = None,
+    ) -> None:
+        """Look at a trace.
+
+        Args:
+            trace: the trace.
+            links: its links.
+            extent: from when to when threads are looked at; None for as long as the trace is.
+            near: from when to when all operators are there; None if that is always.
+        """
         launches = trace.launches
         self.thread, self.start, self.end = column(launches, "thread"), column(launches, "start_ns"), end_of(launches)
         self.drains = calls_that(launches, _drains) | _of_pageable_memory(trace, links.activity_launch)
@@ -84,8 +99,12 @@ class HostTime:
         self._operator_start, self._operator_end = column(trace.operators, "start_ns"), end_of(trace.operators)
         self._threads: dict[int, ThreadTime] = {}
         enqueues = calls_that(launches, lambda call: call.enqueues)
-        self._begin, self._end = _extent(trace)
-        issued = _with_operators(trace, links.launch_operator[enqueues], self.start[enqueues], self.end[enqueues])
+        self._begin, self._end = extent or work_extent(trace) or (0, 0)
+        operator = links.launch_operator
+        if near is not None:
+            # Elsewhere the operator that made a call may be missing, and the one around that seems to have made it.
+            operator = np.where((self.start >= near[0]) & (self.start < near[1]), operator, -1)
+        issued = _with_operators(trace, operator[enqueues], self.start[enqueues], self.end[enqueues])
         self._lulls = _longer(issued.gaps(self._begin, self._end), LULL_NS)
         self.loading, self.loading_record = _records(trace.overheads, loads_code)
         self.profiler, _ = _records(trace.overheads, is_profilers_own)
@@ -118,9 +137,9 @@ class HostTime:
         )
 
 
-def _extent(trace: Trace) -> tuple[int, int]:
-    """Return when the first record of a trace begins and when the last one ends; 0, 0 of an empty trace."""
-    return extent_of((trace.operators, trace.launches, trace.annotations, trace.frames, trace.activities)) or (0, 0)
+def work_extent(trace: Trace) -> tuple[int, int] | None:
+    """Return when the first record of what ran in a trace begins and when the last one ends; None without any."""
+    return extent_of((trace.operators, trace.launches, trace.annotations, trace.frames, trace.activities))
 
 
 def _drains(call: ApiCall) -> bool:

@@ -12,7 +12,7 @@ from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints, Nesting
-from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.step_work import step_among
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, step_table
 from opscope.base.patterns import lazy_pattern
@@ -26,13 +26,21 @@ _BACKWARD_RANGE = lazy_pattern("autograd::engine::evaluate_function")
 _OPTIMIZER_RANGE = lazy_pattern(r"Optimizer\.(step|zero_grad)#")
 
 
-def steps_of(trace: Trace, links: Links, timelines: Sequence[DeviceTimeline]) -> tuple[Step, ...]:
+def steps_of(
+    trace: Trace, links: Links, timelines: Sequence[DeviceTimeline], table: pl.DataFrame | None = None
+) -> tuple[Step, ...]:
     """Return the recorded steps in order, one entry per device that worked in the trace.
 
     If these are very many, a step has entries only for devices that it launched work on. In a trace without device work
     a step has one entry, whose device is None.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        timelines: those of its devices.
+        table: the rows of `step_table` that the timelines have periods of; None for all.
     """
-    table = step_table(trace)
+    table = step_table(trace) if table is None else table
     starts, ends = column(table, "start_ns"), column(table, "end_ns")
     loading = np.sort(column(module_loading(trace), "start_ns"))
     # A step is cold if the loading of any code began within it.
@@ -74,7 +82,7 @@ def _launched_on(
     trace: Trace, links: Links, table: pl.DataFrame, timelines: Sequence[DeviceTimeline]
 ) -> Iterator[tuple[DeviceTimeline, Ints, Ints]]:
     """Yield per device the step and the duration of each activity that a step launched on it."""
-    launched_in = step_of_activities(trace, links, table)
+    launched_in = step_among(trace, links, table)
     device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
     duration = column(trace.activities, "duration_ns")
     order = np.argsort(device, kind="stable")

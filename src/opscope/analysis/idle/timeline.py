@@ -1,6 +1,6 @@
 """When each device worked, and how its window divides: the figures of docs/metrics.md, "Times"."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -59,14 +59,63 @@ class DeviceTimeline(Struct, frozen=True):
         return self.busy_ns - self.outside_window_ns
 
 
-def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[DeviceTimeline, ...]:
+class Periods(Struct, frozen=True):
+    """What a device's idle time refers to.
+
+    Attributes:
+        window: the window.
+        steps: as in `DeviceTimeline`.
+        whole: the window within which idle time has its causes: a wait may go on behind the end of a step.
+    """
+
+    window: Window
+    steps: Intervals
+    whole: Window
+
+    @classmethod
+    def of(cls, window: Window, steps: Intervals) -> "Periods":
+        """Return those of a whole trace."""
+        return cls(window, steps, window)
+
+
+def device_timelines(
+    trace: Trace,
+    links: Links,
+    host: HostTime,
+    known: Mapping[int, Periods] | None = None,
+    *,
+    long_pauses: bool | None = None,
+) -> tuple[DeviceTimeline, ...]:
     """Return the timeline of every device that worked, by device number.
 
     Args:
         trace: the trace.
         links: its links.
         host: what its threads did.
+        known: what idle time refers to, by device, where that is decided already; these are the devices then.
+        long_pauses: as for `Causes`.
     """
+    by_device = _by_device(trace, links)
+    if known is None:
+        known = dict(zip(by_device, _windows(trace, links, host, by_device), strict=True))
+    none = np.empty(0, np.int64)
+    nothing = _Work(none, none, none.astype(np.bool_), none.astype(np.bool_), none)
+    parts = [by_device[number][1] if number in by_device else nothing for number in known]
+    causes = Causes(trace, host, long_pauses=long_pauses)
+    return tuple(
+        _timeline(number, device_name(trace.devices, number), part, periods, host, causes, _work_of(others))
+        for (number, periods), part, others in zip(known.items(), parts, _all_but_one(parts), strict=True)
+    )
+
+
+def steps_of_devices(trace: Trace, links: Links) -> dict[int, Periods]:
+    """Return what idle time of each device refers to in a trace with marked steps."""
+    by_device = _by_device(trace, links)
+    return dict(zip(by_device, _windows(trace, links, None, by_device), strict=True))
+
+
+def _by_device(trace: Trace, links: Links) -> dict[int, tuple[Ints, "_Work"]]:
+    """Return per device the rows of its activities, and these as arrays."""
     activities = trace.activities
     device = activities["device"].fill_null(NO_DEVICE).to_numpy()
     order = np.argsort(device, kind="stable")
@@ -79,14 +128,7 @@ def device_timelines(trace: Trace, links: Links, host: HostTime) -> tuple[Device
         launch=links.activity_launch,
     )
     groups = np.split(order, np.flatnonzero(np.diff(device[order])) + 1) if len(order) else []
-    numbers = [int(device[rows[0]]) for rows in groups]
-    parts = [work.of(rows) for rows in groups]
-    windows = _windows(trace, links, host, groups, parts)
-    causes = Causes(trace, host)
-    return tuple(
-        _timeline(number, device_name(trace.devices, number), part, window, steps, host, causes, _work_of(others))
-        for number, part, (window, steps), others in zip(numbers, parts, windows, _all_but_one(parts), strict=True)
-    )
+    return {int(device[rows[0]]): (rows, work.of(rows)) for rows in groups}
 
 
 def _all_but_one(parts: Sequence["_Work"]) -> Iterator[list["_Work"]]:
@@ -105,30 +147,32 @@ def _work_of(parts: Sequence["_Work"]) -> Intervals:
 
 
 def _windows(
-    trace: Trace, links: Links, host: HostTime, groups: Sequence[Ints], parts: Sequence["_Work"]
-) -> list[tuple[Window, Intervals]]:
-    """Return per device its window and the periods of the steps.
+    trace: Trace, links: Links, host: HostTime | None, by_device: Mapping[int, tuple[Ints, "_Work"]]
+) -> list[Periods]:
+    """Return per device its window and the periods of the steps; without steps only ``host`` can tell.
 
     If steps wait for their work, nearly all of it lies within their ranges on the host, which then describe the device.
     Else the work that the steps launched does.
     """
-    ranges, of_host = step_ranges(trace), step_window(trace)
+    ranges, of_host, groups = step_ranges(trace), step_window(trace), by_device.values()
     if of_host is None:
+        assert host is not None
         streams = column(trace.activities, "stream")
-        return [(_recorded_work(part, streams[rows], host), ranges) for rows, part in zip(groups, parts, strict=True)]
-    busy = [Intervals.union_of(part.start, part.end) for part in parts]
+        return [Periods.of(_recorded_work(part, streams[rows], host), ranges) for rows, part in groups]
+    busy = [Intervals.union_of(part.start, part.end) for _, part in groups]
     whole, inside = sum(b.length for b in busy), sum(b.within(of_host.spans).length for b in busy)
     if whole - inside <= TOLERATED_OUTSIDE * whole:
-        return [(of_host, ranges)] * len(parts)
+        return [Periods.of(of_host, ranges)] * len(by_device)
     step = step_of_activities(trace, links, step_table(trace))
     windows = []
-    for rows, part in zip(groups, parts, strict=True):
+    for rows, part in groups:
         if not (step[rows] >= 0).any():
             # The steps launched nothing on this device, so only their ranges say anything of it.
-            windows.append((of_host, ranges))
+            windows.append(Periods.of(of_host, ranges))
             continue
         periods = periods_of_device_work(step[rows], part.start, part.end, ranges)
-        windows.append((Window(WindowKind.STEP_WORK, Intervals.union_of(periods.start, periods.end)), periods))
+        window = Window(WindowKind.STEP_WORK, Intervals.union_of(periods.start, periods.end))
+        windows.append(Periods.of(window, periods))
     return windows
 
 
@@ -253,19 +297,19 @@ def _timeline(
     device: int,
     name: str,
     work: _Work,
-    window: Window,
-    steps: Intervals,
+    periods: Periods,
     host: HostTime,
     causes: Causes,
     others: Intervals,
 ) -> DeviceTimeline:
-    start, end = work.start, work.end
+    start, end, window, whole = work.start, work.end, periods.window, periods.whole
     parts = BusyParts.of(start, end, moves=work.moves, communicates=work.communicates)
     busy = parts.busy
     in_window = busy.within(window.spans).length
     not_memcpy = parts.without_memcpy.within(window.spans).length
     compute = parts.compute.within(window.spans).length
-    gaps = busy.gaps(window.start_ns, window.end_ns)
+    gaps = busy.gaps(whole.start_ns, whole.end_ns)
+    idle = causes.named(idle_time(host, work.launch, start, end, gaps).within(whole.spans), others)
     return DeviceTimeline(
         device=device,
         name=name,
@@ -273,12 +317,12 @@ def _timeline(
         sum_ns=int((end - start).sum()),
         busy_ns=busy.length,
         window=window,
-        steps=steps,
+        steps=periods.steps,
         outside_window_ns=busy.length - in_window,
         compute_ns=compute,
         # Each part is exposed: time in which nothing of the parts before it runs. So they add up to the busy time.
         exposed_communication_ns=not_memcpy - compute,
         exposed_memcpy_ns=in_window - not_memcpy,
         idle_ns=window.duration_ns - in_window,
-        idle=causes.named(idle_time(host, work.launch, start, end, gaps).within(window.spans), others),
+        idle=idle if whole is window else idle.within(window.spans),
     )

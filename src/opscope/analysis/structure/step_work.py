@@ -35,6 +35,22 @@ def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
     return result
 
 
+def step_among(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints:
+    """Return per activity which of some steps launched it, as a row of theirs, or -1 where another step or none did.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        steps: rows of `step_table`.
+    """
+    every = step_table(trace)
+    keys = ["step", "start_ns", "end_ns", "thread"]
+    numbered = steps.select(keys).with_row_index("row").unique(keys, keep="first", maintain_order=True)
+    found = every.join(numbered, on=keys, how="left", maintain_order="left")["row"].cast(pl.Int64).fill_null(-1)
+    among: Ints = np.append(found.to_numpy(), -1)[step_of_activities(trace, links, every)]
+    return among
+
+
 def activities_of_steps(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints:
     """Return the rows of the activities that some steps launched.
 
@@ -45,7 +61,7 @@ def activities_of_steps(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints
     """
     start = column(trace.activities, "start_ns")
     begins_inside = latest_around(column(steps, "start_ns"), column(steps, "end_ns"), start) >= 0
-    launched_inside = step_of_activities(trace, links, steps) >= 0
+    launched_inside = step_among(trace, links, steps) >= 0
     return np.flatnonzero(np.where(links.activity_launch >= 0, launched_inside, begins_inside))
 
 

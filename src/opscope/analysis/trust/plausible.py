@@ -5,7 +5,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.structure.api_masks import calls_that
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import end_of, extent_of
 from opscope.base.errors import BadInputError
 from opscope.base.units import NS_PER_S
 from opscope.trace.model import Trace
@@ -27,35 +27,50 @@ class Implausible(Struct, frozen=True):
     host_records: int
 
 
-def plausible(trace: Trace) -> tuple[Trace, Implausible]:
+def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Trace, Implausible]:
     """Return the trace without records whose duration is impossible, and how many there were.
 
     Negative durations are impossible, and so are activities of more than an hour and host records of more than a month.
     So is an activity that began before the host's last blocking call returned, but claims to take longer than the time
     from the first host record to the last: the host has waited for it.
 
+    Args:
+        trace: the trace, or a part of it.
+        host_ns: when the first host record of the whole trace begins and when the last one ends; None for what the
+            trace holds, or what it says of the whole.
+
     Raises:
         BadInputError: what is left adds up to more than 64 bits of nanoseconds hold.
     """
-    host = (trace.operators, trace.launches, trace.annotations, trace.frames, trace.overheads)
-    operators, launches, annotations, frames, overheads = (table.filter(_NOT_NEGATIVE) for table in host)
-    cleaned = replace(
-        trace, operators=operators, launches=launches, annotations=annotations, frames=frames, overheads=overheads
-    )
+    cleaned = plausible_host(trace)
+    host, kept = _host_tables(trace), _host_tables(cleaned)
     within_bounds = pl.col("duration_ns").is_between(0, _LONGEST_ACTIVITY_NS)
-    possible = trace.activities.select(within_bounds & ~_outlasts_waiting_host(cleaned)).to_series()
+    if host_ns is None and trace.around is not None:
+        host_ns = trace.around.host_ns
+    possible = trace.activities.select(within_bounds & ~_outlasts_waiting_host(cleaned, host_ns)).to_series()
     activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
-    kept = sum(table.height for table in (operators, launches, annotations, frames, overheads))
     implausible = Implausible(
         activities=out.height,
         # Python's integers: claims of impossible records may add up to more than 64 bits hold.
         activities_claimed_ns=sum(out["duration_ns"].to_list()),
-        host_records=sum(table.height for table in host) - kept,
+        host_records=sum(table.height for table in host) - sum(table.height for table in kept),
     )
-    for table in (operators, launches, annotations, frames, overheads, activities):
+    for table in (*kept, activities):
         if float(table["duration_ns"].cast(pl.Float64).sum()) > _LARGEST_SUM_NS:
             raise BadInputError(f"{trace.source.path}: durations add up to more than a century, which no program ran")
     return replace(cleaned, activities=activities), implausible
+
+
+def plausible_host(trace: Trace) -> Trace:
+    """Return the trace without records of the host whose duration is impossible."""
+    operators, launches, annotations, frames, overheads = (t.filter(_NOT_NEGATIVE) for t in _host_tables(trace))
+    return replace(
+        trace, operators=operators, launches=launches, annotations=annotations, frames=frames, overheads=overheads
+    )
+
+
+def _host_tables(trace: Trace) -> tuple[pl.DataFrame, ...]:
+    return trace.operators, trace.launches, trace.annotations, trace.frames, trace.overheads
 
 
 # No kernel runs for an hour, and no recording lasts a month; sums of such claims would not even fit into 64 bits.
@@ -65,12 +80,14 @@ _LARGEST_SUM_NS = 1 << 62
 _NOT_NEGATIVE = pl.col("duration_ns").is_between(0, _LONGEST_RECORD_NS)
 
 
-def _outlasts_waiting_host(trace: Trace) -> pl.Expr:
+def _outlasts_waiting_host(trace: Trace, host_ns: tuple[int, int] | None) -> pl.Expr:
     blocking = trace.launches.filter(calls_that(trace.launches, lambda call: call.blocks))
     if not blocking.height:
         return pl.lit(value=False)
-    host = pl.concat(
-        [table.select("start_ns", "duration_ns") for table in (trace.operators, trace.launches, trace.annotations)]
-    )
-    extent = int(end_of(host).max()) - int(column(host, "start_ns").min())
-    return (pl.col("start_ns") < int(end_of(blocking).max())) & (pl.col("duration_ns") > extent)
+    begin, end = host_ns or host_extent(trace) or (0, 0)
+    return (pl.col("start_ns") < int(end_of(blocking).max())) & (pl.col("duration_ns") > end - begin)
+
+
+def host_extent(trace: Trace) -> tuple[int, int] | None:
+    """Return when the first operator, call or range of a trace begins and when the last one ends; None without any."""
+    return extent_of((trace.operators, trace.launches, trace.annotations))

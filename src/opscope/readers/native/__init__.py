@@ -17,7 +17,7 @@ from opscope.base.threads import cores
 from opscope.readers.wanted import Wanted
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 13  # of the interface; a library of another version is not used
+_VERSION: Final = 14  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 _MOST_THREADS: Final = 16  # more wait for the one that reads the file
 _BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads
@@ -25,6 +25,8 @@ _MOST_READ: Final = 1 << 26  # between looks at events that are not plain, and f
 
 # The pools of strings that codes refer to, by their number in the interface.
 NAMES, TEXTS, IDENTITIES, CATEGORIES = range(4)
+# Whose extents are known.
+ALL, HOST, OPERATORS, FRAMES = range(4)
 
 
 @functools.cache
@@ -47,8 +49,8 @@ def _declare(library: ctypes.CDLL) -> None:
     functions: dict[str, tuple[Any, tuple[Any, ...]]] = {
         "new": (c_void_p, (c_size_t, c_size_t)),
         "free": (None, (c_void_p,)),
-        "want": (None, (c_void_p, c_int32, *[c_int64] * 4)),
-        "extent": (c_int64, (c_void_p, c_int32)),
+        "want": (None, (c_void_p, c_int32, *[c_int64] * 6)),
+        "extent": (c_int64, (c_void_p, c_int32, c_int32)),
         "feed": (c_int32, (c_void_p, c_void_p, c_size_t)),
         "read": (c_int64, (c_void_p, c_int32, c_size_t, c_size_t)),
         "finish": (c_int32, (c_void_p,)),
@@ -99,16 +101,20 @@ class NativeReader:
 
     def want(self, wanted: Wanted) -> None:
         """Keep only some of the slices from now on; to be called before anything is read."""
-        times = wanted.begin_ns, wanted.end_ns, wanted.queued_begin_ns, wanted.queued_end_ns
-        self._library.opscope_kineto_want(self._reader, wanted.steps_only, *times)
+        near, queued = wanted.near_ns, wanted.queued_ns
+        times = wanted.begin_ns, wanted.end_ns, *near, *queued
+        self._library.opscope_kineto_want(self._reader, wanted.outline, *times)
 
-    @property
-    def extent(self) -> tuple[int, int] | None:
+    def extent(self, which: int) -> tuple[int, int] | None:
         """When the first slice began and the last one ended, in nanoseconds, after `want`; None if there was none.
 
         Slices that were handed back do not count.
+
+        Args:
+            which: `ALL` slices; or those that can be true of the `HOST` (operators, calls, ranges), of `OPERATORS`, or
+                of Python's `FRAMES`.
         """
-        first, last = (int(self._library.opscope_kineto_extent(self._reader, which)) for which in (0, 1))
+        first, last = (int(self._library.opscope_kineto_extent(self._reader, which, end)) for end in (0, 1))
         return (first, last) if first <= last else None
 
     def feed(self, piece: bytes) -> list[bytes]:

@@ -854,10 +854,26 @@ struct Part {
 
 // Which slices become rows; the others are counted and left out. See readers/wanted.py.
 struct Wanted {
-    bool all = true, steps_only = false;
+    bool all = true, outline = false;
     int64_t begin = 0, end = 0;                // of what begins on the host
+    int64_t near_begin = 0, near_end = 0;      // of what runs on the host
     int64_t queued_begin = 0, queued_end = 0;  // of calls, and of the work that they launch
 };
+
+// From when to when slices of some kind ran; nothing where the first moment is after the last one.
+struct Extent {
+    int64_t first = INT64_MAX, last = INT64_MIN;
+
+    void add(const Extent& other) {
+        first = std::min(first, other.first);
+        last = std::max(last, other.last);
+    }
+};
+
+// The numbers of extents in the interface: of all slices, of operators, calls and ranges together, of operators, and of
+// frames. All but the first leave out records that cannot be true (analysis/trust/plausible.py).
+enum ExtentOf : int32_t { kOfAll, kOfHost, kOfOperators, kOfFrames, kExtents };
+constexpr int64_t kLongestRecord = int64_t{30} * 24 * 3600 * 1000000000;
 
 // What a stretch of events comes to: rows, and the strings and threads that their codes stand for, as they appear.
 class Rows {
@@ -912,8 +928,7 @@ public:
             codes.threads.push_back(thread(identities[static_cast<size_t>(other.threads_[i])],
                                            identities[static_cast<size_t>(other.threads_[i + 1])]));
         plain_count_ += other.plain_count_;
-        first_ = std::min(first_, other.first_);
-        last_ = std::max(last_, other.last_);
+        for (int32_t which = 0; which < kExtents; ++which) extents_[which].add(other.extents_[which]);
         for (size_t i = 0; i < other.ignored_.size(); ++i)
             if (other.ignored_[i] != 0) ignored_[category_at(other.categories_.text(i))] += other.ignored_[i];
         const auto before = static_cast<int64_t>(odd_.size());
@@ -949,8 +964,7 @@ public:
         thread_numbers_.clear();
         last_process_ = last_thread_ = last_number_ = -1;
         plain_count_ = 0;
-        first_ = INT64_MAX;
-        last_ = INT64_MIN;
+        std::fill(std::begin(extents_), std::end(extents_), Extent());
         clear_odd();
     }
 
@@ -976,9 +990,8 @@ public:
     const std::string& odd() const { return odd_; }
     const std::vector<int64_t>& odd_ends() const { return odd_ends_; }
     int64_t plain_count() const { return plain_count_; }
-    // When the first slice began and the last one ended, also of those that were left out; only where not all are kept.
-    int64_t first() const { return first_; }
-    int64_t last() const { return last_; }
+    // Also of slices that were left out; only where not all are kept.
+    const Extent& extent(int32_t which) const { return extents_[which]; }
 
 private:
     static bool has_escape(const Token& token) {
@@ -1037,15 +1050,22 @@ private:
     }
 
     bool wants(const Event& event, Category category, int64_t start, int64_t duration) {
-        first_ = std::min(first_, start);
-        last_ = std::max(last_, start + std::max(duration, int64_t{0}));
-        if (wanted_.steps_only) {
+        const int64_t end = start + std::max(duration, int64_t{0});
+        extents_[kOfAll].add({start, end});
+        if (duration >= 0 && duration <= kLongestRecord) {
+            if (category == kOperator || category == kLaunch || category == kAnnotation)
+                extents_[kOfHost].add({start, end});
+            if (category == kOperator) extents_[kOfOperators].add({start, end});
+            if (category == kFrame) extents_[kOfFrames].add({start, end});
+        }
+        const bool queued = category == kLaunch || (category >= kKernel && category <= kMemset);
+        if (wanted_.outline) {
+            if (queued) return true;
             if (!event.name || (category != kAnnotation && category != kOperator)) return false;
             return names_step(event.name.text()) || may_be_step_in_disguise(event.name.text());
         }
-        const bool queued = category == kLaunch || (category >= kKernel && category <= kMemset);
-        return start >= (queued ? wanted_.queued_begin : wanted_.begin) &&
-               start < (queued ? wanted_.queued_end : wanted_.end);
+        if (queued) return start >= wanted_.queued_begin && start < wanted_.queued_end;
+        return end >= wanted_.near_begin && start < wanted_.near_end;
     }
 
     bool add_operator(const Event& event, int32_t name, int64_t start, int64_t duration) {
@@ -1209,7 +1229,7 @@ private:
             !integer(event.device_id, device, kInt32) || !integer(event.memory_bytes, bytes) ||
             !integer(event.total_allocated, total) || !integer(event.address, address))
             return false;
-        if (!wanted_.all && (wanted_.steps_only || time < wanted_.begin || time >= wanted_.end)) return true;
+        if (!wanted_.all && (wanted_.outline || time < wanted_.begin || time >= wanted_.end)) return true;
         tables_.Allocations.add({.thread = thread(event),
                                  .time_ns = time,
                                  .device_type = type,
@@ -1303,7 +1323,7 @@ private:
     }
 
     const Wanted& wanted_;
-    int64_t first_ = INT64_MAX, last_ = INT64_MIN;
+    Extent extents_[kExtents];
     Tables tables_;
     Interner names_, texts_, identities_, categories_;
     std::vector<Category> category_codes_;
@@ -1842,7 +1862,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 13; }
+int32_t opscope_kineto_version() { return 14; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);
@@ -1857,13 +1877,14 @@ void opscope_kineto_free(Reader* reader) {
 #endif
 }
 // Has only steps become rows, or only what begins in a range of time; to be called first.
-void opscope_kineto_want(Reader* reader, int32_t steps_only, int64_t begin, int64_t end, int64_t queued_begin,
-                         int64_t queued_end) {
-    reader->want({false, steps_only != 0, begin, end, queued_begin, queued_end});
+void opscope_kineto_want(Reader* reader, int32_t outline, int64_t begin, int64_t end, int64_t near_begin,
+                         int64_t near_end, int64_t queued_begin, int64_t queued_end) {
+    reader->want({false, outline != 0, begin, end, near_begin, near_end, queued_begin, queued_end});
 }
-// When the first slice began (which = 0) and the last one ended (1), after `want`.
-int64_t opscope_kineto_extent(const Reader* reader, int32_t which) {
-    return which == 0 ? reader->rows().first() : reader->rows().last();
+// When the first slice of some kind began (end = 0) and the last one ended (1), after `want`.
+int64_t opscope_kineto_extent(const Reader* reader, int32_t which, int32_t end) {
+    const Extent& extent = reader->rows().extent(which);
+    return end == 0 ? extent.first : extent.last;
 }
 int32_t opscope_kineto_feed(Reader* reader, const char* data, size_t size) {
     return reader->guarded([&] { reader->feed(data, size); });
