@@ -15,11 +15,15 @@ The public names are imported on first use, so that ``import opscope`` is quick 
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from opscope._version import __version__
 
+# Not from typing: under ``python -m opscope`` the current folder is on the module path until `opscope.__main__` runs,
+# and so nothing may be imported here that the start of the interpreter has not.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from opscope.api.analyze import Analysis, analyze
     from opscope.api.bench import Comparison, bench
     from opscope.api.diff import Diff, diff
@@ -88,7 +92,7 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module 'opscope' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+SAFE_PATH: Final = "PYTHONSAFEPATH"  # set for a Python process, it keeps the current folder off the module path
 _PR_SET_PDEATHSIG: Final = 1  # prctl: the signal that a process gets when its parent ends
 
 
@@ -29,6 +30,23 @@ def own_process(module: str) -> list[str]:
         module: its full name.
     """
     return [sys.executable, "-P", "-m", module]
+
+
+@contextlib.contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep the current folder off the module path of Python processes that multiprocessing starts inside.
+
+    It starts them with ``python -c``, which would take a ``socket.py`` that lies among the user's traces for Python's.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(SAFE_PATH, None)
+        else:
+            os.environ[SAFE_PATH] = before
 
 
 def own_environment(**variables: str) -> dict[str, str]:

@@ -4,12 +4,13 @@ import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.processes import safe_path
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -104,9 +105,23 @@ class _Pool(Generic[T, R]):
                     yield item, _outcome(future.result)
 
 
+class _Process(SpawnProcess):
+    """A process that imports nothing from the current folder."""
+
+    def start(self) -> None:
+        with safe_path():
+            super().start()
+
+
+class _Context(SpawnContext):
+    """Starts such processes. They are not forked: this process may have threads by then."""
+
+    Process = _Process
+
+
 def _executor(jobs: int) -> ProcessPoolExecutor:
-    # Not forked: this process may have threads by then.
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    with safe_path():  # its locks start multiprocessing's resource tracker
+        return ProcessPoolExecutor(jobs, mp_context=_Context())
 
 
 def _outcome(result: Callable[[], R]) -> "R | Lost":

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import partial_prefix, write_whole
-from opscope.base.processes import own_environment, own_process
+from opscope.base.processes import SAFE_PATH, own_environment, own_process
 from opscope.base.threads import cores
 from opscope.distributed.engines import Lost, engine_for
 from opscope.record.codec import decode, encode
@@ -30,7 +30,7 @@ from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
 from opscope.sweep.launchers import Launch
 from opscope.sweep.process import first_run, recording
-from opscope.sweep.rank import ENDED_BY_LAUNCHER, REQUEST, SAFE_PATH, JobRequest, Outcome, folder_of
+from opscope.sweep.rank import ENDED_BY_LAUNCHER, REQUEST, JobRequest, Outcome, folder_of
 from opscope.sweep.runner import Observer, Plan, run_sweep
 from opscope.sweep.worker import Message, Sender
 

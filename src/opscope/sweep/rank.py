@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, OpscopeError
 from opscope.base.files import write_whole
-from opscope.base.processes import end_with_parent
+from opscope.base.processes import SAFE_PATH, end_with_parent
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
 from opscope.record.ranks import rank_and_size
@@ -32,7 +32,6 @@ from opscope.sweep.process import InProcess
 from opscope.sweep.worker import Message, Sender
 
 REQUEST: Final = "request.json"
-SAFE_PATH: Final = "PYTHONSAFEPATH"
 ENDED_BY_LAUNCHER: Final = "ended by the launcher, as another rank had failed"
 
 
