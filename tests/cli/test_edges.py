@@ -99,6 +99,27 @@ def test_packed_files_are_refused_before_they_fill_the_memory(tmp_path: Path) ->
         assert "unpacks to more than" in result.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["xz", "gz", "zst"])
+def test_millions_of_equal_events_in_a_small_file_are_refused(tmp_path: Path, ending: str) -> None:
+    """None of them is unusual by itself, and all of them would take 2 GB."""
+    event = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":1},'
+    content = b'{"traceEvents":[' + event * 3_400_000 + event[:-1] + b"]}"  # 255 MB
+    path = tmp_path / f"t.json.{ending}"
+    if ending == "zst":
+        path.write_bytes(pytest.importorskip("zstandard").compress(content))
+    else:
+        path.write_bytes(lzma.compress(content, preset=0) if ending == "xz" else gzip.compress(content, 6))
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))\n"
+        "from opscope.cli import main; main()"
+    )
+    result = opscope("analyze", str(path), code=code)
+    assert result.returncode == 4, result.stderr
+    assert "unpacks to more than 150 times its size" in result.stderr
+    assert "--max-input" in result.stderr
+
+
 def test_damage_shows_nothing_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text(f'{{"HF_TOKEN": "{TOKEN}"}}')
