@@ -22,7 +22,6 @@ from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.steps import operator_time_on_host, phase_times, steps_of
 from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.idle.waits import Waits, waits_of
-from opscope.analysis.part import devices_of_part
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.build import steps_of as replayable_steps
 from opscope.analysis.replay.path import critical_operators
@@ -617,6 +616,8 @@ def analyze(
 def _of_devices(trace: Trace, links: Links) -> tuple[HostTime, tuple[DeviceTimeline, ...], tuple[Step, ...]]:
     host = HostTime(trace, links)
     if trace.around is not None:
+        from opscope.analysis.part import devices_of_part  # whole traces do not need it
+
         return host, *devices_of_part(trace, trace.around)
     timelines = device_timelines(trace, links, host)
     return host, timelines, steps_of(trace, links, timelines)
