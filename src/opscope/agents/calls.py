@@ -11,12 +11,13 @@ from msgspec import Struct
 from opscope.agents.tools import Tool, tools
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.processes import own_environment, own_process, run_within
-from opscope.base.text import printable
+from opscope.base.text import quoted
 from opscope.base.tokens import count_tokens
 from opscope.record.run_files import MANIFEST
 from opscope.render.brief import MOST_TOKENS, fitted
 
 _ENTRIES: Final = 20_000  # of a folder, which are looked at for links that lead out of it
+_LONGEST_ERROR: Final = 600  # characters of a line on standard error
 _SAID: Final = 300  # tokens of what a command says on standard error
 
 
@@ -65,11 +66,14 @@ class Caller(Struct, frozen=True):
             command = [*own_process("opscope.base.tethered"), *own_process("opscope"), *words]
             done = run_within(command, self.seconds, environment=own_environment(), folder=self.roots[0])
         except (OpscopeError, OSError, ValueError, RuntimeError) as error:  # such as links that lead in a circle
-            return Answer(printable(str(error)), failed=True)
+            return Answer(_as_data(str(error)), failed=True)
         except subprocess.TimeoutExpired:
             return Answer(f"{name} took longer than {self.seconds:g} s and was ended", failed=True)
         text = done.stdout.decode("utf-8", "replace").strip()
-        said = done.stderr.decode("utf-8", "replace").strip()
+        # Errors quote files and their names.
+        said = "\n".join(
+            map(_as_data, filter(None, map(str.strip, done.stderr.decode("utf-8", "replace").splitlines())))
+        )
         if not text:
             return Answer(fitted(said, _SAID) or f"{name} ended with exit code {done.returncode}", failed=True)
         # Exit codes tell verdicts too (a failed check, a regression): what was printed is the answer then.
@@ -121,6 +125,11 @@ class Caller(Struct, frozen=True):
     def _check(self, found: Path, path: str) -> None:
         if not any(found == root or root in found.parents for root in self.roots):
             raise UsageError(f"{path} is outside of {', '.join(map(str, self.roots))}")
+
+
+def _as_data(said: str) -> str:
+    """Return a line of an error as a quotation: what it says of a file may be the file's own words."""
+    return quoted(said, _LONGEST_ERROR)
 
 
 def _links(folder: Path) -> list[Path | None]:

@@ -1,9 +1,14 @@
 """Makes text from traces and users safe to print: on one line, without terminal control sequences."""
 
 import os
+import re
 import shlex
 import unicodedata
+from typing import Final
 
+from opscope.base.patterns import lazy_pattern
+
+LONGEST_NAME: Final = 120  # characters of a name in a text; kernels' differ at both ends
 _BREAKS_OR_HIDES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
@@ -14,16 +19,58 @@ def printable(text: str) -> str:
     return "".join(" " if unicodedata.category(char) in _BREAKS_OR_HIDES else char for char in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Shorten a text in its middle: names of kernels differ at both ends."""
+    if len(text) <= most:
+        return text
+    head = (most - 1) * 2 // 3
+    return f"{text[:head]}\u2026{text[len(text) - (most - 1 - head) :]}"
+
+
+def quoted(text: str, most: int | None = LONGEST_NAME) -> str:
+    """Return text of a file as what it is, data: between backticks, on one line, at most so many characters.
+
+    Who reads it may follow what it says, so that nothing in it may end the quotation.
+    """
+    plain = " ".join(printable(text).replace("`", "'").split())
+    if not any(map(str.isalnum, plain)):  # nothing to follow: a dash, an empty cell, a bar
+        return plain
+    # Digits and their units are figures.
+    if _FIGURE.fullmatch(plain):
+        return plain
+    return f"`{plain if most is None else shortened(plain, most)}`"
+
+
+def told(name: str | None, unknown: str = "unknown") -> str:
+    """Return a name of a file for the middle of a sentence: a plain one, such as ``aten::mm``, as it is, others quoted.
+
+    Args:
+        name: the name; None or empty if it is not known.
+        unknown: what is said then.
+    """
+    if not name:
+        return unknown
+    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
+
+
+_FIGURE: Final = lazy_pattern(r"[-+<>~]?[\d.,]+(?: ?(?:%|[num]?s|[KMGT]i?B|B))?")
+_PLAIN_NAME: Final = lazy_pattern(
+    # A line of Python and a module are plain too: train.py(59): step, nn.Module: Linear_0.
+    r"(?:[\w/.<>-]{1,60}\(\d{1,7}\): |nn\.Module: )?[\w:.,*&<>()\[\]/+=#@$~-]{1,80}",
+    re.ASCII,
+)
+
+
 def shell_path(path: str) -> str:
     """Return a path as a word of a shell (bash, zsh, ksh) that names the same file and is safe to print.
 
-    A path that begins with a dash would be an option, and one that holds control characters would not be printed as it
-    is.
+    A path that begins with a dash would be an option, and one that holds control characters or backticks would not be
+    printed as it is.
     """
     named = f"./{path}" if path.startswith("-") and path != "-" else path
-    if printable(named) == named:
+    if printable(named) == named and "`" not in named:  # commands stand between backticks in Markdown and briefs
         return shlex.quote(named)
     quoted = "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in b"\\'" else f"\\x{byte:02x}" for byte in os.fsencode(named)
+        chr(byte) if 32 <= byte < 127 and byte not in b"\\'`" else f"\\x{byte:02x}" for byte in os.fsencode(named)
     )
     return f"$'{quoted}'"

@@ -1,11 +1,17 @@
-"""Renders sections within a number of tokens, for people in a hurry and for language models."""
+"""Renders sections within a number of tokens, for people in a hurry and for language models.
 
+A model may take for an instruction what a name says, so every `Name` stands between backticks here, and nothing in it
+can end them.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.text import printable
+from opscope.base.patterns import lazy_pattern
+from opscope.base.text import LONGEST_NAME, printable, quoted
 from opscope.base.tokens import count_tokens
 from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table, Whole
 
@@ -22,6 +28,8 @@ _TIGHTER: Final = (
     (1, 4, 0, 40, False),
 )
 _LINE: Final = 5  # times as many characters as a name, for a whole line of text
+# What C++ and PyTorch call so is a name wherever it stands: aten::mm.
+_QUOTED_OR_NAME: Final = lazy_pattern(r"`[^`]*`|(?<![\w/#:`])[A-Za-z_]\w*(?:::~?\w+)+")
 _CUT: Final = "(cut here: without --brief all of it is printed)"
 
 
@@ -98,23 +106,28 @@ def _table(table: Table, room: _Room) -> Iterator[str]:
 
 
 def _inline(parts: Inline, room: _Room) -> str:
-    line = "".join(_part(part, room) for part in parts)
-    return line if any(isinstance(part, Whole) for part in parts) else _short(line, _LINE * room.name)
+    return "".join(_part(part, 2 * room.name, _LINE * room.name) for part in parts)
 
 
 def _cell(cell: str, room: _Room) -> str:
-    plain = " ".join(printable(cell).split())
-    return plain if isinstance(cell, Whole) else _short(plain, room.name)
+    return _part(cell, room.name, room.name)
 
 
-def _part(part: str, room: _Room) -> str:
-    shown = printable(part)
-    return _short(shown, 2 * room.name) if isinstance(part, Name) and not isinstance(part, Whole) else shown
+def _part(part: str, name: int, line: int) -> str:
+    """Return a part of a line: a name quoted, at most ``name`` characters of it; other text up to ``line``."""
+    if isinstance(part, Whole):
+        return quoted(part, None)
+    if isinstance(part, Name):
+        return quoted(part, min(name, LONGEST_NAME))
+    text = printable(part)
+    return _QUOTED_OR_NAME.sub(_as_quotation, text if len(text) <= line else _cut(text, line))
 
 
-def _short(text: str, most: int) -> str:
-    """Shorten a text in its middle: names of kernels differ at both ends."""
-    if len(text) <= most:
-        return text
-    head = (most - 1) * 2 // 3
-    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
+def _as_quotation(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith("`") else quoted(found[0])
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the beginning of a text, of which no quotation stays open."""
+    kept = f"{text[: most - 1]}…"
+    return f"{kept}`" if kept.count("`") % 2 else kept

@@ -1,6 +1,6 @@
 """Builds a `LimitsDocument` from an analysed trace, and renders it as a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import fields
@@ -15,7 +15,7 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, LimitTotal, PeaksEntry, Utilisation
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 
 BY = ("shape", "operator", "category", "module", "step")
@@ -205,7 +205,7 @@ def limits_blocks(limits: LimitsEntry, table: Table | None = None, *, top: int |
         table: shown instead of the calls; None shows the calls.
         top: the number of calls shown; None for all.
     """
-    blocks: list[Block] = [Bullets(tuple((line,) for line in _facts(limits)))]
+    blocks: list[Block] = [Bullets(tuple(_facts(limits)))]
     blocks.append(_rows(limits, top) if table is None else table)
     if limits.over_limit:
         names = ", ".join(limits.over_limit[:5])
@@ -217,11 +217,11 @@ def _rates(peaks: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {rate / _TERA:,.1f}" for name, rate in peaks.items())
 
 
-def _facts(limits: LimitsEntry) -> list[str]:
-    lines = []
+def _facts(limits: LimitsEntry) -> Iterator[Inline]:
     for peaks in limits.peaks:
         if peaks.origin is None:
-            lines.append(f"Device {peaks.device} ({peaks.name}): its peaks are not known; opscope peaks measures them.")
+            unknown = "): its peaks are not known; opscope peaks measures them."
+            yield (f"Device {peaks.device} (", Name(peaks.name), unknown)
             continue
         rate = peaks.memory_bytes_per_s
         memory = "not known" if rate is None else f"{rate / _TERA:.2f} TB/s"
@@ -229,21 +229,21 @@ def _facts(limits: LimitsEntry) -> list[str]:
         of_sheet = f" Datasheet: {_rates(others)} TFLOP/s." if peaks.measured and others else ""
         # Measured peaks, with the datasheet's beside them; the datasheet's alone if none were measured.
         named = {name: peaks.flop_per_s[name] for name in peaks.measured} or others
-        lines.append(
-            f"Device {peaks.device} ({peaks.name}), peaks ({peaks.origin}): {_rates(named)} TFLOP/s (dense), memory "
-            f"{memory}.{of_sheet}"
+        yield (
+            f"Device {peaks.device} (",
+            Name(peaks.name),
+            f"), peaks ({peaks.origin}): {_rates(named)} TFLOP/s (dense), memory {memory}.{of_sheet}",
         )
     whole = limits.device_sum_ns or None
-    lines.append(
+    yield (
         f"Models exist for {format_share(limits.modelled_ns, whole)} of the device sum of "
-        f"{format_ns(limits.device_sum_ns)}; the rest is listed, and counts neither as 0 nor as 100 %."
+        f"{format_ns(limits.device_sum_ns)}; the rest is listed, and counts neither as 0 nor as 100 %.",
     )
     for use in limits.utilisation:
         step = f"the {'unprofiled' if use.unprofiled else 'profiled'} step of {format_ns(use.of_ns)}"
         products, needed = ("-" if share is None else format_share(share, 1) for share in (use.hfu, use.mfu))
         moved = (use.achieved_bytes_per_s or 0.0) / _TERA
-        lines.append(
+        yield (
             f"Device {use.device}: products use {products} of their peaks over {step} (HFU), {needed} without what the "
-            f"backward pass computes again (MFU); at least {moved:.2f} TB/s were moved."
+            f"backward pass computes again (MFU); at least {moved:.2f} TB/s were moved.",
         )
-    return lines

@@ -204,7 +204,7 @@ def _memory(document: TraceDocument) -> Iterator[Block]:
 
 
 _DEVICE_COLUMNS: Final[tuple[Column[DeviceEntry], ...]] = (
-    Column("Device", lambda row: f"{row.device} ({row.name})"),
+    Column("Device", lambda row: Name(f"{row.device} ({row.name})")),
     Column("Device sum", lambda row: format_ns(row.sum_ns), numeric=True),
     Column("Busy", lambda row: format_ns(row.busy_ns), numeric=True),
     Column("Outside window", lambda row: format_ns(row.outside_window_ns), numeric=True),

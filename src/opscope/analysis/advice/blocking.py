@@ -19,6 +19,7 @@ from opscope.analysis.structure.api_masks import calls_of, calls_that, names_tha
 from opscope.analysis.structure.arrays import column, count_distinct, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
+from opscope.base.text import told
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
@@ -123,7 +124,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         yield Draft(
             rule=rule,
             title=f"The host waits for the device {number:,.1f} times {context.words.each} {matter.why}"
-            f"({where.call if rule is Rule.EXPLICIT_SYNC else where.operator})",
+            f"({told(where.call if rule is Rule.EXPLICIT_SYNC else where.operator)})",
             where=where,
             saving=saving,
             derivation=f"{context.words.the} less the longer of the device's work and the host's own time: "
@@ -202,8 +203,8 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
     longest = int(context.waits.lengths[rows].max())
     yield Draft(
         rule=Rule.BLOCKING_CALL,
-        title=f"The host sits in calls like {where.call} for {format_ns(time)} {context.words.of}, and nothing is "
-        "queued",
+        title=f"The host sits in calls like {told(where.call)} for {format_ns(time)} {context.words.of}, and nothing "
+        "is queued",
         where=where,
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the device's idle time while the host sits in these calls (high)",

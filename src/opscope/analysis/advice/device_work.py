@@ -11,10 +11,11 @@ from opscope.analysis.advice.remedies import taking
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span
 from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.base.text import shell_path, told
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.documents.limits import LimitRow
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import told_kernel
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.knowledge.reach import Assumed
 
@@ -59,7 +60,8 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
         share, time = format_share(row.share or 0.0, 1), row.device_ns / context.steps
         yield Draft(
             rule=Rule.FAR_FROM_LIMIT,
-            title=f"{row.operator or 'a kernel'} runs at {share} of its limit ({format_ns(time)} {context.words.per})",
+            title=f"{told(row.operator, 'a kernel')} runs at {share} of its limit "
+            f"({format_ns(time)} {context.words.per})",
             where=context.where_of_row(row),
             saving=Range(0.0, high, _LIKELY * high),
             derivation=f"its time less what it takes at {percent(_REACHED)} of the limit (high); why it is slower is "
@@ -68,15 +70,16 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
             evidence=(
                 measured(
                     count_of(row.calls / context.steps, 1),
-                    f" calls {context.words.each} of {row.input_dims or 'unknown inputs'}, ",
+                    f" calls {context.words.each} of {told(row.input_dims, 'unknown inputs')}, ",
                     nanoseconds(row.call_ns),
-                    f" each, as {decode(row.kernel).summary}",
+                    f" each, as {told_kernel(row.kernel)}",
                     source=Source.ACTIVITIES,
                 ),
                 derived(f"{row.limited_by or 'the device'} allows ", nanoseconds(row.ideal_ns), source=Source.LIMITS),
                 *_what_is_known(context, row),
             ),
-            action=f"opscope explain {row.operator or row.kernel}  # its source; opscope dossier asks what slows it",
+            action=f"opscope explain {shell_path(row.operator or row.kernel)}  "
+            "# its source; opscope dossier asks what slows it",
             wrong_if="it must touch more than its inputs and outputs once, such as indices at random places",
             claims=claims_of([row]),
             remedy=Remedy(
@@ -121,8 +124,7 @@ def dearest(context: Context) -> Iterator[Draft]:
     table = names.group_by("name").agg(pl.len(), pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
     whole = max(int(table["duration_ns"].sum()), 1)
     shown = [
-        f"{decode(str(name)).summary or name} ({count / context.steps:,.0f} {context.words.each}, "
-        f"{format_share(time, whole)})"
+        f"{told_kernel(str(name))} ({count / context.steps:,.0f} {context.words.each}, {format_share(time, whole)})"
         for name, count, time in table.head(_NAMED).iter_rows()
     ]
     yield Draft(

@@ -23,6 +23,7 @@ from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
+from opscope.base.text import told
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.documents.limits import LimitRow
@@ -30,7 +31,7 @@ from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.dtypes import recorded_dtype
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode, told_kernel
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.reach import Assumed, reach_of
 
@@ -86,7 +87,7 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
     names = context.trace.operators["name"].gather(owners).cast(pl.String).to_list()
     row = next((row for row in context.rows if row.operator == names[0]), None)
     where = context.where_of_row(row) if row else Where(operator=names[0])
-    shown = ", ".join(name.removeprefix("aten::") for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    shown = ", ".join(told(name.removeprefix("aten::")) for name in names[:8]) + (" ..." if len(names) > 8 else "")
     yield Draft(
         rule=Rule.FUSIBLE_CHAIN,
         title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} {context.words.per})",
@@ -285,7 +286,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
         evidence=(
             measured(
                 count_of(sum((len(rows) for *_, rows in converting)) / context.steps),
-                f" conversions {context.words.each}, mostly {decode(name).summary}",
+                f" conversions {context.words.each}, mostly {told_kernel(name)}",
                 source=Source.ACTIVITIES,
             ),
         ),
@@ -495,7 +496,8 @@ def device_copies(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
             measured(
-                f"most of the time by {first.operator or 'no operator'}, {first.input_dims or 'of unknown size'}",
+                f"most of the time by {told(first.operator, 'no operator')}, "
+                f"{told(first.input_dims, 'of unknown size')}",
                 source=Source.ACTIVITIES,
             ),
         ),

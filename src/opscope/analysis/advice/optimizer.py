@@ -15,6 +15,7 @@ from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.patterns import lazy_pattern
+from opscope.base.text import told
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source, Where
 
@@ -97,7 +98,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
     if saving.high < LEAST_SHARE * context.step_ns or kernels < _MANY:
         return
     match = _RANGE.search(range_name)
-    name = match[1] if match is not None else range_name
+    name = told(match[1] if match is not None else range_name)
     lists = bool(names.str.contains("multi_tensor_apply").any())
     now = "a few kernels per operation" if lists else "several kernels per parameter"
     yield Draft(

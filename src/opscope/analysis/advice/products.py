@@ -10,10 +10,11 @@ from opscope.analysis.advice.evidence import count_of, derived, general, measure
 from opscope.analysis.advice.remedies import all_of, kind_of, reaches, reaching, taking
 from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.base.text import told
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source
 from opscope.documents.limits import LimitedBy, LimitRow
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode, told_kernel
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.knowledge.reach import Assumed, reach_of
@@ -106,7 +107,7 @@ def _costliest(rows: Sequence[LimitRow]) -> LimitRow:
 
 
 def _sizes(row: LimitRow) -> str:
-    return row.input_dims or "" if row.product is None else row.product.text
+    return told(row.input_dims, "") if row.product is None else row.product.text
 
 
 @states(
@@ -156,7 +157,7 @@ def fp32_products(context: Context) -> Iterator[Draft]:
                 f" of the device's busy time, mostly {_sizes(first)}",
                 source=Source.ACTIVITIES,
             ),
-            measured(f"the kernel is {decode(first.kernel).summary}", source=Source.ACTIVITIES),
+            measured(f"the kernel is {told_kernel(first.kernel)}", source=Source.ACTIVITIES),
             derived("they run at ", share_of(share, 1), " of what the FP32 cores allow", source=Source.LIMITS),
         ),
         action=matter.action,
@@ -206,7 +207,7 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
             measured(
                 share_of(_time(context, rows), context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES
             ),
-            measured(f"{_sizes(first)} runs as {decode(first.kernel).summary}", source=Source.ACTIVITIES),
+            measured(f"{_sizes(first)} runs as {told_kernel(first.kernel)}", source=Source.ACTIVITIES),
             derived(
                 "that is ", share_of(first.share or 0, 1), f" of the limit at {first.precision}", source=Source.LIMITS
             ),
@@ -266,7 +267,7 @@ def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow], matter: _Ma
         derivation=f"{low:.0%} (low) to {high:.0%} (high) of their time: their sizes were not recorded",
         evidence=(
             measured(share_of(time, context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES),
-            measured(f"the kernel is {decode(first.kernel).summary}", source=Source.ACTIVITIES),
+            measured(f"the kernel is {told_kernel(first.kernel)}", source=Source.ACTIVITIES),
             general("record shapes for more (record_shapes=True)"),
         ),
         action=matter.action,
@@ -323,7 +324,7 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
             measured(
                 f"{_sizes(first)} takes ",
                 nanoseconds(first.call_ns),
-                f" as {decode(first.kernel).summary}",
+                f" as {told_kernel(first.kernel)}",
                 source=Source.ACTIVITIES,
             ),
             derived(
@@ -453,7 +454,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
         derivation="their time less what the device's limit allows if all multiprocessors share the work (high)",
         evidence=(
             measured(
-                f"{first.operator or first.kernel} runs ",
+                f"{told(first.operator or first.kernel)} runs ",
                 count_of(first.thread_blocks),
                 " thread blocks for ",
                 nanoseconds(first.call_ns),

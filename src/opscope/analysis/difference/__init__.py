@@ -17,6 +17,7 @@ from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.window import WindowKind
 from opscope.analysis.verdict.step_evidence import busiest
+from opscope.base.text import told
 from opscope.base.units import format_ns
 from opscope.documents.bound import IdleCause
 from opscope.documents.difference import (
@@ -332,7 +333,7 @@ def _unit(step: StepChange) -> str:
 
 def _named(row: WorkChange) -> str:
     inputs = row.inputs_after or row.inputs_before
-    return f"{row.renamed_to or row.operator or 'work of no operator'}{f' {inputs}' if inputs else ''}"
+    return f"{told(row.renamed_to or row.operator, 'work of no operator')}{f' {told(inputs)}' if inputs else ''}"
 
 
 def _why(row: WorkChange, measured_on: str) -> str:

@@ -15,7 +15,7 @@ from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 from opscope.base.errors import UsageError
-from opscope.base.text import printable
+from opscope.base.text import told
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.kernels.kinds import communicates
@@ -267,12 +267,11 @@ def _there_are(what: str, names: pl.Series) -> str:
     """Say which names there are, the most frequent first."""
     counted = names.cast(pl.String).drop_nulls().value_counts(sort=True)[names.name].to_list()
     more = f" and {len(counted) - _LISTED:,} more" if len(counted) > _LISTED else ""
-    listed = ", ".join(printable(str(name))[:_LONGEST_NAME] for name in counted[:_LISTED])
+    listed = ", ".join(told(str(name)) for name in counted[:_LISTED])
     return f"their {what}: {listed or 'none'}{more}"
 
 
 _LISTED: Final = 6
-_LONGEST_NAME: Final = 80
 
 
 def _inside(steps: Steps, operators: Bools) -> Bools:

@@ -22,6 +22,7 @@ from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, WindowKind, window_of
 from opscope.analysis.trust.plausible import Implausible
 from opscope.analysis.trust.steadiness import Steadiness
+from opscope.base.text import told
 from opscope.base.units import NS_PER_US, format_ns, format_share
 from opscope.documents.limits import LimitRow
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
@@ -154,7 +155,7 @@ def check_limits(rows: Sequence[LimitRow]) -> Check:
     names, time = over_limit(rows), sum(row.device_ns for row in rows if is_over_limit(row))
     if not names:
         return Check(name, Verdict.PASS, 0, "No call was faster than its limit.", 0, "device", 0.0, "device sum")
-    found = f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+    found = f"{', '.join(map(told, names[:3]))}{', ...' if len(names) > 3 else ''}"
     sentence = (
         f"Calls that took {format_ns(time)} ({format_share(time, whole)} of the device sum) were faster than the "
         f"device allows ({found}): a model of what they do, or a peak, is wrong, and so is what the limits say of them."
@@ -340,7 +341,7 @@ def _devices_understood(trace: Trace) -> Check:
     if not found:
         return Check(name, Verdict.PASS, 0, "Slices of every category were understood.")
     shown = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-    names = ", ".join(f"{category} ({count:,})" for category, count in shown[:_CATEGORIES_SHOWN])
+    names = ", ".join(f"{told(category)} ({count:,})" for category, count in shown[:_CATEGORIES_SHOWN])
     more = f" and {len(shown) - _CATEGORIES_SHOWN} more" if len(shown) > _CATEGORIES_SHOWN else ""
     sentence = (
         f"{sum(found.values()):,} slices are of categories that opscope does not understand: {names}{more}. If they "

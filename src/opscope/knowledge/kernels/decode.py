@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from opscope.base.text import told
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.families.aten_names import aten
 from opscope.knowledge.kernels.families.attention_names import cudnn, cudnn_attention, efficient, flash, miopen
@@ -45,3 +46,10 @@ def decode(name: str) -> DecodedKernel:
     library = library_of(name)
     summary = f"{library} kernel {base}" if library else base
     return DecodedKernel(summary=summary[:120], unknown=(plain,))
+
+
+def told_kernel(name: str) -> str:
+    """Return what a kernel's name says for the middle of a sentence; quoted where no family understands it."""
+    decoded = decode(name)
+    is_understood = decoded.unknown != (name.strip().removeprefix("void "),)
+    return decoded.summary if is_understood else told(decoded.summary)
