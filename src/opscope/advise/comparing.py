@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME
-from opscope.advise.messages import Job, LongRun, Losses, Record, Recording
+from opscope.advise.messages import AS_WRITTEN, Job, LongRun, Losses, Record, Recording
 from opscope.advise.proof import Judged, judged, runs_agree
 from opscope.advise.search import Names
 from opscope.advise.session import AdviseError, Session, Worker
@@ -41,7 +41,7 @@ class Comparing:
         self._say("comparing with float64")
         wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
         judged = self.compared({names: replace(self._job, changes=names) for names in wanted})
-        found = {}
+        found: dict[Names, Judged] = {}
         for names in finalists:
             exact = judged[_exact(names) or names]
             found[names] = exact if exact.right is False else judged[names]
@@ -73,11 +73,19 @@ class Comparing:
         if isinstance(written, str):
             raise AdviseError(f"what the step as written computes cannot be recorded: {written}")
         right = written if isinstance(reference, str) else reference
-        rounded = dict(zip(simulated, others, strict=False))
-        found = {}
-        for names, own in zip(jobs, others[len(simulated) :], strict=True):
-            explains = [one for name in names if isinstance(one := rounded.get(name, ""), Recording)]
-            found[names] = _judged(own, written, right, explains, names)
+        rounded, own = dict(zip(simulated, others, strict=False)), others[len(simulated) :]
+
+        def judge(always: Sequence[Recording | str]) -> dict[Names, Judged]:
+            found = {}
+            for names, one in zip(jobs, own, strict=True):
+                explains = [*(rounded.get(name, "") for name in names), *always]
+                known = [explaining for explaining in explains if isinstance(explaining, Recording)]
+                found[names] = _judged(one, written, right, known, names)
+            return found
+
+        found = judge(())
+        if written.may_round and any(one.right is False for one in found.values()):
+            found = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
         return found
 
     def _recorded(self, jobs: Sequence[Job]) -> list[Recording | str]:

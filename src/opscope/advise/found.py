@@ -68,6 +68,16 @@ def python_state(step: object) -> dict[str, object]:
     return {way: state for way, one in _walked(step) if (state := _state_of(one)) is not None}
 
 
+def tensors_held(step: object) -> dict[str, torch.Tensor]:
+    """Return the tensors that a step reaches by the way to them, as arguments of closures; without those of modules."""
+    walked = _walked(step, within_modules=False)
+    return {
+        f"the step's {way}": one
+        for way, one in walked
+        if isinstance(one, torch.Tensor) and one.layout is torch.strided and not isinstance(one, torch.nn.Parameter)
+    }
+
+
 def changed_state(before: dict[str, object], after: dict[str, object]) -> tuple[str, ...]:
     """Return the ways to what differs between two states."""
     return tuple(way for way in (*before, *(one for one in after if one not in before)) if _differs(way, before, after))
@@ -90,8 +100,8 @@ def _state_of(one: object) -> object:
     return len(one) if isinstance(one, list | dict | set | deque) else None
 
 
-def _walked(step: object) -> Iterator[tuple[str, object]]:
-    """Yield each object that a step refers to, once, with the way to it; scalars at every place."""
+def _walked(step: object, *, within_modules: bool = True) -> Iterator[tuple[str, object]]:
+    """Yield each object that a step refers to, once, with the way to it; scalars and tensors at every place."""
     seen, waiting = set[int](), [("", step, 0)]
     while waiting and len(seen) < _MOST_OBJECTS:
         way, one, depth = waiting.pop()
@@ -102,6 +112,8 @@ def _walked(step: object) -> Iterator[tuple[str, object]]:
             continue
         seen.add(id(one))
         yield way, one
+        if isinstance(one, torch.nn.Module) and not within_modules:
+            continue
         waiting += [(f"{way}.{name}" if way else name, other, depth + 1) for name, other in _referred(one)]
 
 

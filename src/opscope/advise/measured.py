@@ -35,6 +35,7 @@ class Measured(Struct):
         no_effect: whether it runs and changes nothing.
         is_passing: whether it may run another time: it took too long, or its process was ended.
         lacks_memory: whether the device's memory was too small.
+        is_checked: whether a loss is one beside other processes of the step as written, too.
     """
 
     gain: Interval | None = None
@@ -47,6 +48,7 @@ class Measured(Struct):
     no_effect: bool = False
     is_passing: bool = False
     lacks_memory: bool = False
+    is_checked: bool = True
 
 
 def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measured:
@@ -105,6 +107,11 @@ def is_faster(known: Measured) -> bool:
     return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
 
 
+def is_slower(known: Measured) -> bool:
+    """Tell whether steps are slower, beyond what the step as written differs from itself."""
+    return known.gain is not None and known.gain.high is not None and known.gain.high < 1 / known.least
+
+
 def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True) -> tuple[Outcome, str]:
     """Return what became of some changes, and why.
 
@@ -152,8 +159,8 @@ def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
 
 def _why_not(gain: Interval, known: Measured) -> str:
     least = known.least
-    if gain.high is not None and gain.high < 1 / least:
-        return "it is slower"
+    if is_slower(known):
+        return "it is slower" if known.is_checked else "it is slower than one process of the step as written"
     if (reason := not_decidable(gain, least, known.waited)) is not None:
         return reason
     noise = f"what the step differs from itself, up to {least:.2f}"

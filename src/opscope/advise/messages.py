@@ -13,6 +13,8 @@ from opscope.documents.advise import Facts
 from opscope.record.configuration import Configuration
 
 Values = npt.NDArray[np.float64]
+AS_WRITTEN: Final = "convolutions as written"
+BLOCKS: Final = " (norms of its blocks)"
 FIRST_STEPS: Final = 3  # are run before anything is timed: what is compiled is compiled in them
 
 
@@ -37,7 +39,7 @@ class Job(Struct, frozen=True, kw_only=True):
         changes: names of changes, applied in their own order.
         proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.
-        rounding: with a reference, names of changes whose arithmetic is simulated.
+        rounding: with a reference, names of changes whose arithmetic is simulated, or `AS_WRITTEN`.
         replay: where batches come from once a few were loaded.
         stages: the file that gets what loading each batch took; empty for none.
         sources: other source for files of the user's, by path: a patch that is tried.
@@ -184,15 +186,24 @@ class Losses(Struct, frozen=True):
 
 
 class Computed(Struct):
-    """What one step computed, or one call with other inputs; as float64, large tensors by some of their elements.
+    """What one step computed, or one call with other inputs.
+
+    Arrays are in float64. A tensor of more than 65,536 elements is kept by as many of them, and by the norms of its
+    blocks under its name with `BLOCKS` behind it, so that no part of it is left out.
 
     Attributes:
-        outputs: of the modules that it called, and what it returned.
+        outputs: by name, of the modules that it called, and what it returned.
+        arguments: by name, what these modules have changed in place of what they were given.
         gradients: by parameter, as the optimizer found them.
+        constants: by name, what was returned that is no number.
+        unknown: what was returned and cannot be looked into, such as generators.
     """
 
-    outputs: list[Values] = field(default_factory=list)
+    outputs: dict[str, Values] = field(default_factory=dict)
+    arguments: dict[str, Values] = field(default_factory=dict)
     gradients: dict[str, Values] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
 
 
 class Recording(Struct):
@@ -201,12 +212,15 @@ class Recording(Struct):
     Attributes:
         steps: one after the other.
         others: by the kind of other inputs, what the modules returned for them.
-        state: by name, buffers and parameters after the steps.
+        state: by name, after the steps: parameters and buffers, and what else has changed: other tensors of modules,
+            and those that the step holds.
         updates: how often each optimizer has stepped in them.
         updated: parameters that an optimizer updates: by name in `state`, the name in `gradients`.
         moved: by the same names, how far the steps moved an element at most.
+        travelled: by the same names, the norm of how far the steps moved all elements.
         held: which outputs of a step, by their place among all, were still there a step later.
         overwritten: which of them had changed by then.
+        may_round: whether convolutions may compute in TF32, as far as the step itself is concerned.
     """
 
     steps: list[Computed]
@@ -215,8 +229,10 @@ class Recording(Struct):
     updates: list[int]
     updated: dict[str, str] = field(default_factory=dict)
     moved: dict[str, float] = field(default_factory=dict)
+    travelled: dict[str, float] = field(default_factory=dict)
     held: frozenset[int] = frozenset()
     overwritten: frozenset[int] = frozenset()
+    may_round: bool = False
 
 
 class LongRun(Struct):

@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from opscope.advise.found import Reached, python_state, reached_from
+from opscope.advise.found import Reached, python_state, reached_from, tensors_held
 from opscope.advise.loaders import Loaders
 from opscope.advise.routine import Routine, T, drive
 from opscope.advise.seeds import seed
@@ -48,6 +48,10 @@ class FunctionVariant(Variant):
     def python_state(self) -> dict[str, object]:
         """Return the values other than tensors that the step reaches, by the way to them."""
         return python_state(self._step)
+
+    def held_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that the step reaches, by the way to them, without those of modules."""
+        return tensors_held(self._step)
 
     def capture(self) -> None:
         """Have the step replayed as one CUDA graph from now on; what it returns is overwritten by the next replay.

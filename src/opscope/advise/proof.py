@@ -1,18 +1,24 @@
-"""Whether a variant computes what the step as written does: by its error against float64, beside what explains it."""
+"""Whether a variant computes what the step as written does: by its error against float64, beside what explains it.
 
-from collections.abc import Sequence
+Each tensor is judged by itself, as the error of a small one is lost in the norm of all.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from opscope.advise.messages import Computed, LongRun, Recording, Values
+from opscope.advise.messages import BLOCKS, Computed, LongRun, Recording, Values
 from opscope.documents.advise import UNDECIDED
 
 # An error may be so many times that of the step as written, or that of simulated arithmetic, whichever is larger. In a
 # probe on one H200 planted mistakes were above that, and right variants below.
 _TIMES: Final = 3.0
+# The same for tensors of so few elements that rounding may cancel in them: the error of one number is, once in ten
+# thousand times, ten times the largest of four such errors (normally distributed), and three times once in a hundred.
+_FEW, _TIMES_OF_FEW = 32, 10.0
 _LEAST: Final = 1e-6  # rounding of float32 alone, of parameters and buffers
 # The same of results and gradients: sums in another order, and their way through normalisation. Convolutions with
 # BatchNorm in training, channels last, were 3.1e-5 off on a CPU.
@@ -20,7 +26,13 @@ _LEAST_OF_RESULTS: Final = 2e-5
 # Results whose own error is so large show nothing.
 _NOT_DECIDABLE: Final = 0.3
 _STATE: Final = "state after the steps"
-_SMALL: Final = 1e-3  # of the largest gradient: smaller ones are rounding, and left out
+_PARAMETERS: Final = "parameters"  # all that an optimizer updates, together
+_UPDATE: Final = "update of "
+# Of the norm of how far steps moved a parameter, in all: single elements with gradients near their rounding go another
+# way, which is a few percent of it; a missing update is all of it.
+_LEAST_OF_UPDATES: Final = 0.08
+_NONE: Final = np.zeros(0)
+_SMALL: Final = 1e-3  # of the largest gradient: smaller ones are rounding, and measured by the largest
 _SPREAD: Final = 0.02  # of the loss: how far losses of the same step differ by rounding after many steps, at most
 
 
@@ -30,14 +42,51 @@ class Judged(Struct, frozen=True):
     Attributes:
         right: whether it computes the same; None where that cannot be decided.
         reason: why, in one sentence.
-        error: the largest relative error that was compared.
-        own_error: that of the step as written.
+        error: the largest relative error of a tensor that was compared.
+        own_error: that of the same tensor of the step as written.
+        tensors: how many tensors were compared.
+        elements: how many elements these have.
     """
 
     right: bool | None
     reason: str
     error: float
     own_error: float
+    tensors: int = 0
+    elements: int = 0
+
+
+class Key(Struct, frozen=True, order=True):
+    """What was compared.
+
+    Attributes:
+        when: in which step, for which other inputs, or after the steps.
+        name: of the tensor.
+        is_result: whether a step computed it: what comes of other inputs proves nothing alone.
+    """
+
+    when: str
+    name: str
+    is_result: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.when}, {self.name}"
+
+
+class Difference(Struct, frozen=True):
+    """How far a tensor is from the right one.
+
+    Attributes:
+        error: the norm of the difference over that of the right one; infinite where one of them is missing, has another
+            shape, or is not finite at the same places.
+        elements: how many finite elements were compared.
+    """
+
+    error: float
+    elements: int = 0
+
+
+Differences = dict[Key, Difference]
 
 
 def judged(
@@ -52,66 +101,237 @@ def judged(
         simulated: the same with arithmetic of the variant's precision.
         names: what the variant is, in words.
     """
+    wrong = _plainly_wrong(found, as_written)
+    if wrong is not None:
+        return Judged(False, wrong, float("inf"), 0.0)
+    mine, own = differences(found, reference), differences(as_written, reference)
+    limits = _limits(mine, [own, *(differences(one, reference) for one in simulated)], _typical(simulated, reference))
+    compared = {key: one for key, one in mine.items() if limits[key] <= _NOT_DECIDABLE}
+    for key, one in compared.items():
+        if not one.error <= limits[key]:
+            said = f"error {one.error:.1e} against float64, where {limits[key] / _times(one):.1e} is explained"
+            return Judged(False, f"{key}: {said}", one.error, _error_in(own, key))
+    compared = {key: one for key, one in compared.items() if one.elements}
+    left = _not_compared(found, as_written, reference, compared)
+    if left is not None:
+        error, own_error = (max((one.error for one in some.values()), default=0.0) for some in (mine, own))
+        return Judged(None, f"{UNDECIDED}: {left}", error, own_error)
+    worst = max(compared, key=lambda key: compared[key].error)
+    tensors, elements = len(compared), sum(one.elements for one in compared.values())
+    error = compared[worst].error
+    said = f"{names}: error {error:.1e} at most against float64 ({worst}), of {tensors:,} tensors compared"
+    return Judged(True, said, error, _error_in(own, worst), tensors, elements)
+
+
+def _plainly_wrong(found: Recording, as_written: Recording) -> str | None:
+    """Return what is wrong whatever the numbers are; None if nothing is."""
     if found.updates != as_written.updates:
-        return Judged(False, "the optimizer takes another number of steps", float("inf"), 0.0)
+        return "the optimizer takes another number of steps"
     # PyTorch itself may hold outputs, as captured graphs do: only those matter that the program as written holds.
     overwritten = len((found.overwritten & as_written.held) - as_written.overwritten)
     if overwritten:
-        said = f"{overwritten} outputs that the program still holds are overwritten by the next step"
-        return Judged(False, said, float("inf"), 0.0)
-    mine, own = errors_of(found, reference), errors_of(as_written, reference)
-    explained = [errors_of(one, reference) for one in simulated]
-    worst, decided = ("", 0.0, 0.0), False
-    for what, error in mine.items():
-        least = _LEAST if what == _STATE else _LEAST_OF_RESULTS
-        limit = _TIMES * max(least, own.get(what, 0.0), *(one.get(what, 0.0) for one in explained))
-        if not limit <= _NOT_DECIDABLE:
-            continue
-        decided = decided or what.startswith("step")  # results of other inputs alone, such as zeros, prove nothing
-        if not error <= limit:
-            said = f"{what}: error {error:.1e} against float64, where {limit / _TIMES:.1e} is explained"
-            return Judged(False, said, error, own.get(what, 0.0))
-        if error >= worst[1]:
-            worst = what, error, own.get(what, 0.0)
-    if not decided:
-        return Judged(
-            None, f"{UNDECIDED}: the step as written is as far from float64", max(mine.values()), max(own.values())
+        return f"{overwritten} outputs that the program still holds are overwritten by the next step"
+    return None
+
+
+def _not_compared(
+    found: Recording, as_written: Recording, reference: Recording, compared: Mapping[Key, Difference]
+) -> str | None:
+    """Return which part of the results was not compared, and why; None if all were."""
+    for mine, own in zip(found.steps, as_written.steps, strict=True):
+        unknown = (*mine.unknown, *own.unknown)
+        if unknown:
+            return f"a step returns what cannot be looked into ({unknown[0]})"
+        others = [name for name in {**mine.constants, **own.constants} if _differ(name, mine.constants, own.constants)]
+        if others:
+            return f"{others[0]} is {mine.constants.get(others[0])}, as written {own.constants.get(others[0])}"
+    filled, finite = set[str](), set[str]()
+    for step in reference.steps:
+        for name, values in _results(step).items():
+            filled |= {name} if values.size else set()
+            finite |= {name} if np.isfinite(values).any() else set()
+    far = finite - {key.name for key in compared if key.is_result}
+    if not filled or filled - finite:
+        return (
+            f"{min(filled - finite)} is not finite in any step"
+            if filled
+            else "a step computes nothing that can be seen"
         )
-    return Judged(True, f"{names}: error {worst[1]:.1e} at most against float64 ({worst[0]})", worst[1], worst[2])
+    return f"{min(far)} of the step as written is as far from float64" if far else None
 
 
-def errors_of(found: Recording, reference: Recording) -> dict[str, float]:
-    """Return the relative error by what was compared; infinite where that is not there or not finite."""
-    errors = {
-        f"step {number}": _error(one, right)
-        for number, (one, right) in enumerate(zip(found.steps, reference.steps, strict=True), start=1)
-    }
-    for kind, right in reference.others.items():
-        errors[kind] = _error(found.others[kind], right)
-    if found.state.keys() != reference.state.keys():
-        errors[_STATE] = float("inf")
-    elif reference.state:
-        errors[_STATE] = _of_state(found, reference)
-    return errors
+def _differ(name: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return one.get(name) != other.get(name)
 
 
-def _of_state(found: Recording, reference: Recording) -> float:
-    """Return the relative error of the state, without elements that rounding alone decides where they move.
+def _times(difference: Difference) -> float:
+    return _TIMES_OF_FEW if difference.elements < _FEW else _TIMES
 
-    An optimizer such as Adam moves an element as far for a gradient of 1e-9 as for one of 1: where the true gradient
-    is zero (the bias of the keys of an attention, say), any two right programs move it differently. Such elements
-    must not be farther off than the steps move elements.
+
+def _error_in(some: Differences, key: Key) -> float:
+    """Return the error of a tensor; 0.0 where it was not compared."""
+    return some[key].error if key in some else 0.0
+
+
+def _limits(mine: Differences, explaining: Sequence[Differences], typical: Mapping[str, float]) -> dict[Key, float]:
+    """Return the largest error of each tensor that is explained.
+
+    Args:
+        mine: the tensors.
+        explaining: errors of the step as written, and of simulated arithmetic. Each explains that of the same tensor,
+            in whatever step: small tensors may be right by chance in one.
+        typical: what arithmetic of that precision costs all tensors together.
     """
-    decided = {name: ~mask for name, mask in _undecided(reference).items()}
-    farthest = max((reference.moved.get(name, 0.0) for name in decided), default=0.0)
-    mine, right = [], []
-    for name, wanted in reference.state.items():
-        kept, own = decided.get(name, np.ones(wanted.shape, bool)), found.state[name]
+    in_steps: dict[str, float] = {}
+    for some in explaining:
+        for key, one in some.items():
+            if key.is_result and np.isfinite(one.error):
+                in_steps[key.name] = max(in_steps.get(key.name, 0.0), one.error)
+    limits = {}
+    for key, one in mine.items():
+        least = _LEAST if key.name == _PARAMETERS else _LEAST_OF_RESULTS
+        if key.name.startswith(_UPDATE):
+            least = _LEAST_OF_UPDATES
+        same = (_error_in(some, key) for some in explaining)
+        limits[key] = _times(one) * max(
+            least, *same, in_steps.get(key.name, 0.0) if key.is_result else 0.0, typical.get(key.when, 0.0)
+        )
+    return limits
+
+
+def _typical(simulated: Sequence[Recording], reference: Recording) -> dict[str, float]:
+    """Return the error of all results together by when they were computed, as far as simulated arithmetic is finite."""
+    found: dict[str, float] = {}
+    for one in simulated:
+        for when, mine, right, _ in _pairs(one, reference):
+            for some, others in ((mine.outputs, right.outputs), (mine.gradients, right.gradients)):
+                error = _together(some, others)
+                if np.isfinite(error):
+                    found[when] = max(found.get(when, 0.0), error)
+    return found
+
+
+def _together(found: Mapping[str, Values], right: Mapping[str, Values]) -> float:
+    """Return the norm of the difference over that of what is right, of all tensors; infinite if they are others."""
+    names = [name for name in right if not name.endswith(BLOCKS)]
+    if any(name not in found or found[name].shape != right[name].shape for name in names):
+        return float("inf")
+    wanted = np.concatenate([*(right[name] for name in names), np.zeros(0)])
+    mine = np.concatenate([*(found[name] for name in names), np.zeros(0)])
+    finite = np.isfinite(wanted) & np.isfinite(mine)
+    norm = float(np.linalg.norm(wanted[finite]))
+    return float(np.linalg.norm((mine - wanted)[finite])) / norm if norm else 0.0
+
+
+# ---------------------------------------------------------------- how far tensors are from the right ones
+
+
+def differences(found: Recording, reference: Recording) -> Differences:
+    """Return how far each tensor is from that of a reference."""
+    all_of_them: Differences = {}
+    for when, mine, right, is_result in _pairs(found, reference):
+        for name, one in _of_computed(mine, right).items():
+            all_of_them[Key(when, name, is_result)] = one
+    for name, one in _of_state(found, reference).items():
+        all_of_them[Key(_STATE, name)] = one
+    return all_of_them
+
+
+def _pairs(found: Recording, reference: Recording) -> Iterator[tuple[str, Computed, Computed, bool]]:
+    """Yield what both computed, with when that was and whether it was in a step."""
+    for number, (mine, right) in enumerate(zip(found.steps, reference.steps, strict=True), start=1):
+        yield f"step {number}", mine, right, True
+    for kind in reference.others:
+        if kind in found.others:
+            yield kind, found.others[kind], reference.others[kind], False
+
+
+def _results(computed: Computed) -> dict[str, Values]:
+    """Return all that was computed, by the names that reasons give."""
+    gradients = {f"gradient {name}": values for name, values in computed.gradients.items()}
+    found = {**computed.outputs, **computed.arguments, **gradients}
+    return {name: values for name, values in found.items() if not name.endswith(BLOCKS)}
+
+
+def _of_computed(found: Computed, right: Computed) -> dict[str, Difference]:
+    outputs = _each(found.outputs, right.outputs, _norm)
+    arguments = _each(found.arguments, right.arguments, _norm)
+    norms = [_norm(values) for name, values in right.gradients.items() if not name.endswith(BLOCKS)]
+    largest = max(norms, default=0.0)
+    gradients = _each(found.gradients, right.gradients, lambda values: _scale(_norm(values), largest))
+    return {**outputs, **arguments, **{f"gradient {name}": one for name, one in gradients.items()}}
+
+
+def _scale(mine: float, largest: float) -> float:
+    return largest if mine < _SMALL * largest else mine
+
+
+def _norm(values: Values) -> float:
+    return float(np.linalg.norm(values[np.isfinite(values)]))
+
+
+def _each(
+    found: Mapping[str, Values], right: Mapping[str, Values], scale: Callable[[Values], float]
+) -> dict[str, Difference]:
+    """Return how far each tensor is from the right one, in its elements or the norms of its blocks."""
+    names = dict.fromkeys(name.removesuffix(BLOCKS) for name in (*right, *found))
+    return {name: _one(name, found, right, scale) for name in names}
+
+
+def _one(
+    name: str, found: Mapping[str, Values], right: Mapping[str, Values], scale: Callable[[Values], float]
+) -> Difference:
+    errors = []
+    for part in (name, name + BLOCKS):
+        mine, wanted = found.get(part), right.get(part)
+        if mine is None and wanted is None:
+            continue
+        if mine is None or wanted is None or mine.shape != wanted.shape:
+            return Difference(float("inf"))
+        errors.append(_relative(mine, wanted, scale(wanted)))
+    elements = int(np.isfinite(right[name]).sum())
+    return Difference(max(errors), elements)
+
+
+def _relative(found: Values, right: Values, scale: float) -> float:
+    """Return the norm of the difference over a scale; infinite if what is not finite is elsewhere, or another kind."""
+    finite = np.isfinite(right)
+    if not np.array_equal(found[~finite], right[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+        return float("inf")
+    difference = float(np.linalg.norm(found[finite] - right[finite]))
+    return difference / scale if scale else (0.0 if not difference else float("inf"))
+
+
+def _of_state(found: Recording, reference: Recording) -> dict[str, Difference]:
+    """Return how far the state is from the right one: parameters together, and what moved them and the rest each.
+
+    Elements of parameters that rounding alone decides are left out of that. An optimizer such as Adam moves an element
+    as far for a gradient of 1e-9 as for one of 1: where the true gradient is zero (the bias of the keys of an
+    attention, say), any two right programs move it differently. Such elements must not be farther off than the steps
+    move elements.
+    """
+    if found.state.keys() != reference.state.keys():
+        odd = min(found.state.keys() ^ reference.state.keys())
+        return {odd.removesuffix(BLOCKS): Difference(float("inf"))}
+    undecided = _undecided(reference)
+    farthest = max((reference.moved.get(name, 0.0) for name in undecided), default=0.0)
+    mine, right = [_NONE], [_NONE]
+    rest = {name: one for name, one in reference.state.items() if name.removesuffix(BLOCKS) not in reference.updated}
+    found_of_each = _each({name: found.state[name] for name in rest}, rest, _norm)
+    for name in reference.updated:
+        own, wanted = found.state[name], reference.state[name]
+        kept = ~undecided.get(name, np.zeros(wanted.shape, bool))
         if own.shape != wanted.shape or not (np.abs(own - wanted)[~kept] <= 2 * farthest).all():
-            return float("inf")
+            return {name: Difference(float("inf"))}
         mine.append(own[kept])
         right.append(wanted[kept])
-    return _relative(mine, right)
+        if travelled := reference.travelled.get(name):
+            found_of_each[f"{_UPDATE}{name}"] = Difference(_relative(own[kept], wanted[kept], travelled))
+    together = np.concatenate(right)
+    if together.size:
+        error = _relative(np.concatenate(mine), together, _norm(together))
+        found_of_each[_PARAMETERS] = Difference(error, together.size)
+    return found_of_each
 
 
 def _undecided(reference: Recording) -> dict[str, NDArray[np.bool_]]:
@@ -131,32 +351,6 @@ def _undecided(reference: Recording) -> dict[str, NDArray[np.bool_]]:
                 tiny[name] = tiny.get(name, none) | ((values != 0) & (np.abs(values) < least))
                 known[name] = known.get(name, none) | (np.abs(values) >= least)
     return {name: mask & ~known[name] for name, mask in tiny.items()}
-
-
-def _error(found: Computed, right: Computed) -> float:
-    outputs = _relative(found.outputs, right.outputs)
-    if found.gradients.keys() != right.gradients.keys():
-        return float("inf")
-    norms = {name: float(np.linalg.norm(value)) for name, value in right.gradients.items()}
-    largest = max(norms.values(), default=0.0)
-    kept = [name for name, norm in norms.items() if norm >= _SMALL * largest]
-    gradients = _relative([found.gradients[name] for name in kept], [right.gradients[name] for name in kept])
-    return max(outputs, gradients)
-
-
-def _relative(found: Sequence[Values], right: Sequence[Values]) -> float:
-    """Return the norm of the difference over that of what is right, of all tensors together."""
-    if [one.shape for one in found] != [one.shape for one in right]:
-        return float("inf")
-    if not right:
-        return 0.0
-    mine, wanted = np.concatenate(found), np.concatenate(right)
-    finite = np.isfinite(wanted)
-    if not np.isfinite(mine[finite]).all():
-        return float("inf")
-    norm = float(np.linalg.norm(wanted[finite]))
-    difference = float(np.linalg.norm(mine[finite] - wanted[finite]))
-    return difference / norm if norm else (0.0 if not difference else float("inf"))
 
 
 def runs_agree(found: LongRun, as_written: Sequence[LongRun]) -> str | None:

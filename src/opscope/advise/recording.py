@@ -12,15 +12,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from opscope.advise.deferring import as_tensors
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import Computed, LongRun, Recording, Values
+from opscope.advise.messages import BLOCKS, Computed, LongRun, Recording, Values
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.seeds import seed
 from opscope.advise.variant import Variant
 from opscope.torch_support.device import synchronize
-from opscope.torch_support.tensors import tensors_of
+from opscope.torch_support.tensors import own_tensors, parts_of, tensors_of
 
 STEPS: Final = 4
-_MOST_ELEMENTS: Final = 65_536  # of a tensor, spread over it; norms of them stand for those of all
+_MOST_ELEMENTS: Final = 65_536  # of a tensor, spread over it
+_BLOCKS: Final = 1_024  # of a larger tensor: the norm of each is compared
+# What every module has, beside its own attributes.
+_OF_MODULES: Final = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "forward"}
 _FIRST_SEED: Final = 100
 _ZEROS: Final = "zeros"
 _OTHER_VALUES: Final = ("other values", "other values again", _ZEROS)
@@ -31,7 +34,7 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     found: list[Computed] = []
     counted = [0 for _ in variant.optimizers]
     held, in_graph = _Held(), _InGraph()
-    before = _state(variant)
+    before, others_before = _kept(dict(_named(variant))), _kept(_others_of_state(variant))
     with _listening(variant, found, counted, held, in_graph):
         variant.capture_again()
         for number in range(steps):
@@ -41,31 +44,76 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
                 found[-1] = Computed()
                 seed(_FIRST_SEED + number)
             synchronize(variant.device)
-            found[-1].outputs += [_values(one) for one in (*in_graph.outputs, *tensors_of(as_tensors(returned)))]
-            found[-1].gradients.update({name: _values(one) for name, one in in_graph.gradients.items()})
+            in_graph.read_into(found[-1])
+            _keep_results(found[-1], "returned", as_tensors(returned))
             for place in in_graph.stepped:
                 counted[place] += 1
             held.step_ended()
-    state = _state(variant)
+    others_now = _kept(_others_of_state(variant))
+    changed = {name: one for name, one in others_now.items() if not _equal(one, others_before.get(name))}
+    state = _kept(dict(_named(variant))) | changed
     # Without a spread, normalising by the batch divides rounding by almost nothing.
     by_batch = any(part.training for top in variant.tops for part in top.modules() if isinstance(part, _BatchNorm))
     kinds = [kind for kind in _OTHER_VALUES if not (by_batch and kind == _ZEROS)]
-    others = {kind: _of_others(variant, kind) for kind in kinds}
+    computed_of_others = {kind: _of_others(variant, kind) for kind in kinds}
     updated = _updated(variant)
     return Recording(
         steps=found,
-        others=others,
+        others=computed_of_others,
         state=state,
         updates=counted,
         updated=updated,
         moved={name: _farthest(before[name], state[name]) for name in updated if name in before},
+        travelled={name: float(np.linalg.norm(state[name] - before[name])) for name in updated if name in before},
         held=frozenset(held.held),
         overwritten=frozenset(held.overwritten),
+        may_round=variant.device.type == "cuda" and torch.backends.cudnn.allow_tf32 and variant.facts.convolutions > 0,
     )
 
 
-def _state(variant: Variant) -> dict[str, Values]:
-    return {name: _values(value) for name, value in _named(variant)}
+def _equal(one: Values, other: Values | None) -> bool:
+    return other is not None and np.array_equal(one, other, equal_nan=True)
+
+
+def _kept(tensors: Mapping[str, torch.Tensor]) -> dict[str, Values]:
+    """Return the values of tensors by name, and of large ones the norms of their blocks."""
+    kept = {}
+    for name, tensor in tensors.items():
+        kept[name] = _values(tensor)
+        if tensor.numel() > _MOST_ELEMENTS:
+            kept[name + BLOCKS] = _norms(tensor)
+    return kept
+
+
+def _norms(tensor: torch.Tensor) -> Values:
+    """Return the norms of so many blocks of a large tensor's elements, in their order."""
+    flat = _plain(tensor).reshape(-1)
+    flat = flat if flat.is_floating_point() or flat.is_complex() else flat.to(torch.float32)
+    whole = flat.numel() // _BLOCKS * _BLOCKS
+    wide = torch.complex128 if flat.is_complex() else torch.float64
+    norms = torch.linalg.vector_norm(flat[:whole].view(_BLOCKS, -1), dim=1, dtype=wide)
+    rest = torch.linalg.vector_norm(flat[whole:], dtype=wide).reshape(1)
+    found: Values = torch.cat([norms, rest]).cpu().numpy()
+    return found
+
+
+def _keep_results(kept: Computed, name: str, value: object) -> None:
+    """Add what was returned, under a name."""
+    parts = parts_of(value, name)
+    kept.outputs.update(_kept(parts.tensors))
+    kept.constants.update(parts.constants)
+    kept.unknown += tuple(parts.unknown)
+
+
+def _others_of_state(variant: Variant) -> dict[str, torch.Tensor]:
+    """Return tensors that are neither parameters nor buffers: of modules, and those that the step itself holds."""
+    known = {id(value) for _, value in _named(variant)}
+    found = variant.held_tensors()
+    for place, top in enumerate(variant.tops):
+        for name, part in top.named_modules():
+            own = {key: value for key, value in vars(part).items() if key not in _OF_MODULES}
+            found |= own_tensors(own, f"{place}.{name.replace('_orig_mod.', '')}")
+    return {name: value for name, value in found.items() if id(value) not in known}
 
 
 def _named(variant: Variant) -> Iterator[tuple[str, torch.Tensor]]:
@@ -85,24 +133,55 @@ def _updated(variant: Variant) -> dict[str, str]:
 
 
 def _farthest(before: Values, after: Values) -> float:
-    """Return how far an element moved at most; 0.0 where the shape is another one."""
-    return float(np.abs(after - before).max(initial=0.0)) if before.shape == after.shape else 0.0
+    """Return how far an element moved at most."""
+    return float(np.abs(after - before).max(initial=0.0))
 
 
 class _InGraph(Struct):
     """What is to be read after each replay of a step that is one graph: copies that are made within the graph.
 
     Attributes:
-        outputs: of the modules that the step calls.
+        outputs: of the modules that the step calls, by name.
+        arguments: what these were given, before and after the call, by name.
         gradients: as the optimizers find them.
+        constants: what was returned and is no number.
+        unknown: what was returned and cannot be looked into.
         stepped: the optimizers that step, by place.
         losses: what backward passes begin with.
+        calls: how many calls of modules were heard.
     """
 
-    outputs: list[torch.Tensor] = field(default_factory=list)
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)
+    arguments: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
     stepped: list[int] = field(default_factory=list)
     losses: list[torch.Tensor] = field(default_factory=list)
+    calls: int = 0
+
+    def output(self, name: str, value: object) -> None:
+        """Note what a module returns."""
+        parts = parts_of(value, name)
+        self.outputs |= {way: one.clone() for way, one in parts.tensors.items()}
+        self.constants |= parts.constants
+        self.unknown += parts.unknown
+
+    def read_into(self, kept: Computed) -> None:
+        """Add what a replay has left."""
+        changed = {name: after for name, (before, after) in self.arguments.items() if not _same(before, after)}
+        kept.outputs.update(_kept(self.outputs))
+        kept.arguments.update(_kept(changed))
+        kept.gradients.update(_kept(self.gradients))
+        kept.constants.update(self.constants)
+        kept.unknown += tuple(self.unknown)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors have the same elements; NaN is the same as NaN."""
+    if one.shape != other.shape or one.dtype is not other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124 (NaN is not itself)
 
 
 class _Held:
@@ -123,7 +202,7 @@ class _Held:
 
     def output(self, value: object) -> None:
         """Note what a module returned."""
-        self._now += [(weakref.ref(one), _values(one)) for one in _own_tensors(value)]
+        self._now += [(weakref.ref(one), _values(one)) for one in own_tensors(value).values()]
 
     def step_ended(self) -> None:
         """Compare the outputs of the step before with what they were."""
@@ -131,20 +210,9 @@ class _Held:
             tensor = reference()
             if tensor is not None:
                 self.held.add(place)
-                if not np.array_equal(_values(tensor), values, equal_nan=True):
+                if not _equal(_values(tensor), values):
                     self.overwritten.add(place)
         self._before, self._now = self._now, []
-
-
-def _own_tensors(value: object) -> list[torch.Tensor]:
-    """Return the tensor objects in an output, and not others that share their memory."""
-    if isinstance(value, torch.Tensor):
-        return [value] if value.layout is torch.strided else []
-    if isinstance(value, Mapping):
-        return [tensor for part in value.values() for tensor in _own_tensors(part)]
-    if isinstance(value, list | tuple):
-        return [tensor for part in value for tensor in _own_tensors(part)]
-    return []
 
 
 @contextmanager
@@ -152,16 +220,25 @@ def _listening(
     variant: Variant, found: list[Computed], counted: list[int], held: _Held, in_graph: _InGraph
 ) -> Iterator[None]:
     listens = [True]
+    calls: dict[int, int] = {}  # of modules, by step
 
     def heard(call: Callable[..., Any]) -> Callable[..., Any]:
         def hearing(*args: Any, **kwargs: Any) -> Any:
-            output = call(*args, **kwargs)
             if not listens or variant.interrupted or variant.preparing:
-                return output
+                return call(*args, **kwargs)
+            number = in_graph.calls if variant.capturing else calls.get(len(found), 0)
+            name = f"call {number + 1}"
+            given = parts_of((*args, kwargs), f"argument of {name} ").tensors
+            before = {way: one.clone() for way, one in given.items()}
+            output = call(*args, **kwargs)
             if variant.capturing:
-                in_graph.outputs += [one.detach().clone() for one in tensors_of(output)]
+                in_graph.calls += 1
+                in_graph.output(name, output)
+                in_graph.arguments |= {way: (before[way], one.clone()) for way, one in given.items()}
             else:
-                found[-1].outputs += [_values(one) for one in tensors_of(output)]
+                calls[len(found)] = number + 1
+                _keep_results(found[-1], name, output)
+                _keep_changed(found[-1], before, given)
                 held.output(output)
             return output
 
@@ -181,7 +258,7 @@ def _listening(
                 in_graph.gradients.update({name: one.clone() for name, one in gradients.items()})
             else:
                 counted[place] += 1
-                found[-1].gradients.update({name: _values(one) for name, one in gradients.items()})
+                found[-1].gradients.update(_kept(gradients))
 
         handles.append(optimizer.register_step_pre_hook(stepping))
     try:
@@ -192,9 +269,19 @@ def _listening(
             handle.remove()
 
 
+def _keep_changed(kept: Computed, before: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+    """Add what a call has changed in place of what it was given."""
+    changed = {way: one for way, one in given.items() if not _same(before[way], one)}
+    kept.arguments.update(_kept(changed))
+
+
 def _gradients(optimizer: torch.optim.Optimizer, place: int) -> dict[str, torch.Tensor]:
-    """Return the gradients that an optimizer finds, by the place of their parameters."""
-    return {name: one.grad for name, one in _parameters(optimizer, place) if one.grad is not None}
+    """Return the gradients that an optimizer finds, by the place of their parameters; sparse ones by their values."""
+    found: dict[str, torch.Tensor] = {}
+    for name, one in _parameters(optimizer, place):
+        if one.grad is not None:
+            found |= parts_of(one.grad, name).tensors
+    return found
 
 
 def _parameters(optimizer: torch.optim.Optimizer, place: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -213,7 +300,10 @@ def _of_others(variant: Variant, kind: str) -> Computed:
         with ExitStack() as stack:
             for context in (torch.no_grad, *variant.contexts):
                 stack.enter_context(context())
-            found.outputs += [_values(one) for one in tensors_of(root.module(*args, **kwargs))]
+            given = parts_of((*args, kwargs), f"argument of call {place + 1} ").tensors
+            before = {way: one.clone() for way, one in given.items()}
+            _keep_results(found, f"call {place + 1}", root.module(*args, **kwargs))
+            _keep_changed(found, before, given)
     return found
 
 
@@ -245,11 +335,15 @@ def _other(value: torch.Tensor, kind: str, generator: torch.Generator) -> torch.
     return torch.randint(low, high + 1, value.shape, generator=generator).to(value)
 
 
-def _values(tensor: torch.Tensor) -> Values:
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
     plain = tensor.detach()
     if type(plain) is not torch.Tensor and type(plain).__module__.startswith("torchao."):
         plain = plain.dequantize()
-    flat = plain.reshape(-1)
+    return plain
+
+
+def _values(tensor: torch.Tensor) -> Values:
+    flat = _plain(tensor).reshape(-1)
     if flat.numel() > _MOST_ELEMENTS:
         generator = torch.Generator().manual_seed(flat.numel())
         flat = flat[torch.randint(flat.numel(), (_MOST_ELEMENTS,), generator=generator).to(flat.device)]

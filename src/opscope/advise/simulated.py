@@ -10,13 +10,18 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from opscope.advise.messages import AS_WRITTEN
+
 _MANTISSA: Final = 52  # bits behind the point of a float64
-_PRODUCTS: Final = frozenset(
+_CONVOLUTIONS: Final = frozenset(
+    f"aten::{name}" for name in ("convolution", "convolution_backward", "mkldnn_convolution")
+)
+_PRODUCTS: Final = _CONVOLUTIONS | frozenset(
     f"aten::{name}"
     for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "linear"),
+        *("mm", "addmm", "bmm", "baddbmm", "linear"),
         *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention"),
-        *("_scaled_dot_product_flash_attention", "_scaled_dot_product_attention_math", "mkldnn_convolution"),
+        *("_scaled_dot_product_flash_attention", "_scaled_dot_product_attention_math"),
     )
 )
 
@@ -39,11 +44,12 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         bits: how many bits behind the point stay: 10 of TF32 and float16, 7 of bfloat16.
         results: whether results of products are rounded too, as 16-bit products return 16-bit numbers.
         everything: whether results of all other operators are.
+        products: names of the products.
     """
 
-    def __init__(self, bits: int, *, results: bool, everything: bool) -> None:
+    def __init__(self, bits: int, *, results: bool, everything: bool, products: frozenset[str] = _PRODUCTS) -> None:
         super().__init__()
-        self._bits, self._results, self._everything = bits, results, everything
+        self._bits, self._results, self._everything, self._products = bits, results, everything, products
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -51,7 +57,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         """Run an operator."""
         kwargs = kwargs or {}
         name: str = func._schema.name  # type: ignore[attr-defined]
-        if name in _PRODUCTS:
+        if name in self._products:
             found = func(*rounded(args, self._bits), **kwargs)
             return rounded(found, self._bits) if self._results else found
         found = func(*args, **kwargs)
@@ -81,6 +87,8 @@ def _in_eight_bits(weight: torch.Tensor) -> torch.Tensor:
 def rounding(name: str) -> Rounding | None:
     """Return what simulates a change's arithmetic; None for changes that compute as precisely as before."""
     return {
+        # PyTorch lets cuDNN compute in TF32 unless it is told not to: which convolutions do depends on the algorithm.
+        AS_WRITTEN: Rounding(10, results=False, everything=False, products=_CONVOLUTIONS),
         "tf32": Rounding(10, results=False, everything=False),
         "autocast_bf16": Rounding(7, results=True, everything=False),
         "autocast_fp16": Rounding(10, results=True, everything=False),

@@ -14,7 +14,7 @@ from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_t
 from opscope.advise.comparing import Comparing
 from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
-from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, least_gain, measured, of_itself
+from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, is_slower, least_gain, measured, of_itself
 from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Profile
 from opscope.advise.patching import Patching
@@ -228,6 +228,28 @@ class _Trying:
         around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
         if around and self._has_time("what lies around the best was not tried", self._batch_s, _SEARCHING):
             self._measure(written, around, "around the best")
+        self._check_losses(written)
+
+    def _check_losses(self, written: Sequence[Worker]) -> None:
+        """Start the step as written again before a loss is told: some processes are faster than others of the same."""
+        slower = [names for names, known in self._known.items() if is_slower(known)]
+        if not slower:
+            return
+        if not self._has_time("what seems slower was not compared with other processes", self._finals_share_s):
+            self._known |= {names: replace(self._known[names], is_checked=False) for names in slower}
+            return
+        again = self.as_written()
+        self._time_written([*written, *again], [], _FIRST_ROUNDS)
+        least = max(least_gain(one, other) for one in written for other in again)
+        for names in slower:
+            known = self._known[names]
+            self._known[names] = replace(known, least=max(known.least, least))
+        self._session.close(again)
+
+    @property
+    def _finals_share_s(self) -> float:
+        """What measuring the best again, and proving it, is kept free for, in seconds."""
+        return (1 - _SEARCHING) * self._plan.budget_s if best_of(self._gains(), LEAST_GAIN) else 0.0
 
     def _input(self, facts: Facts) -> InputProof | None:
         """Find out whether steps wait for their data: where it is asked for, and where they may."""
@@ -450,6 +472,8 @@ class _Trying:
             step_ns=step_ns,
             error=None if proof is None else proof.error,
             own_error=None if proof is None else proof.own_error,
+            compared_tensors=proof.tensors if proof is not None and verdict is Outcome.PROVEN else None,
+            compared_elements=proof.elements if proof is not None and verdict is Outcome.PROVEN else None,
             memory_bytes=known.memory_bytes,
             compile_s=None if extra is None else max(extra, 0.0),
             pays_after_steps=pays,

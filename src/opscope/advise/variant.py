@@ -1,5 +1,7 @@
 """One way to run a step: as written, or with changes. It lives in a process of its own, and nothing is undone."""
 
+import copy
+import dataclasses
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +13,7 @@ from msgspec import Struct
 
 from opscope.advise.attention import written_out
 from opscope.advise.deferring import Counted
+from opscope.advise.dropout import WithoutDropout, turn_off
 from opscope.advise.found import Observed, Reached, RootCall, changed_state, observed_step
 from opscope.advise.loaders import Loaders, Made
 from opscope.advise.padding import odd_products
@@ -18,11 +21,11 @@ from opscope.advise.places import Places, Stack
 from opscope.advise.routine import Routine, T
 from opscope.documents.advise import Facts
 from opscope.torch_support.device import synchronize
+from opscope.torch_support.tensors import own_tensors
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 _BURSTS: Final = 4  # of batches from all workers, in a turn
 _NAMED: Final = 5  # ways to what a step changes
-_DROPOUT: Final = "drop"  # in names of attributes that hold a probability
 
 
 class Variant(ABC):
@@ -73,6 +76,10 @@ class Variant(ABC):
     def python_state(self) -> dict[str, object] | None:
         """Return the values other than tensors that the step may change, by the way to them; None where unknown."""
         return None
+
+    def held_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors that the step itself holds, by the way to them; none of a script, whose loop is hidden."""
+        return {}
 
     def capture(self) -> None:
         """Have the step replayed as one CUDA graph from now on.
@@ -231,47 +238,74 @@ def _loops(optimizer: torch.optim.Optimizer) -> bool:
     return bool(left) or any(not group["foreach"] for group in chosen)
 
 
-def prepare(tops: list[torch.nn.Module]) -> None:
-    """Turn dropout off, and move parameters off the values that they were initialised to.
+def prepare(variant: Variant) -> None:
+    """Turn dropout off in steps, and move parameters off the values that they were initialised to.
 
     Then results of different precision can be compared, and mistakes are not hidden by what is initialised to zero.
     """
     generator = torch.Generator().manual_seed(1)
-    for top in tops:
-        for part in top.modules():
-            if isinstance(part, torch.nn.modules.dropout._DropoutNd):
-                part.p = 0.0
-            for name, value in list(vars(part).items()):
-                if _DROPOUT in name.lower() and isinstance(value, float):
-                    setattr(part, name, 0.0)
+    variant.within(WithoutDropout())
+    for top in variant.tops:
+        turn_off(top)
         for parameter in top.parameters():
-            if parameter.is_floating_point():
-                moved = torch.randn(parameter.shape, generator=generator) * 0.02
+            if parameter.is_floating_point() or parameter.is_complex():
+                drawn = torch.float32 if parameter.is_floating_point() else torch.complex64
+                moved = torch.randn(parameter.shape, generator=generator, dtype=drawn) * 0.02
                 parameter.data.add_(moved.to(parameter))
 
 
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """Return inputs with every floating-point tensor in them cast."""
+    """Return inputs with every floating-point tensor in them cast; complex ones where float64 is asked for."""
     if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
+        return _cast(value, dtype)
     if isinstance(value, Mapping):
         return type(value)({key: cast_floats(one, dtype) for key, one in value.items()})  # type: ignore[call-arg]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(cast_floats(one, dtype) for one in value))
     if isinstance(value, list | tuple):
-        return type(value)(cast_floats(one, dtype) for one in value)
+        cast = [cast_floats(one, dtype) for one in value]
+        return type(value)(*cast) if hasattr(value, "_fields") else type(value)(cast)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        other = copy.copy(value)
+        for one in dataclasses.fields(value):
+            object.__setattr__(other, one.name, cast_floats(getattr(value, one.name), dtype))
+        return other
     return value
 
 
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128) if dtype is torch.float64 else tensor
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
 class Casting(Struct, frozen=True):
-    """Calls with their floating-point inputs cast."""
+    """Calls with their floating-point inputs cast.
+
+    Attributes:
+        dtype: the type.
+        writes_back: whether what a call changes in place of its inputs is changed in those that it was given, too, as
+            it is without casting.
+    """
 
     dtype: torch.dtype
+    writes_back: bool = False
 
     def __call__(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return the call with inputs cast."""
 
         def casting(*args: Any, **kwargs: Any) -> Any:
-            return call(*cast_floats(args, self.dtype), **cast_floats(kwargs, self.dtype))
+            cast = cast_floats(args, self.dtype), cast_floats(kwargs, self.dtype)
+            before = _casts((args, kwargs), cast) if self.writes_back else []
+            returned = call(*cast[0], **cast[1])
+            with torch.no_grad():
+                for given, inside, was in before:
+                    if not torch.equal(inside, was):
+                        given.copy_(inside)
+            return returned
 
         return casting
+
+
+def _casts(given: object, cast: object) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Return each tensor that was cast, with what it was cast to and a copy of that."""
+    pairs = zip(own_tensors(given).values(), own_tensors(cast).values(), strict=True)
+    return [(one, inside, inside.detach().clone()) for one, inside in pairs if one is not inside]

@@ -136,7 +136,7 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
     yield from variant.observe()
     facts = variant.facts
     if job.proving:
-        prepare(variant.tops)
+        prepare(variant)
     if job.reference:
         compute_in_float64(variant, job.rounding)
     changes = [APPLYING[name] for name in in_order(job.changes)]

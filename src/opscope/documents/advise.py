@@ -118,8 +118,11 @@ class Tried(Struct, frozen=True, kw_only=True):
         ratio: how many times as fast the step is with them, the median of rounds in which both ran; null if not timed.
         ci_low, ci_high: the 95 % interval of the ratio; null if there were too few rounds.
         step_ns: how long a step takes, in nanoseconds, the median; null if not timed.
-        error: the largest error of results and gradients against float64, relative; null if not compared.
-        own_error: that of the step as written; null likewise.
+        error: the largest error of a tensor against float64, relative; null if not compared.
+        own_error: that of the same tensor of the step as written; null likewise.
+        compared_tensors: how many results, gradients and tensors of the state were compared; null unless it is proven.
+        compared_elements: how many elements of them, one by one; of a tensor of more than 65,536 elements so many, and
+            the norms of its blocks; null likewise.
         memory_bytes: the peak of memory that steps reserved on the device; null on a CPU.
         compile_s: how many seconds the first steps took longer than those as written; null if it never ran.
         pays_after_steps: after how many steps that is made up for; null if never, or unknown.
@@ -138,6 +141,8 @@ class Tried(Struct, frozen=True, kw_only=True):
     step_ns: float | None = None
     error: float | None = None
     own_error: float | None = None
+    compared_tensors: int | None = None
+    compared_elements: int | None = None
     memory_bytes: int | None = None
     compile_s: float | None = None
     pays_after_steps: int | None = None

@@ -21,6 +21,7 @@ from opscope.render.table_columns import Column, field_values, table_of
 
 _FIELDS = (
     *("changes", "error_class", "verdict", "ratio", "ci_low", "ci_high", "step_ns", "error", "own_error"),
+    *("compared_tensors", "compared_elements"),
     *("memory_bytes", "compile_s", "pays_after_steps", "reason"),
 )
 _CLASSES = {
@@ -85,6 +86,8 @@ def _best(error_class: ErrorClass, one: Tried) -> Iterator[Block]:
     pays = "" if not one.pays_after_steps else f"; its longer start pays after {one.pays_after_steps:,} steps"
     own = "" if one.own_error is None else f", as written {one.own_error:.1e}"
     error = "" if one.error is None else f"; error {one.error:.1e} against float64{own}"
+    if one.compared_tensors is not None:
+        error += f" ({one.compared_tensors:,} tensors, {one.compared_elements:,} elements compared)"
     yield Paragraph.of(f"Proven, {_CLASSES[error_class]}: {gain}, {format_ns(one.step_ns)} a step{error}{pays}")
     write: list[Inline] = [("Write: ", Name(line)) for line in one.lines]
     mind: list[Inline] = [(f"Mind: {caveat}.",) for caveat in one.caveats]
@@ -178,6 +181,10 @@ def _stage_table(proof: InputProof) -> Table:
     return table_of(columns, proof.stages)
 
 
+def _compared(one: Tried) -> str:
+    return "-" if one.compared_tensors is None else f"{one.compared_tensors:,} tensors"
+
+
 def _table(tried: Sequence[Tried]) -> Table:
     columns: tuple[Column[Tried], ...] = (
         Column("Changes", lambda one: Name(" + ".join(one.changes))),
@@ -190,6 +197,7 @@ def _table(tried: Sequence[Tried]) -> Table:
         ),
         Column("Step", lambda one: format_ns(one.step_ns), numeric=True),
         Column("Error", lambda one: "-" if one.error is None else f"{one.error:.1e}", numeric=True),
+        Column("Compared", _compared, numeric=True, optional=True),
         Column("Memory", lambda one: format_bytes(one.memory_bytes), numeric=True, optional=True),
         Column("Why", lambda one: one.reason),
     )

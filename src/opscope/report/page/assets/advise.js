@@ -44,6 +44,10 @@ function bestOf(name, one) {
                 `${exponent(one.error)} against float64` +
                     (one.own_error === null ? "" : `, as written ${exponent(one.own_error)}`),
             ],
+            one.compared_tensors !== null && [
+                "compared",
+                `${formatCount(one.compared_tensors)} tensors, ${formatCount(one.compared_elements)} elements`,
+            ],
             one.memory_bytes !== null && ["memory", formatBytes(one.memory_bytes)],
             one.pays_after_steps !== null && ["pays after", `${formatCount(one.pays_after_steps)} steps`],
         ]),
