@@ -96,7 +96,7 @@ def test_any_value_is_addressed_again(root: Path) -> None:
     for address in re.findall(r"\[(findings/\w+)\]", text):
         answer = caller("findings", {"trace": "gpt2.json.gz", "address": address})
         assert not answer.failed
-        assert answer.text.startswith(f"# {address}")
+        assert answer.text.startswith(f"# `{address}`")
     low = caller("findings", {"trace": "gpt2.json.gz", "address": "findings/dispatch_bound/saving_ns/low"}).text
     assert low.splitlines()[1] == "what is nearly certain."
 
@@ -199,7 +199,7 @@ def test_a_command_that_takes_too_long_is_ended(root: Path) -> None:
 def test_a_configuration_of_a_run_is_named_as_the_command_line_does(root: Path) -> None:
     answer = Caller.of([root])("overview", {"trace": "before/bs8"})
     assert not answer.failed, answer.text
-    assert answer.text.startswith(f"# {root}/before/bs8")
+    assert answer.text.startswith(f"# `{root}/before/bs8`")
     assert Caller.of([root])("overview", {"trace": "before/../../x"}).failed
 
 

@@ -48,8 +48,8 @@ def test_several_changes_at_once_and_the_written_steps(tmp_path: Path) -> None:
         (["--no-wait", "cudaLaunchKernel"], "their calls that wait: cudaDeviceSynchronize"),
         (["--no-wait", "aten::relu"], "their calls that wait: cudaDeviceSynchronize"),
         (["--remove", "nosuch"], "their operators: aten::linear"),
-        (["--scale", "nosuch=2"], "their kernels: sm80_xmma_gemm"),
-        (["--to-limit", "nosuch"], "their kernels: sm80_xmma_gemm"),
+        (["--scale", "nosuch=2"], "their kernels: `sm80_xmma_gemm"),
+        (["--to-limit", "nosuch"], "their kernels: `sm80_xmma_gemm"),
         (["--scale", "aten::mm=1e308"], "such as aten::mm=0.5"),
     ],
 )
