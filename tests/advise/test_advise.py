@@ -1,10 +1,16 @@
 """``opscope advise`` on small targets on the CPU: what it says of itself adds up, and what fails is told."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from opscope.base.processes import own_environment, own_process
 from tests.command import opscope
 
 TARGETS = """
@@ -111,3 +117,33 @@ def test_what_cannot_be_advised(file: Path, words: tuple[str, ...], says: str, c
     assert "Traceback" not in done.stderr
     assert done.returncode == code
     assert not done.stdout
+
+
+@pytest.mark.slow
+def test_processes_import_nothing_from_the_current_folder_and_a_killed_run_leaves_nothing(
+    file: Path, tmp_path: Path
+) -> None:
+    folder, temporary = tmp_path / "unpacked", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    for name in ("socket", "select", "random", "json", "numpy", "msgspec", "signal", "struct", "tempfile", "pickle"):
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'ran')!r}, 'a').write({name!r})\n")
+    environment = own_environment(TMPDIR=str(temporary))
+    command = [*own_process("opscope"), "advise", f"{file}:infer", "--only", "compile", "--device", "cpu"]
+    running = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    said = ""
+    while "alone" not in said and (line := running.stderr.readline()):  # by then processes have run the step
+        said += line
+    assert "alone" in said
+    assert list(temporary.iterdir())
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    assert not (folder / "ran").exists()
+    sweeping = "from opscope.base.files import scratch\nwith scratch(): pass"
+    for _ in range(100):  # its processes end on their own, a moment later
+        subprocess.run([sys.executable, "-P", "-c", sweeping], env=environment, check=True)
+        if not [one for one in temporary.iterdir() if one.name.startswith("opscope")]:
+            break
+        time.sleep(0.1)
+    assert not [one for one in temporary.iterdir() if one.name.startswith("opscope")], os.listdir(temporary)

@@ -1,6 +1,5 @@
 """Whether steps wait for their data: batches from memory give the ceiling, and each stage is timed where it happens."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -15,6 +14,7 @@ from opscope.advise.measured import LEAST_GAIN, least_gain, not_decidable, of_it
 from opscope.advise.messages import Job, Load, Loaded, Replay
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, Function, Stage
+from opscope.base.files import scratch
 from opscope.documents.advise import Copies, Facts, InputProof, OtherLoading, StageCost
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
@@ -60,8 +60,8 @@ class Proving(Struct):
         kinds = [Replay.MEMORY, *((Replay.DEVICE, Replay.PINNED) if on_gpu else ())]
         if facts.loader_workers and not facts.iterable_loaders:
             kinds.append(Replay.FETCHED)
-        with tempfile.TemporaryDirectory(prefix="opscope-loading-") as folder:
-            lines = Path(folder) / "batches.jsonl"
+        with scratch() as folder:
+            lines = folder / "batches.jsonl"
             jobs = [self.job, self.job, replace(self.job, stages=str(lines))]
             jobs += [replace(self.job, replay=kind) for kind in kinds]
             jobs += [replace(self.job, changes=names) for names in _other_loading(facts)]

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from opscope.advise.messages import Broken, Built, Job, Time, Turn
 from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import OpscopeError
+from opscope.base.processes import SAFE_PATH
 from opscope.base.threads import cores
 
 T = TypeVar("T")
@@ -109,6 +110,7 @@ class Session:
         self._orders = random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
+        self._is_path_safe = SAFE_PATH in os.environ
         self._open: list[Worker] = []
         self.started = 0
 
@@ -130,8 +132,10 @@ class Session:
 
     def _start(self, job: Job) -> Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=enter, args=(job, theirs), daemon=False)
-        with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: str(max(1, cores() // self._width))}):
+        process = self._context.Process(target=enter, args=(job, theirs, self._is_path_safe), daemon=False)
+        compiling = str(max(1, cores() // self._width))
+        # The process that others are forked from begins as `python -c`, and must not import from the current folder.
+        with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: compiling, SAFE_PATH: "1"}):
             process.start()
         theirs.close()
         worker = Worker(job, process, ours)
@@ -194,8 +198,17 @@ def _is_launched_by_host(worker: Worker) -> bool:
     return worker.built is not None and worker.built.facts.device == "cuda" and not worker.built.facts.loaders
 
 
-def enter(job: Job, connection: Connection) -> None:
-    """Begin a process of a variant."""
+def enter(job: Job, connection: Connection, is_path_safe: bool) -> None:
+    """Begin a process of a variant.
+
+    Args:
+        job: what it builds.
+        connection: to who asks.
+        is_path_safe: whether the user has set ``PYTHONSAFEPATH``; otherwise what the user's code starts is not to
+            find it set.
+    """
+    if not is_path_safe:
+        os.environ.pop(SAFE_PATH, None)
     from opscope.advise.worker import serve
 
     serve(job, connection)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import shlex
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ import click
 
 from opscope.advise.changes import BY_NAME
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.files import scratch
 from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import ListOf, Positive, WantedStepsType, format_option
@@ -153,8 +153,8 @@ def command(
     from opscope.advise.trying import Plan, advise, foreseen
     from opscope.report.advise_document import advise_section, advise_values
 
-    with tempfile.TemporaryDirectory(prefix="opscope-advise-") as folder:
-        log = Path(folder) / "log.txt"
+    with scratch() as folder:
+        log = folder / "log.txt"
         plan = Plan(
             configuration=configuration,
             device=device,
