@@ -116,3 +116,56 @@ def test_saved_benchmarks_are_compared(tmp_path: Path) -> None:
     saved = tmp_path / "a.json"
     bench("add", "--seconds", "0.1", "--save", str(saved))
     assert fresh_opscope("compare", str(saved), str(saved)).returncode == 0
+
+
+def test_no_trick_of_streams_or_kept_results_is_accepted() -> None:
+    side = torch.cuda.Stream()
+    kept: dict[Any, Any] = {}
+    buffers: dict[Any, Any] = {}
+
+    def not_joined(x: Any) -> Any:
+        result = torch.empty_like(x)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(20):
+                torch.mm(x, x, out=result)
+        return result
+
+    def by_pointer(x: Any) -> Any:
+        key = (x.data_ptr(), x.shape, x.stride(), x.dtype)
+        if key not in kept:
+            kept[key] = x @ x
+        return kept[key] * 1
+
+    def one_call_late(x: Any) -> Any:
+        before = buffers.get(x.shape)
+        buffers[x.shape] = x @ x
+        return buffers[x.shape] if before is None else before
+
+    def no_synchronize(x: Any) -> Any:
+        torch.cuda.synchronize = lambda *_: None
+        return x @ x
+
+    def half_a_time(x: Any) -> Any:
+        torch.cuda.Event.elapsed_time = lambda *_: 1e-3
+        return x @ x
+
+    before = torch.cuda.synchronize, torch.cuda.Event.elapsed_time
+    tricks = {
+        **{"not joined": not_joined, "by pointer": by_pointer, "one call late": one_call_late},
+        **{"no synchronize": no_synchronize, "half a time": half_a_time},
+        "float16 within": lambda x: (x.half() @ x.half()).float(),
+    }
+    variants = {"product": lambda x: x @ x, "same": lambda x: torch.mm(x, x), **tricks}
+    found = {one.name: one for one in opscope.bench(variants, inputs=torch.randn(1024, 1024), seconds=0.1).results}
+    for name in tricks:
+        checked = found[name].correctness
+        assert checked is not None
+        assert checked.verdict != "right" or found[name].doubts, name
+    for name in ("product", "same"):
+        checked = found[name].correctness
+        assert checked is not None
+        assert checked.verdict == "right", checked.sentence
+        assert found[name].kernel_ns is not None
+        assert found[name].graph_ns is not None
+    assert (torch.cuda.synchronize, torch.cuda.Event.elapsed_time) == before

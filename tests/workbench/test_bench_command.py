@@ -85,21 +85,43 @@ def test_the_table_says_what_was_not_measured_and_what_is_wrong(tmp_path: Path) 
     assert "| Variant |" in markdown.stdout
 
 
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ("    while True: pass\n", "did not return within"),
-        ("    import os; os.abort()\n", "was ended by signal 6"),
-    ],
-)
-def test_a_variant_that_never_returns_or_crashes_ends_the_process_that_measures(
+ENDS = {
+    "while True: pass": "did not return within",
+    "import os; os.abort()": "was ended by signal 6",
+    "import os; os._exit(0)": "failed while it said",
+    "import os; os._exit(2)": "failed while it said",
+    "import sys; sys.exit(2)": "failed while it said",
+}
+
+
+@pytest.mark.parametrize(("body", "sentence"), ENDS.items())
+def test_a_variant_that_never_returns_or_ends_the_process_costs_no_other_its_result(
     tmp_path: Path, body: str, sentence: str
 ) -> None:
-    text = WAYS + f"def bad(x):\n{body}"
-    result = opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "5", cwd=tmp_path)
+    text = WAYS.replace("def slowly", f"def bad(x):\n    {body}\ndef slowly")
+    found = measured(tmp_path, "--timeout", "60" if "while" not in body else "30", text=text, code=1)
+    results = {one["name"]: one for one in found["results"]}
+    assert list(results) == ["doubled", "added", "slowly", "bad"]
+    assert results["bad"]["correctness"]["verdict"] == "wrong"
+    assert sentence in results["bad"]["correctness"]["sentence"]
+    for name in ("doubled", "added", "slowly"):
+        assert results[name]["correctness"]["verdict"] == "right"
+        assert results[name]["wall_ns"]["n"] >= 6
+
+
+def test_a_baseline_that_never_returns_ends_the_benchmark(tmp_path: Path) -> None:
+    text = WAYS.replace("def doubled(x):", "def doubled(x):\n    while True: pass")
+    result = opscope("bench", written(tmp_path, text), *QUICK, "--timeout", "20", cwd=tmp_path)
     assert result.returncode == 1
-    assert sentence in result.stderr
+    assert "did not return within" in result.stderr
     assert "checking results" in result.stderr
+
+
+def test_what_replaces_the_clock_while_it_is_imported_is_refused(tmp_path: Path) -> None:
+    text = WAYS + "import time\ntime.perf_counter_ns = lambda: 0\n"
+    result = opscope("bench", written(tmp_path, text), *QUICK, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "importing the targets replaces time.perf_counter_ns" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The request for a benchmark, sent to the process that measures."""
+"""The request for a benchmark, and what is sent to the process that measures."""
 
 from msgspec import Struct, field
 
@@ -28,3 +28,15 @@ class BenchRequest(Struct, frozen=True, kw_only=True):
     half_width: float = 0.01
     calls: int = 2_000
     trials: int = 0
+
+
+class BenchJob(Struct, frozen=True):
+    """What one process does.
+
+    Attributes:
+        request: what was asked for.
+        refused: by case and variant, why it is not run: it ended a process before this one.
+    """
+
+    request: BenchRequest
+    refused: dict[str, dict[str, str]] = field(default_factory=dict)

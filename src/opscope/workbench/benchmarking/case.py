@@ -22,6 +22,7 @@ class Case(Struct, frozen=True):
         reference: computes the right result for inputs of any data type, such as float64; None takes the baseline.
         parameters: default values of the parameters of ``inputs``.
         about: what the case shows, in a sentence.
+        refused: variants beside these that are not run, by name, and why.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case(Struct, frozen=True):
     reference: Function | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     about: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str:

@@ -5,7 +5,8 @@ identity, and that all of the result is written.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,8 @@ from opscope.knowledge.categories import Category, classifier_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
 from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.benchmarking.instruments import Instruments
+from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 
 # By the result's type: the largest error that a lower precision explains, and what it is then like.
 _LOWER: Final = {torch.float32: (TF32_ERROR, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}
@@ -43,6 +46,7 @@ _TINY: Final = {torch.float16: 1e-2}  # smaller numbers would not be normal ones
 _LARGE: Final = {torch.float16: 30.0, torch.bfloat16: 1e3}
 _AS_GIVEN: Final = "as given"
 _SPECIAL: Final = "special values"
+_READS: Final = ("__iter__", "__getitem__", "__len__", "values")  # by which the parts of a container are read
 _TIES: Final = ("zeros", "large", _SPECIAL)  # regimes in which results that are whole numbers are not compared
 
 Inputs = tuple[object, ...]
@@ -82,7 +86,11 @@ _REGIMES: Final = (
 
 
 def check(
-    case: Case, inputs: Inputs, odd: Inputs | None, only: Collection[str] | None = None
+    case: Case,
+    inputs: Inputs,
+    odd: Inputs | None,
+    only: Collection[str] | None = None,
+    instruments: Instruments | None = None,
 ) -> dict[str, Correctness]:
     """Check the variants of a case.
 
@@ -91,10 +99,13 @@ def check(
         inputs: the inputs that the variants are timed with.
         odd: inputs of an odd size; None if their size cannot be chosen.
         only: the names of the variants to check; None for all.
+        instruments: put right after each variant that replaced some of them, which makes it wrong; None makes them.
 
     Returns:
         Whether each checked variant is right, by name.
     """
+    instruments = instruments or Instruments()
+    instruments.note(case.baseline)
     if (reason := _no_reference(case, inputs)) is not None:
         unknown = Correctness(verdict=Correct.NOT_CHECKED, sentence=reason, reference=None, tolerance=None)
         return {name: unknown for name in case.variants if only is None or name in only}
@@ -102,6 +113,7 @@ def check(
     kinds += [("odd size", odd)] if odd is not None else []
     wanted = {name: _reference(case, values) for name, values in kinds}
     work = _work_of(case, inputs)
+    plain = _classes_of(_raw(case.variants[case.baseline], inputs)) | set(map(type, inputs))
     found: dict[str, Correctness] = {}
     own: dict[str, float] = {}
     first: torch.dtype | None = None
@@ -109,7 +121,8 @@ def check(
         # The baseline is judged in any case: its own error is the measure for the others.
         if only is not None and name not in only and name != case.baseline:
             continue
-        errors = [_compared(function, kind, values, wanted[kind]) for kind, values in kinds]
+        instruments.note(name)
+        errors = [_compared(function, kind, values, wanted[kind], plain) for kind, values in kinds]
         as_given = errors[0].error
         if as_given is not None and as_given <= TOLERANCE[torch.bfloat16]:  # else it is wrong already
             errors[1:1] = _behaviour(function, inputs, case)  # after the first, so that it is told before the others
@@ -117,12 +130,145 @@ def check(
         first = dtype if name == case.baseline else first
         exact = all(value is None or value.exact for value in wanted.values())
         judged = _judged(case, errors, own, _Result(dtype, first, exact, work))
+        if (replaced := instruments.mended()) is not None:
+            judged = tampered(replaced)
+        instruments.settle()
         if only is None or name in only:
             found[name] = judged
         if name == case.baseline and judged.verdict is not Correct.WRONG:
             most = _MOST_OF_BASELINE * (judged.tolerance or 0.0)
             own = {error.regime: min(error.error, most) for error in errors if error.error is not None}
     return found
+
+
+def tampered(replaced: str) -> Correctness:
+    """Return what is said of a variant that replaced what it is judged by.
+
+    Args:
+        replaced: the names of what it replaced.
+    """
+    return refused(f"it replaces {replaced}, by which it is judged")
+
+
+def refused(why: str) -> Correctness:
+    """Return what is said of a variant whose results do not count, with the reason as the predicate of a sentence."""
+    return Correctness(verdict=Correct.WRONG, sentence=why, reference=None, tolerance=None)
+
+
+def check_timed(
+    case: Case,
+    inputs: Inputs,
+    calls: Mapping[str, Callable[[], object]],
+    changes: TimedInputs,
+    note: Callable[[str], None],
+) -> dict[str, Correctness]:
+    """Check the very calls that are timed, with other values in their own inputs.
+
+    A result that depends on the address of the inputs, on how often it was asked for, or that an earlier call wrote,
+    is right in `check` and wrong here.
+
+    Args:
+        case: the case with the variants.
+        inputs: the arguments of the calls.
+        calls: variants with these arguments, by name.
+        changes: changes the inputs.
+        note: called with the name of each before it is called.
+
+    Returns:
+        What is wrong, by name; empty if nothing is.
+    """
+    changes.renew()
+    mine, found = _copied(inputs), dict[str, Correctness]()
+    note(case.baseline)
+    right, own = _reference(case, mine), _called(case.variants[case.baseline], mine)
+    far = None if right is None or own is None else _farthest(own, right.results)
+    if right is None or far is None:
+        return found  # of such inputs the baseline is not right itself
+    for name, call in calls.items():
+        note(name)
+        problem = _timed_problem(call, inputs, mine, right.results, _OF_BASELINE * far)
+        if problem is not None:
+            found[name] = refused(f"{problem} in the calls that are timed, where its inputs change from call to call")
+    return found
+
+
+def _farthest(results: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float | None:
+    """Return the largest error of results; None if one is wrong altogether.
+
+    Whole numbers are left out: small differences decide between them, and the other checks compare them.
+    """
+    if [one.shape for one in results] != [one.shape for one in wanted]:
+        return None
+    pairs = zip(results, wanted, strict=True)
+    errors = [_error(one, right) for one, right in pairs if right.is_floating_point() or right.is_complex()]
+    far = max((error for error, _ in errors), default=0.0)
+    return None if any(problem is not None for _, problem in errors) else far
+
+
+def _timed_problem(
+    call: Callable[[], object], inputs: Inputs, before: Inputs, wanted: Sequence[torch.Tensor], allowed: float
+) -> str | None:
+    """Return what is wrong with a call's results, or with what it does to its inputs; None if nothing is."""
+    try:
+        results = tensors_of(call())
+        # At once: what a thread or another stream writes after the call has returned is no result of the call.
+        results = [result.clone() for result in results]
+    except Exception as error:
+        return f"it raises {type(error).__name__}"
+    # Precision was judged before: here as much is allowed as any lower one explains.
+    lower = [max(_MOST_OF_BASELINE * TOLERANCE.get(r.dtype, 0.0), _LOWER.get(r.dtype, (0.0,))[0]) for r in results]
+    far = _farthest(results, wanted)
+    if far is None or far > max(allowed, *(_OF_BASELINE * one for one in lower), 0.0):
+        return "it returns something else than what follows from its inputs"
+    changed = [pair for pair in zip(inputs, before, strict=True) if not _equal(*pair)]
+    for mine, given in changed:  # the next call is to get them as they were
+        if isinstance(mine, torch.Tensor) and isinstance(given, torch.Tensor):
+            mine.detach().copy_(given)
+    return "it changes its inputs" if changed else None
+
+
+def _raw(function: Function, inputs: Inputs) -> object:
+    try:
+        return function(*_copied(inputs))
+    except Exception:
+        return None
+
+
+def _classes_of(result: object) -> set[type]:
+    """Return the classes of a result and of what it holds, as far as results are compared."""
+    found = {type(result)}
+    if isinstance(result, Mapping):
+        return found.union(*map(_classes_of, result.values()))
+    return found.union(*map(_classes_of, result)) if isinstance(result, (tuple, list)) else found
+
+
+def _deferring(result: object, plain: Collection[type]) -> str | None:
+    """Return the name of a class in a result that may do its work only when it is looked into; None if there is none.
+
+    Args:
+        result: what a variant returned.
+        plain: classes that the baseline returns as well.
+    """
+    kind = type(result)
+    if isinstance(result, torch.Tensor):
+        return None if kind in (torch.Tensor, torch.nn.Parameter) or kind in plain else kind.__qualname__
+    if not isinstance(result, (Mapping, tuple, list)):
+        return kind.__qualname__ if isinstance(result, (float, int, complex)) and not _is_number(kind, plain) else None
+    if kind not in plain and not any(_reads_as(kind, one) for one in (tuple, list, dict, OrderedDict)):
+        return kind.__qualname__
+    parts = result.values() if isinstance(result, Mapping) else result
+    return next((name for part in parts if (name := _deferring(part, plain)) is not None), None)
+
+
+def _is_number(kind: type, plain: Collection[type]) -> bool:
+    return kind in plain or kind in (bool, int, float, complex) or kind.__module__ == "numpy"
+
+
+def _reads_as(kind: type, parent: type) -> bool:
+    """Tell whether what a container holds is read by the code of a class of Python's own."""
+    return issubclass(kind, parent) and all(
+        getattr(kind, name) is getattr(parent, name) for name in _READS if hasattr(parent, name)
+    )
 
 
 def _work_of(case: Case, inputs: Inputs) -> frozenset[Category]:
@@ -235,7 +381,9 @@ def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
     return found[0].dtype if found else None
 
 
-def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wanted | None) -> RegimeError:
+def _compared(
+    function: Function, kind: str, inputs: Inputs, right_results: _Wanted | None, plain: Collection[type]
+) -> RegimeError:
     """Call a function after poisoning free memory, and compare its results.
 
     Args:
@@ -243,17 +391,24 @@ def _compared(function: Function, kind: str, inputs: Inputs, right_results: _Wan
         kind: the name of the regime of the inputs.
         inputs: the arguments; the function gets copies.
         right_results: what is right; None if that is unknown, and nothing is compared.
+        plain: classes of results that the baseline returns as well.
     """
     if right_results is None:
         return RegimeError(regime=kind, error=None)
     wanted, mine = right_results.results, _copied(inputs)
     _poison(wanted, inputs)
     try:
-        results = tensors_of(function(*mine))
+        returned = function(*mine)
+        deferring = _deferring(returned, plain)
+        # At once: what a thread or another stream writes after the call has returned is no result of the call.
+        results = [] if deferring else [result.clone() for result in tensors_of(returned)]
+        del returned
     except Exception as error:
         return RegimeError(regime=kind, error=None, problem=f"raises {type(error).__name__}: {_short(error)}")
-    if len(results) != len(wanted):
-        return RegimeError(regime=kind, error=None, problem=f"returns {len(results)} tensors, not {len(wanted)}")
+    if deferring or len(results) != len(wanted):
+        number = f"returns {len(results)} tensors, not {len(wanted)}"
+        late = f"returns a {deferring}, which may do its work only after the call"
+        return RegimeError(regime=kind, error=None, problem=late if deferring else number)
     errors = []
     for result, right in zip(results, wanted, strict=True):
         if result.shape != right.shape:

@@ -101,10 +101,11 @@ class KernelTimer(Struct):
             with record_function(f"{_RANGE}{len(names)}"):
                 mark.zero_()
             for place, name in enumerate(names):
+                call = calls[name]
                 if self.flush is not None:
                     self.flush()
                 with record_function(f"{_RANGE}{place}"):
-                    result = calls[name]()
+                    result = call()
                 del result
                 if place % 16 == 15:
                     torch.cuda.synchronize(self.device)
@@ -178,8 +179,8 @@ def events(device: torch.device, flush: Callable[[], None] | None, launches: int
         The timer; it raises OpscopeError if the host cannot issue calls fast enough.
     """
     spin = _Spin(device)
-    # Three more per call: the flush, and the events before and after.
-    most = max(1, min(_CALLS_QUEUED, _QUEUED // (launches + 3)))
+    # Four more per call: what prepares it, the flush, and the events before and after.
+    most = max(1, min(_CALLS_QUEUED, _QUEUED // (launches + 4)))
 
     def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
         names = [name for order in orders for name in order]
@@ -216,10 +217,11 @@ class _Spin(Struct):
             torch.cuda._sleep(int(min(self.seconds_per_call * len(names) + 200e-6, _LONGEST_SPIN_S) * _CYCLES_PER_S))
             gate.record()
             for name, (before, after) in zip(names, pairs, strict=True):
+                call = calls[name]
                 if flush is not None:
                     flush()
                 before.record()
-                result = calls[name]()
+                result = call()
                 after.record()
                 del result
             in_time = not gate.query()  # the kernel still spins, so the device has not begun any call

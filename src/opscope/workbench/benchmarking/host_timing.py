@@ -1,7 +1,7 @@
 """Durations by the host's clock: of a call with a synchronise, and of issuing a call to an idle device."""
 
-import time
 from collections.abc import Sequence
+from time import perf_counter, perf_counter_ns
 from typing import Final
 
 import torch
@@ -36,11 +36,11 @@ def issue(device: torch.device) -> Timer:
 def _once(calls: Calls, name: str, device: torch.device, *, waits: bool) -> float:
     call = calls[name]
     synchronize(device)
-    began = time.perf_counter_ns()
+    began = perf_counter_ns()
     result = call()
     if waits:
         synchronize(device)
-    elapsed = time.perf_counter_ns() - began
+    elapsed = perf_counter_ns() - began
     del result
     return float(elapsed)
 
@@ -49,8 +49,8 @@ def warm_up(calls: Calls, device: torch.device) -> None:
     """Call each callable until its durations are steady, for a second at most."""
     for name in calls:
         batches: list[list[float]] = []
-        began = time.perf_counter()
-        while time.perf_counter() - began < _LONGEST_WARMUP_S:
+        began = perf_counter()
+        while perf_counter() - began < _LONGEST_WARMUP_S:
             count = _BATCH if batches and batches[0][0] <= _SLOW_NS else 1
             batches.append([_once(calls, name, device, waits=True) for _ in range(count)])
             if is_steady(batches, sum(map(sum, batches))):

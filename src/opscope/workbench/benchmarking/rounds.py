@@ -5,8 +5,8 @@ those of the callables.
 """
 
 import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import perf_counter
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,7 +16,8 @@ from opscope.workbench.benchmarking.statistics import duration_of, ratios
 from opscope.workbench.benchmarking.stopping import Limits, next_look, stopped
 
 Calls = Mapping[str, Callable[[], object]]
-# Measures rounds: for each of some orders of names, the duration of every call in nanoseconds, in that order.
+# Measures rounds: for each of some orders of names, the duration of every call in nanoseconds, in that order. Before
+# each call, and outside of its time, it is looked up by its name.
 Timer = Callable[[Calls, Sequence[Sequence[str]]], list[list[float]]]
 
 
@@ -36,6 +37,32 @@ class Series(Struct):
         return duration_of(self.samples[name], self.stopped)
 
 
+class Prepared(Mapping[str, Callable[[], object]]):
+    """Callables before each of which something is done: outside of its time, as timers look it up first.
+
+    Args:
+        calls: the callables, by name.
+        before: called with the name.
+    """
+
+    def __init__(self, calls: Calls, before: Callable[[str], None]) -> None:
+        self._calls = calls
+        self._before = before
+
+    def __getitem__(self, name: str) -> Callable[[], object]:
+        """Prepare a call, and return it."""
+        self._before(name)
+        return self._calls[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._calls)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._calls)
+
+
 def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Series:
     """Measure rounds until every median is known well enough, or a limit is reached.
 
@@ -48,16 +75,16 @@ def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Serie
     orders = random.Random(seed)
     series = Series({name: [] for name in calls})
     together = replace(limits, seconds=limits.seconds * len(calls))
-    began = time.perf_counter()
+    began = perf_counter()
     while True:
         done = len(next(iter(series.samples.values())))
-        each = (time.perf_counter() - began) / done if done else 0.0
+        each = (perf_counter() - began) / done if done else 0.0
         count = _count(done, each, together, began)
         plan = [_shuffled(list(calls), orders) for _ in range(count)]
         for order, durations in zip(plan, timer(calls, plan), strict=True):
             for name, duration in zip(order, durations, strict=True):
                 series.samples[name].append(duration)
-        spent = time.perf_counter() - began
+        spent = perf_counter() - began
         # Not only every median must be known well enough, but every ratio to the baseline, and that twice as well.
         reasons = [stopped(samples, spent, together) for samples in series.samples.values()]
         baseline, *others = series.samples.values()
@@ -74,7 +101,7 @@ def _count(done: int, each_s: float, limits: Limits, began: float) -> int:
     """Return how many rounds to measure before the next look: at least one, else no more than fit into the time."""
     if not done:
         return 6  # the fewest that have an interval; they also tell how long a round takes
-    left = max(limits.seconds - (time.perf_counter() - began), 0.0)
+    left = max(limits.seconds - (perf_counter() - began), 0.0)
     return max(1, min(next_look(done, limits) - done, int(left / max(each_s, 1e-9)) or 1))
 
 

@@ -1,8 +1,8 @@
 """Benchmarks a case: is it right, how long does it take, and is it still right afterwards?"""
 
 import functools
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Final
 
 import torch
@@ -17,14 +17,16 @@ from opscope.torch_support.tensors import tensors_of
 from opscope.workbench.benchmarking import host_timing
 from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.clocks import ClockSampler
-from opscope.workbench.benchmarking.correctness import Inputs, check
+from opscope.workbench.benchmarking.correctness import Inputs, check, check_timed, refused, tampered
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer, captured, events
+from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.limit import least_work, limit_share
 from opscope.workbench.benchmarking.precision import tf32
 from opscope.workbench.benchmarking.ran import what_ran
-from opscope.workbench.benchmarking.rounds import Calls, Series, Timer, in_turns
+from opscope.workbench.benchmarking.rounds import Calls, Prepared, Series, Timer, in_turns
 from opscope.workbench.benchmarking.steady import steady_time
 from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 from opscope.workbench.benchmarking.verdicts import at_precision
 
 NOT_A_GPU: Final = "not measured: the device is not a GPU"
@@ -33,6 +35,8 @@ _SLOWED: Final = 0.03  # by this fraction the clock may fall
 _HARD_LIMITS: Final = (
     *("hardware slowdown", "thermal slowdown (software)", "thermal slowdown (hardware)", "power brake", "power cap"),
 )
+_SPOT_CHECKS: Final = 4  # of the calls that were timed, after each kind of duration
+_CALLS_ALONE: Final = 50  # by which the one is found that replaces what it is judged by
 _BELOW_LIMIT: Final = 1.05  # more than this share of a limit is impossible
 _WAITED: Final = 0.05  # more than this fraction of the time, summed over threads, is contention
 _ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}  # primes, so that no tile or vector divides them
@@ -40,7 +44,12 @@ Progress = Callable[[str], None]
 
 
 def bench_case(
-    case: Case, parameters: Mapping[str, object], device: torch.device, limits: Limits, progress: Progress
+    case: Case,
+    parameters: Mapping[str, object],
+    device: torch.device,
+    limits: Limits,
+    progress: Progress,
+    instruments: Instruments | None = None,
 ) -> tuple[BenchResult, ...]:
     """Benchmark all variants of a case.
 
@@ -50,45 +59,52 @@ def bench_case(
         device: where the variants run.
         limits: how long to measure each.
         progress: called with a line of text on what goes on.
+        instruments: as they were before any code of the variants ran; None takes them as they are now.
 
     Returns:
         One result per variant, the baseline's first. Samples with the same index are of the same round in all results.
 
     Raises:
         UsageError: the inputs cannot be made, or a variant does not take them.
+        OpscopeError: while all were timed, something was replaced by which they are judged, and it is unknown by which.
     """
+    instruments = instruments or Instruments()
     torch.manual_seed(0)
     inputs = case.make_inputs(device, parameters)
     case.refuse_unfit(inputs)
     progress(f"{case.name}: checking results")
-    checked = check(case, inputs, _odd_inputs(case, parameters, device))
+    checked = check(case, inputs, _odd_inputs(case, parameters, device), instruments=instruments)
     # What is wrong is not timed: its duration would say nothing.
     right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
     calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
     lower = _at_lower_precision(case, inputs, checked) if case.baseline in right else {}
-    calls = {**calls, **{name: one.call for name, one in lower.items()}}
+    watched = _Watched(case, inputs, {**calls, **{name: one.call for name, one in lower.items()}}, instruments)
+    calls = watched.calls
     reasons: dict[str, dict[str, str]] = {name: {} for name in (*case.variants, *lower)}
-    durations = _Durations(calls, device, limits, reasons)
-    waited, began = waited_for_cpu_ns(), time.perf_counter_ns()
-    with ClockSampler(device) as sampler:
+    durations = _Durations(calls, device, limits, reasons, watched)
+    waited, began = waited_for_cpu_ns(), perf_counter_ns()
+    with ClockSampler(device) as sampler, watched.changes:
         if calls:
             progress(f"{case.name}: warming up")
-            host_timing.warm_up(calls, device)
+            watched.warm_up(device)
             progress(f"{case.name}: measuring")
             durations.measure()
-    busy = _contention(waited, time.perf_counter_ns() - began) if device.type != "cuda" else None
+    busy = _contention(waited, perf_counter_ns() - began) if device.type != "cuda" else None
     # After many calls a function may return other results, such as ones that it kept.
-    again = check(case, inputs, None, only=tuple(right))
+    again = check(case, inputs, None, only=[name for name in right if name in calls], instruments=instruments)
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
     steady: dict[str, Steady] = {}
     if device.type != "cuda":
         progress(f"{case.name}: beside a yardstick")
-        found = {name: steady_time(call, limits.seconds) for name, call in calls.items()}
-        steady = {name: one for name, one in found.items() if one is not None}
+        steady = watched.steady(limits.seconds)
     tools = _Tools(case, inputs, durations, sampler.clocks, text, busy, steady)
     checked |= {name: one.checked for name, one in lower.items()}
-    return _without_work([tools.result(name, checked[name], calls.get(name)) for name in checked])
+    checked |= watched.wrong
+    results = _without_work([watched.whole(tools, name, checked[name]) for name in checked])
+    instruments.note("")
+    instruments.settle()
+    return (*results, *(tools.result(name, refused(why), None) for name, why in case.refused.items()))
 
 
 def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
@@ -198,6 +214,100 @@ def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.devi
         return None
 
 
+class _Watched(Struct):
+    """Calls that are timed: their inputs change from call to call, and what they are judged by is looked after.
+
+    Attributes:
+        case: the case.
+        inputs: the arguments of the calls.
+        calls: the callables, by name; those that are found to be wrong are taken out.
+        instruments: what they are judged by.
+        wrong: what was found, by name.
+    """
+
+    case: Case
+    inputs: Inputs
+    calls: dict[str, Callable[[], object]]
+    instruments: Instruments
+    wrong: dict[str, Correctness] = field(default_factory=dict)
+    changes: TimedInputs = field(default_factory=lambda: TimedInputs(()))
+
+    def __post_init__(self) -> None:
+        self.changes = TimedInputs(self.inputs)
+
+    def prepared(self, calls: Calls) -> Prepared:
+        """Return callables whose inputs differ from call to call."""
+        return Prepared(calls, lambda name: self.before(name)())
+
+    def before(self, name: str) -> Callable[[], None]:
+        """Return what comes before each call of one name."""
+
+        def prepare() -> None:
+            self.instruments.note(name)
+            self.instruments.settle()
+            self.changes.nudge()
+
+        return prepare
+
+    def warm_up(self, device: torch.device) -> None:
+        """Warm up each callable, and find those that replace what they are judged by."""
+        for name, call in tuple(self.calls.items()):
+            host_timing.warm_up(self.prepared({name: call}), device)
+            if (replaced := self.instruments.mended()) is not None:
+                self._take_out({name: tampered(replaced)})
+
+    def steady(self, seconds: float) -> dict[str, Steady]:
+        """Return times at full speed, by name."""
+        found: dict[str, Steady | None] = {}
+        with self.changes:
+            for name, call in tuple(self.calls.items()):
+                found[name] = steady_time(call, seconds, self.before(name))
+                if (replaced := self.instruments.mended()) is not None:
+                    self._take_out({name: tampered(replaced)})
+        return {name: one for name, one in found.items() if one is not None}
+
+    def whole(self, tools: "_Tools", name: str, checked: Correctness) -> BenchResult:
+        """Put a result together, for which it is called once more."""
+        self.instruments.note(name)
+        result = tools.result(name, checked, self.calls.get(name))
+        replaced = self.instruments.mended()
+        return result if replaced is None else tools.result(name, tampered(replaced), None)
+
+    def look(self) -> None:
+        """Find calls that are wrong after they were timed.
+
+        Raises:
+            OpscopeError: something was replaced, and it is unknown by which call.
+        """
+        if (replaced := self.instruments.mended()) is not None:
+            found = {name: tampered(what) for name in self.calls if (what := self._replaced_by(name)) is not None}
+            if not found:
+                self.instruments.note("")  # it may not be the last one that ran
+                raise OpscopeError(
+                    f"while {', '.join(self.calls)} were timed, one of them replaced {replaced}, by which they are "
+                    "judged: benchmark each of them alone beside the first"
+                )
+            self._take_out(found)
+        for _ in range(_SPOT_CHECKS):
+            own = {name: call for name, call in self.calls.items() if name in self.case.variants}
+            self._take_out(check_timed(self.case, self.inputs, own, self.changes, self.instruments.note))
+        self.changes.restore()
+
+    def _replaced_by(self, name: str) -> str | None:
+        """Call one alone; return what it replaces."""
+        self.instruments.note(name)
+        for _ in range(_CALLS_ALONE):
+            self.calls[name]()
+            if (replaced := self.instruments.mended()) is not None:
+                return replaced
+        return None
+
+    def _take_out(self, wrong: Mapping[str, Correctness]) -> None:
+        for name, found in wrong.items():
+            self.wrong[name] = found
+            del self.calls[name]
+
+
 class _Durations(Struct):
     """Measures every duration that a device has, and notes why others are missing.
 
@@ -206,6 +316,7 @@ class _Durations(Struct):
         device: where they run.
         limits: how long to measure each.
         reasons: per name, by measure, why a duration is missing.
+        watched: watches the calls.
         series: the durations, by measure.
         kernels: what the calls launched; None without a GPU.
     """
@@ -214,6 +325,7 @@ class _Durations(Struct):
     device: torch.device
     limits: Limits
     reasons: Mapping[str, dict[str, str]]
+    watched: "_Watched"
     series: dict[Measure, Series] = field(default_factory=dict)
     kernels: KernelTimer | None = None
 
@@ -246,7 +358,7 @@ class _Durations(Struct):
 
     def _replays(self) -> Calls:
         replays: dict[str, Callable[[], object]] = {}
-        for name, call in self.calls.items():
+        for name, call in self.watched.prepared(self.calls).items():
             try:
                 replays[name] = captured(call, self.device).replay
             except RuntimeError as error:
@@ -260,9 +372,10 @@ class _Durations(Struct):
         if not calls:
             return
         try:
-            self.series[measure] = in_turns(timer, calls, self.limits)
+            self.series[measure] = in_turns(timer, self.watched.prepared(calls), self.limits)
         except OpscopeError as error:
             self._missing(measure, calls, f"not measured: {error}")
+        self.watched.look()
 
     def _missing(self, measure: Measure, names: Iterable[str], reason: str) -> None:
         for name in names:
@@ -321,7 +434,7 @@ class _Tools(Struct, frozen=True):
             graph_ns=found.get(Measure.GRAPH),
             issue_ns=issue,
             wall_ns=found.get(Measure.WALL),
-            reasons=missing | self.durations.reasons[name],
+            reasons=missing | self.durations.reasons.get(name, {}),
             kernels=None if not counts else sum(counts) / len(counts),
             launch_bound=None if kernel is None or issue is None else issue.median > kernel.median,
             correctness=checked,

@@ -10,9 +10,9 @@ fastest rounds by up to 1.06, and ratios to a yardstick by up to 1.02.
 
 import gc
 import random
-import time
 from collections.abc import Callable
 from statistics import median
+from time import perf_counter_ns, process_time_ns, sleep
 from typing import Final
 
 import torch
@@ -20,6 +20,7 @@ import torch
 from opscope.base.threads import waited_for_cpu_ns
 from opscope.base.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from opscope.documents.bench import Steady
+from opscope.workbench.benchmarking.rounds import Calls, Prepared
 from opscope.workbench.benchmarking.statistics import Interval, median_interval
 
 _FULL_SPEED: Final = 1.05  # times the yardstick's fastest rounds; a busy sibling of the core makes it 1.3 to 1.6
@@ -34,19 +35,21 @@ _LOOKS: Final = 5
 _SEVERAL: Final = 1.2  # with more than this CPU time per time of the clock, more than one thread works
 
 
-def steady_time(call: Callable[[], object], seconds: float) -> Steady | None:
+def steady_time(call: Callable[[], object], seconds: float, before: Callable[[], None] = lambda: None) -> Steady | None:
     """Measure a call beside a yardstick.
 
     Args:
         call: works on the CPU, and is warm.
         seconds: how long to measure; slow calls take up to four times as long, and a second more.
+        before: called before each call, outside of its time.
 
     Returns:
         The time at full speed; None if the machine was not at full speed for long enough to tell.
     """
     once, threads = _about(call)
     yardstick, repeats = _yardstick(once, threads)
-    rounds = _rounds({"call": call, "again": call, "yardstick": yardstick}, once, seconds)
+    calls = Prepared({"call": call, "again": call, "yardstick": yardstick}, lambda _: before())
+    rounds = _rounds(calls, once, seconds)
     return _told(rounds, repeats, threads)
 
 
@@ -62,12 +65,12 @@ def _about(call: Callable[[], object]) -> tuple[float, float]:
 # The CPU time of all threads over the clock's time is how many threads work at once.
 def _look(call: Callable[[], object]) -> tuple[float, float]:
     durations: list[int] = []
-    used, began = time.process_time_ns(), time.perf_counter_ns()
-    while len(durations) < 3 or (time.perf_counter_ns() - began < 20 * NS_PER_MS and len(durations) < 50):
-        start = time.perf_counter_ns()
+    used, began = process_time_ns(), perf_counter_ns()
+    while len(durations) < 3 or (perf_counter_ns() - began < 20 * NS_PER_MS and len(durations) < 50):
+        start = perf_counter_ns()
         call()
-        durations.append(time.perf_counter_ns() - start)
-    return median(durations), (time.process_time_ns() - used) / max(1, time.perf_counter_ns() - began)
+        durations.append(perf_counter_ns() - start)
+    return median(durations), (process_time_ns() - used) / max(1, perf_counter_ns() - began)
 
 
 def _yardstick(once_ns: float, threads: float) -> tuple[Callable[[], object], int]:
@@ -88,9 +91,9 @@ def _yardstick(once_ns: float, threads: float) -> tuple[Callable[[], object], in
         piece()
     durations = []
     for _ in range(51):
-        start = time.perf_counter_ns()
+        start = perf_counter_ns()
         piece()
-        durations.append(time.perf_counter_ns() - start)
+        durations.append(perf_counter_ns() - start)
     each = median(durations)
     repeats = max(1, round(min(max(once_ns, _YARDSTICK_NS), 100 * _YARDSTICK_NS) / each))
 
@@ -106,23 +109,23 @@ def _yardstick(once_ns: float, threads: float) -> tuple[Callable[[], object], in
 _Round = dict[str, tuple[int, int]]  # per name, how long it took, and how much of that it waited for a core; in ns
 
 
-def _rounds(calls: dict[str, Callable[[], object]], once_ns: float, seconds: float) -> list[_Round]:
+def _rounds(calls: Calls, once_ns: float, seconds: float) -> list[_Round]:
     """Measure rounds in random order, in bursts with pauses between them."""
     orders, rounds = random.Random(0), list[_Round]()
-    began = time.perf_counter_ns()
+    began = perf_counter_ns()
     asks = once_ns >= _SLOW_NS
     # A garbage collection in the midst of a call would be counted as its time.
     collects = gc.isenabled()
     gc.disable()
     try:
         while True:
-            spent = time.perf_counter_ns() - began
+            spent = perf_counter_ns() - began
             enough = len(rounds) >= 2 * _FEWEST
             if (spent >= seconds * NS_PER_S and enough) or spent >= _LONGEST * seconds * NS_PER_S + NS_PER_S:
                 return rounds
-            time.sleep(_PAUSE_S)
-            burst = time.perf_counter_ns()
-            while time.perf_counter_ns() - burst < _BURST_NS:
+            sleep(_PAUSE_S)
+            burst = perf_counter_ns()
+            while perf_counter_ns() - burst < _BURST_NS:
                 names = list(calls)
                 orders.shuffle(names)
                 rounds.append({name: _once(calls[name], asks=asks) for name in names})
@@ -133,9 +136,9 @@ def _rounds(calls: dict[str, Callable[[], object]], once_ns: float, seconds: flo
 
 def _once(call: Callable[[], object], *, asks: bool) -> tuple[int, int]:
     waited = waited_for_cpu_ns() if asks else None
-    start = time.perf_counter_ns()
+    start = perf_counter_ns()
     result = call()
-    took = time.perf_counter_ns() - start
+    took = perf_counter_ns() - start
     del result
     until = waited_for_cpu_ns() if asks else None
     return took, 0 if waited is None or until is None else max(0, until - waited)

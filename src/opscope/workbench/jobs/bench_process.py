@@ -18,12 +18,13 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, scratch, write_whole
 from opscope.base.processes import own_environment, own_process
 from opscope.documents.bench import BenchDocument, BenchResult, Correct, Duration, FalseAlarms, Measure
-from opscope.record.bench import BenchRequest
+from opscope.record.bench import BenchJob, BenchRequest
 from opscope.record.codec import encode
 from opscope.workbench.benchmarking.statistics import duration_of
 from opscope.workbench.benchmarking.verdicts import compare, pairs_of
 
 Progress = Callable[[str], None]
+_Refused = dict[str, dict[str, str]]
 T = TypeVar("T", BenchDocument, FalseAlarms)
 _LAST_LINES = 15  # of a process's errors, which a failure shows
 
@@ -40,14 +41,44 @@ def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress:
     Raises:
         UsageError: a target or parameter is wrong.
         EnvironmentLacksError: the machine lacks something, such as memory.
-        OpscopeError: a process failed, or did not return in time.
+        OpscopeError: a process failed, or did not return in time, while the baseline ran or none of the others. One
+            that ended because of another variant is followed by one without it.
     """
     documents = []
+    refused: _Refused = {}
     for number in range(processes):
         prefix = f"process {number + 1} of {processes}: " if processes > 1 else ""
-        documents.append(_one(request, timeout_s, functools.partial(_prefixed, progress, prefix), BenchDocument))
+        say = functools.partial(_prefixed, progress, prefix)
+        documents.append(_without_those_that_end_it(request, refused, timeout_s, say))
     found = documents[0] if processes == 1 else together(documents)
     return replace(found, false_alarms=kept_false_alarms(found))
+
+
+def _without_those_that_end_it(
+    request: BenchRequest, refused: _Refused, timeout_s: float, progress: Progress
+) -> BenchDocument:
+    """Benchmark in one process, and again without each variant that ended it or never returned; these are noted."""
+    while True:
+        try:
+            return _one(BenchJob(request, refused), timeout_s, progress, BenchDocument)
+        except _EndedError as error:
+            case, name = error.variant
+            if name in refused.get(case, {}):
+                raise OpscopeError(str(error)) from error
+            progress(f"{name} is not measured: {error}")
+            refused.setdefault(case, {})[name] = str(error).splitlines()[0]
+
+
+class _EndedError(OpscopeError):
+    """A process did not return, or failed, while a variant ran.
+
+    Attributes:
+        variant: its case and its name.
+    """
+
+    def __init__(self, text: str, variant: tuple[str, str]) -> None:
+        super().__init__(text)
+        self.variant = variant
 
 
 def _prefixed(progress: Progress, prefix: str, text: str) -> None:
@@ -68,7 +99,7 @@ def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tu
     Raises:
         OpscopeError: the process failed, or did not return in time.
     """
-    found = _one(request, timeout_s, progress, FalseAlarms)
+    found = _one(BenchJob(request), timeout_s, progress, FalseAlarms)
     target = private_folder("bench") / _calibration(found.device, found.torch).name
     write_whole(target, encode(found), PRIVATE_FILE)
     return found, target
@@ -91,8 +122,15 @@ def _calibration(device: str, torch: str) -> Path:
 def together(documents: Sequence[BenchDocument]) -> BenchDocument:
     """Join documents of the same benchmark from several processes; each process's median is one sample."""
     first = documents[0]
-    results = tuple(_joined([document.results[at] for document in documents]) for at in range(len(first.results)))
+    # One that was refused in a later process stands at the end there.
+    by_variant = [{_variant(result): result for result in document.results} for document in documents]
+    shared = [one for one in by_variant[0] if all(one in results for results in by_variant)]
+    results = tuple(_joined([results[one] for results in by_variant]) for one in shared)
     return replace(first, processes=len(documents), results=results, comparisons=compare(pairs_of(results)))
+
+
+def _variant(result: BenchResult) -> tuple[object, ...]:
+    return (result.case, result.name, *sorted(result.parameters.items()))
 
 
 def _joined(results: Sequence[BenchResult]) -> BenchResult:
@@ -115,16 +153,17 @@ def _joined(results: Sequence[BenchResult]) -> BenchResult:
     )
 
 
-def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type[T]) -> T:
+def _one(job: BenchJob, timeout_s: float, progress: Progress, kind: type[T]) -> T:
     """Run one process and return the document that it wrote.
 
     Raises:
+        _EndedError: it did not return, or failed, while a variant ran that is not the baseline.
         OpscopeError: see `benchmark`.
     """
     with scratch() as folder:
-        target = folder / "document.json"
+        target, noted = folder / "document.json", folder / "variant.json"
         process = subprocess.Popen(
-            [*own_process("opscope.workbench.jobs.bench_worker"), str(target)],
+            [*own_process("opscope.workbench.jobs.bench_worker"), str(target), str(noted)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -132,10 +171,25 @@ def _one(request: BenchRequest, timeout_s: float, progress: Progress, kind: type
             # It can import what this process can: targets may be modules of the user's.
             env=own_environment(PYTHONPATH=os.pathsep.join(part for part in sys.path if part)),
         )
-        last = _followed(process, encode(request).decode(), timeout_s, progress)
-        if process.returncode == 0 and target.is_file():
-            return msgspec.json.decode(target.read_bytes(), type=kind)
-        raise _failure(process, last)
+        try:
+            last = _followed(process, encode(job).decode(), timeout_s, progress)
+            if process.returncode == 0 and target.is_file():
+                return msgspec.json.decode(target.read_bytes(), type=kind)
+            raise _failure(process, last)
+        except EnvironmentLacksError:
+            raise
+        except OpscopeError as error:
+            if (variant := _running(noted)) is not None:
+                raise _EndedError(str(error), variant) from error
+            raise
+
+
+def _running(noted: Path) -> tuple[str, str] | None:
+    """Return the case and the name of the variant that a process noted last; None if none of them ran."""
+    try:
+        return msgspec.json.decode(noted.read_bytes(), type=tuple[str, str])
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, progress: Progress) -> tuple[str, str]:
@@ -186,9 +240,10 @@ def _read(stream: IO[str], take: Callable[[str | None], None]) -> None:
 def _failure(process: "subprocess.Popen[str]", said: tuple[str, str]) -> OpscopeError:
     last, errors = said
     text = errors.strip()
-    if process.returncode == UsageError.exit_code:
+    # Without a word, a function of the user's ended the process, and the code is its own.
+    if process.returncode == UsageError.exit_code and text:
         return UsageError(text)
-    if process.returncode == EnvironmentLacksError.exit_code:
+    if process.returncode == EnvironmentLacksError.exit_code and text:
         return EnvironmentLacksError(text)
     how = f"was ended by signal {-process.returncode}" if process.returncode < 0 else "failed"
     return OpscopeError(f"the process that measures {how} while it said: {last}\n{text}".rstrip())

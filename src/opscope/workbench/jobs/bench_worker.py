@@ -1,36 +1,48 @@
 """The process that benchmarks: reads a request from standard input, prints its progress, and writes a document."""
 
+import functools
+import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
-from opscope.base.errors import OpscopeError
+from opscope.base.errors import OpscopeError, UsageError
 from opscope.documents.bench import BenchDocument, BenchResult, FalseAlarms
-from opscope.record.bench import BenchRequest
+from opscope.record.bench import BenchJob
 from opscope.record.codec import encode
 from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.calibration import measure_false_alarms
+from opscope.workbench.benchmarking.case import Case
+from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.run import bench_case
 from opscope.workbench.benchmarking.stopping import Limits
 from opscope.workbench.gallery import TIMERS
 from opscope.workbench.jobs.bench_targets import cases_of, points_of
 from opscope.workbench.jobs.bench_written import document_of
 
+_NOTED: Final = 4096  # bytes of the file that tells which variant runs
 
-def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument | FalseAlarms:
-    """Benchmark what a request asks for.
+
+def run(
+    job: BenchJob, progress: Callable[[str], None], note: Callable[[str, str], None]
+) -> BenchDocument | FalseAlarms:
+    """Benchmark what a job asks for.
 
     Args:
-        request: with ``trials``, a function is compared with itself that often, and targets are not measured.
+        job: with ``trials``, a function is compared with itself that often, and targets are not measured.
         progress: called with a line of text on what goes on.
+        note: called with a case and the name of its variant before that runs.
 
     Raises:
         UsageError: a target, a parameter or the device's name is wrong.
         EnvironmentLacksError: the device or nvcc is missing.
     """
+    request = job.request
     device = resolve_device(request.device)
     limits = Limits(half_width=request.half_width, seconds=request.seconds, calls=request.calls)
     with current(device):
@@ -41,28 +53,72 @@ def run(request: BenchRequest, progress: Callable[[str], None]) -> BenchDocument
             from opscope.workbench.gallery.timers import measure
 
             results += measure(device, limits, progress)
-        for case in cases_of(request, device):
+        instruments = Instruments()
+        cases = [_without(case, job.refused) for case in cases_of(request, device)]
+        if (replaced := instruments.mended()) is not None:
+            raise UsageError(
+                f"importing the targets replaces {replaced}, by which they are judged: nothing was measured"
+            )
+        for case in cases:
+            # The baseline and the reference are no candidates: without them nothing is compared.
+            names = frozenset(case.variants) - {case.baseline}
+            instruments.note = functools.partial(_note_candidate, note, case.name, names)
             for point in points_of(request.axes):
-                results += bench_case(case, point, device, limits, progress)
+                results += bench_case(case, point, device, limits, progress, instruments)
         return document_of(results, device, request)
 
 
+def _note_candidate(note: Callable[[str, str], None], case: str, candidates: frozenset[str], name: str) -> None:
+    note(case, name if name in candidates else "")
+
+
+def _without(case: Case, refused: Mapping[str, Mapping[str, str]]) -> Case:
+    """Return a case without the variants that ended a process before this one."""
+    mine = refused.get(case.name, {})
+    runs = {name: function for name, function in case.variants.items() if name not in mine}
+    return replace(case, variants=runs, refused=mine)
+
+
+def _noting(path: Path) -> Callable[[str, str], None]:
+    """Return what writes into a file which variant of which case runs; it takes less than a microsecond."""
+    path.write_bytes(b" " * _NOTED)
+    with path.open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), _NOTED)
+
+    @functools.cache
+    def text(case: str, name: str) -> bytes:
+        found = msgspec.json.encode((case, name)) if name else b""
+        return (found if len(found) <= _NOTED else b"").ljust(_NOTED)
+
+    def note(case: str, name: str) -> None:
+        memory[:] = text(case, name)
+
+    return note
+
+
 def main() -> None:
-    """Serve one request: write the document to the file that the first argument names, progress to standard output."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=BenchRequest)
+    """Serve one job: write the document to the file that the first argument names, progress to standard output.
+
+    The second argument names a file that tells which variant runs, should this process end or never return.
+    """
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=BenchJob)
+    target, noted = map(Path, sys.argv[1:3])
 
     def progress(text: str) -> None:
         print(text, flush=True)  # noqa: T201
 
     try:
-        document = run(request, progress)
+        document = run(job, progress, _noting(noted))
     except OpscopeError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
+    except SystemExit as error:
+        sys.stderr.write(f"a function called sys.exit({error.code!r})\n")
+        sys.exit(1)
     except torch.OutOfMemoryError as error:
         sys.stderr.write(f"not enough memory on the device: {str(error).splitlines()[0]}\n")
         sys.exit(3)  # the code of EnvironmentLacksError
-    Path(sys.argv[1]).write_bytes(encode(document))
+    target.write_bytes(encode(document))
 
 
 if __name__ == "__main__":
