@@ -141,7 +141,7 @@ def test_a_number_sign_in_a_name_is_a_part_of_it(trace: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["-dash.json.gz", "two words'.json.gz", "new\nline\x1b[1m.json.gz", "漢.json.gz", "a`b.json.gz"]
+    "name", ["-dash.json.gz", "two  words'.json.gz", "new\nline\x1b[1m.json.gz", "漢.json.gz", "a`b.json.gz"]
 )
 def test_commands_for_odd_names_run_in_a_shell(trace: Path, tmp_path: Path, name: str) -> None:
     shutil.copy(trace, tmp_path / name)

@@ -30,9 +30,12 @@ def shortened(text: str, most: int) -> str:
 def quoted(text: str, most: int | None = LONGEST_NAME) -> str:
     """Return text of a file as what it is, data: between backticks, on one line, at most so many characters.
 
-    Who reads it may follow what it says, so that nothing in it may end the quotation.
+    Who reads it may follow what it says, so that nothing in it may end the quotation. Without a limit it is a command,
+    whose spaces are its own.
     """
-    plain = " ".join(printable(text).replace("`", "'").split())
+    plain = printable(text).replace("`", "'")
+    if most is not None:
+        plain = " ".join(plain.split())
     if not any(map(str.isalnum, plain)):  # nothing to follow: a dash, an empty cell, a bar
         return plain
     # Digits and their units are figures.
