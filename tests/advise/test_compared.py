@@ -192,6 +192,109 @@ def sparse_gradients():
 
     return step
 
+class Normalised(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = torch.nn.Linear(16, 16), torch.nn.BatchNorm1d(16)
+
+    def forward(self, x, cache):
+        h = self.norm(self.linear(x))
+        cache["k"] = 0.5 * cache["k"] + h if "k" in cache else h
+        return h + 0.05 * cache["k"]
+
+def keeps_in_a_dictionary():
+    torch.manual_seed(0)
+    model, x, cache = Normalised(), torch.randn(8, 16), {}
+
+    def step():
+        with torch.no_grad():
+            return model(x, cache)
+
+    return step
+
+def twice_the_same_list():
+    torch.manual_seed(0)
+    x = [torch.randn(8, 16)]
+
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+
+        def forward(self, one, other):
+            return self.linear(one[0]) + other[0]
+
+    model = Two()
+    return model, (x, x)
+
+def without_an_optimizer():
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(16, 16), torch.randn(8, 16, requires_grad=True)
+
+    def step():
+        model.zero_grad()
+        x.grad = None
+        model(x).square().mean().backward()
+
+    return step
+
+def small_group():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 16))
+    x, alone = torch.randn(8, 16), torch.nn.Parameter(torch.ones(16))
+    weights = [model[0].weight, model[2].weight]
+    groups = [{"params": weights}, {"params": [model[1].bias], "lr": 1e-4}, {"params": [alone]}]
+    optimizer = torch.optim.SGD(groups, 1e-3)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean() + alone.square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+def averaged():
+    import copy
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(16, 16), torch.randn(8, 16)
+    average = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-1)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mine, other in zip(average.parameters(), model.parameters()):
+                mine.mul_(0.9).add_(other, alpha=0.1)
+        return loss.detach()
+
+    return step
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.running, self.sums = torch.nn.Linear(16, 16), 0.0, np.zeros(16)
+
+    def forward(self, x):
+        h = self.linear(x)
+        self.running = 0.9 * self.running + float(h.abs().mean())
+        self.sums += h.sum(0).double().numpy()
+        return h
+
+def numbers():
+    torch.manual_seed(0)
+    model, x, history = Counting(), torch.randn(8, 16), []
+
+    def step():
+        with torch.no_grad():
+            history.append(model(x).sum().item() + len(history))
+
+    return step
+
 def large():
     torch.manual_seed(0)
     model, x = torch.nn.Linear(16, 256), torch.randn(2_048, 16)
@@ -320,6 +423,96 @@ def test_complex_and_sparse_gradients_are_compared(file: Path, function: str) ->
     assert compared(file, function, scaled).right is False
 
 
+def lose_the_cache(variant: Variant) -> None:
+    variant.wrap(lambda call: lambda x, cache: call(x, dict(cache)))
+
+
+def other_momentum(variant: Variant) -> None:
+    variant.tops[0].norm.momentum = 0.5  # type: ignore[union-attr, assignment]
+
+
+def twice_the_gradient(variant: Variant) -> None:
+    for parameter in variant.tops[0].parameters():
+        parameter.register_hook(lambda gradient: gradient * 2)
+
+
+def thrice_the_gradient_of_the_input(variant: Variant) -> None:
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def calling(x: torch.Tensor) -> Any:
+            other = x * 1.0
+            if other.requires_grad:  # not where modules are called alone
+                other.register_hook(lambda gradient: gradient * 3)
+            return call(other)
+
+        return calling
+
+    variant.wrap(around)
+
+
+def rate_of(group: int, factor: float) -> Callable[[Variant], None]:
+    def change(variant: Variant) -> None:
+        variant.optimizers[0].param_groups[group]["lr"] *= factor
+
+    return change
+
+
+def frozen_average(variant: Variant) -> None:
+    def nothing(*_: object) -> None:
+        with torch.no_grad():
+            for parameter in variant.not_called[0].parameters():
+                parameter.mul_(1.001)
+
+    variant.optimizers[0].register_step_post_hook(nothing)
+
+
+def other_number(variant: Variant) -> None:
+    variant.tops[0].register_forward_hook(lambda module, *_: setattr(module, "running", 7.0))
+
+
+def other_array(variant: Variant) -> None:
+    variant.tops[0].register_forward_hook(lambda module, *_: module.sums.__imul__(1.01))
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        ("keeps_in_a_dictionary", lose_the_cache),
+        ("keeps_in_a_dictionary", other_momentum),
+        ("without_an_optimizer", twice_the_gradient),
+        ("without_an_optimizer", thrice_the_gradient_of_the_input),
+        ("small_group", rate_of(1, 0.0)),
+        ("small_group", rate_of(1, -1.0)),
+        ("small_group", rate_of(2, 5.0)),
+        ("averaged", frozen_average),
+        ("numbers", other_number),
+        ("numbers", other_array),
+        ("twice_the_same_list", outputs_of(lambda value: value * 1.01)),
+    ],
+)
+def test_what_a_step_keeps_is_compared_wherever_it_is(
+    file: Path, function: str, wrong: Callable[[Variant], None]
+) -> None:
+    right = compared(file, function, lambda _: None)
+    assert right.right, right
+    found = compared(file, function, wrong)
+    assert found.right is False, found
+
+
+def test_an_update_that_is_missing_is_no_matter_of_precision(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small tensor it would be lost in what simulated arithmetic explains of all parameters together."""
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)  # put back what the change puts there
+
+    def change(factor: float) -> Callable[[Variant], None]:
+        def both(variant: Variant) -> None:
+            APPLYING["autocast_bf16"].apply(variant)
+            rate_of(1, factor)(variant)
+
+        return both
+
+    assert compared(file, "small_group", change(1.0), "autocast_bf16").right
+    assert compared(file, "small_group", change(0.0), "autocast_bf16").right is False
+
+
 def test_no_part_of_a_large_tensor_is_left_out(file: Path) -> None:
     """Of half a million elements one in eight is compared by itself; the others by norms of their blocks."""
 
@@ -331,6 +524,13 @@ def test_no_part_of_a_large_tensor_is_left_out(file: Path) -> None:
     found = compared(file, "large", outputs_of(one_row))
     assert found.right is False
     assert found.error > 1e-3
+
+    def in_bfloat16(variant: Variant) -> None:
+        APPLYING["weights_bf16"].apply(variant)
+        outputs_of(one_row)(variant)
+
+    assert compared(file, "large", APPLYING["weights_bf16"].apply, "weights_bf16").right
+    assert compared(file, "large", in_bfloat16, "weights_bf16").right is False
 
 
 # ---------------------------------------------------------------- random structures

@@ -10,7 +10,7 @@ from opscope.advise.messages import AS_WRITTEN, Job, LongRun, Losses, Record, Re
 from opscope.advise.proof import Judged, judged, runs_agree
 from opscope.advise.search import Names
 from opscope.advise.session import AdviseError, Session, Worker
-from opscope.documents.advise import ErrorClass, Facts
+from opscope.documents.advise import UNDECIDED, ErrorClass, Facts
 
 _RECORDED: Final = 4
 _LONG_RUN: Final = 30
@@ -78,6 +78,10 @@ class Comparing:
         def judge(always: Sequence[Recording | str]) -> dict[Names, Judged]:
             found = {}
             for names, one in zip(jobs, own, strict=True):
+                if isinstance(reference, str) and not all(map(_is_exact, names)):
+                    said = f"{UNDECIDED}: the step does not run in float64: {reference}"
+                    found[names] = Judged(None, said, 0.0, 0.0)
+                    continue
                 explains = [*(rounded.get(name, "") for name in names), *always]
                 known = [explaining for explaining in explains if isinstance(explaining, Recording)]
                 found[names] = _judged(one, written, right, known, names)

@@ -53,6 +53,10 @@ class Later:
             self._value = float(_FETCH(self._tensor))
         return self._value
 
+    def stands_for(self) -> torch.Tensor:
+        """Return the tensor that holds the number; nothing is fetched."""
+        return self._tensor
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # what copies ask for before there is a value
             raise AttributeError(name)

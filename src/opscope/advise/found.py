@@ -10,15 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+import numpy as np
 import torch
 from msgspec import Struct, field
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from opscope.advise.deferring import is_users_code, is_waiting
+from opscope.advise.deferring import Later, is_users_code, is_waiting
 from opscope.advise.places import Call, Stack, here
 from opscope.advise.routine import Ran, Routine
-from opscope.torch_support.tensors import tensors_of
+from opscope.torch_support.tensors import parts_of, tensors_of
 
 _MOST_OBJECTS: Final = 20_000
 _DEEPEST: Final = 12
@@ -69,13 +70,12 @@ def python_state(step: object) -> dict[str, object]:
 
 
 def tensors_held(step: object) -> dict[str, torch.Tensor]:
-    """Return the tensors that a step reaches by the way to them, as arguments of closures; without those of modules."""
-    walked = _walked(step, within_modules=False)
-    return {
-        f"the step's {way}": one
-        for way, one in walked
-        if isinstance(one, torch.Tensor) and one.layout is torch.strided and not isinstance(one, torch.nn.Parameter)
-    }
+    """Return the tensors, arrays and numbers that a step reaches by the way to them; without those of modules."""
+    found: dict[str, torch.Tensor] = {}
+    for way, one in _walked(step, within_modules=False):
+        if isinstance(one, bool | int | float | complex | torch.Tensor | np.ndarray | Later):
+            found |= parts_of(one, f"the step's {way}").tensors
+    return found
 
 
 def changed_state(before: dict[str, object], after: dict[str, object]) -> tuple[str, ...]:

@@ -109,14 +109,16 @@ def judged(
     compared = {key: one for key, one in mine.items() if limits[key] <= _NOT_DECIDABLE}
     for key, one in compared.items():
         if not one.error <= limits[key]:
-            said = f"error {one.error:.1e} against float64, where {limits[key] / _times(one):.1e} is explained"
+            said = f"error {one.error:.1e} against float64, where {limits[key] / _times(key, one):.1e} is explained"
             return Judged(False, f"{key}: {said}", one.error, _error_in(own, key))
     compared = {key: one for key, one in compared.items() if one.elements}
     left = _not_compared(found, as_written, reference, compared)
     if left is not None:
         error, own_error = (max((one.error for one in some.values()), default=0.0) for some in (mine, own))
         return Judged(None, f"{UNDECIDED}: {left}", error, own_error)
-    worst = max(compared, key=lambda key: compared[key].error)
+    # Errors of updates are beside how far these went, and not beside what they were added to.
+    shown = [key for key in compared if not key.name.startswith(_UPDATE)]
+    worst = max(shown, key=lambda key: compared[key].error)
     tensors, elements = len(compared), sum(one.elements for one in compared.values())
     error = compared[worst].error
     said = f"{names}: error {error:.1e} at most against float64 ({worst}), of {tensors:,} tensors compared"
@@ -151,6 +153,11 @@ def _not_compared(
             filled |= {name} if values.size else set()
             finite |= {name} if np.isfinite(values).any() else set()
     far = finite - {key.name for key in compared if key.is_result}
+    # A number that a step keeps, such as a duration, may be another one each time.
+    far |= {name for name, one in reference.state.items() if one.size > 1 and not name.endswith(BLOCKS)} - {
+        *(key.name for key in compared if key.when == _STATE),
+        *reference.updated,
+    }
     if not filled or filled - finite:
         return (
             f"{min(filled - finite)} is not finite in any step"
@@ -164,8 +171,8 @@ def _differ(name: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool
     return one.get(name) != other.get(name)
 
 
-def _times(difference: Difference) -> float:
-    return _TIMES_OF_FEW if difference.elements < _FEW else _TIMES
+def _times(key: Key, difference: Difference) -> float:
+    return _TIMES_OF_FEW if difference.elements < _FEW and not key.name.startswith(_UPDATE) else _TIMES
 
 
 def _error_in(some: Differences, key: Key) -> float:
@@ -193,7 +200,7 @@ def _limits(mine: Differences, explaining: Sequence[Differences], typical: Mappi
         if key.name.startswith(_UPDATE):
             least = _LEAST_OF_UPDATES
         same = (_error_in(some, key) for some in explaining)
-        limits[key] = _times(one) * max(
+        limits[key] = _times(key, one) * max(
             least, *same, in_steps.get(key.name, 0.0) if key.is_result else 0.0, typical.get(key.when, 0.0)
         )
     return limits
@@ -288,9 +295,18 @@ def _one(
             continue
         if mine is None or wanted is None or mine.shape != wanted.shape:
             return Difference(float("inf"))
-        errors.append(_relative(mine, wanted, scale(wanted)))
-    elements = int(np.isfinite(right[name]).sum())
-    return Difference(max(errors), elements)
+        errors.append(_of_blocks(mine, wanted) if part.endswith(BLOCKS) else _relative(mine, wanted, scale(wanted)))
+    return Difference(max(errors), int(np.isfinite(right[name]).sum()))
+
+
+def _of_blocks(found: Values, right: Values) -> float:
+    """Return the largest difference of a block's norm, each by its own size: one row of a tensor is little of it."""
+    finite = np.isfinite(right)
+    if not np.array_equal(found[~finite], right[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+        return float("inf")
+    mine, wanted = found[finite], right[finite]
+    typical = float(np.mean(wanted)) if wanted.size else 0.0
+    return float((np.abs(mine - wanted) / (wanted + typical)).max()) if typical else _relative(mine, wanted, 0.0)
 
 
 def _relative(found: Values, right: Values, scale: float) -> float:
@@ -302,6 +318,11 @@ def _relative(found: Values, right: Values, scale: float) -> float:
     return difference / scale if scale else (0.0 if not difference else float("inf"))
 
 
+def _besides(recording: Recording, reference: Recording) -> dict[str, Values]:
+    """Return the state without parameters that are updated."""
+    return {name: one for name, one in recording.state.items() if name.removesuffix(BLOCKS) not in reference.updated}
+
+
 def _of_state(found: Recording, reference: Recording) -> dict[str, Difference]:
     """Return how far the state is from the right one: parameters together, and what moved them and the rest each.
 
@@ -310,15 +331,13 @@ def _of_state(found: Recording, reference: Recording) -> dict[str, Difference]:
     attention, say), any two right programs move it differently. Such elements must not be farther off than the steps
     move elements.
     """
-    if found.state.keys() != reference.state.keys():
-        odd = min(found.state.keys() ^ reference.state.keys())
-        return {odd.removesuffix(BLOCKS): Difference(float("inf"))}
     undecided = _undecided(reference)
     farthest = max((reference.moved.get(name, 0.0) for name in undecided), default=0.0)
     mine, right = [_NONE], [_NONE]
-    rest = {name: one for name, one in reference.state.items() if name.removesuffix(BLOCKS) not in reference.updated}
-    found_of_each = _each({name: found.state[name] for name in rest}, rest, _norm)
+    found_of_each = _each(_besides(found, reference), _besides(reference, reference), _norm)
     for name in reference.updated:
+        if name not in found.state:
+            return {name: Difference(float("inf"))}
         own, wanted = found.state[name], reference.state[name]
         kept = ~undecided.get(name, np.zeros(wanted.shape, bool))
         if own.shape != wanted.shape or not (np.abs(own - wanted)[~kept] <= 2 * farthest).all():
@@ -326,7 +345,9 @@ def _of_state(found: Recording, reference: Recording) -> dict[str, Difference]:
         mine.append(own[kept])
         right.append(wanted[kept])
         if travelled := reference.travelled.get(name):
-            found_of_each[f"{_UPDATE}{name}"] = Difference(_relative(own[kept], wanted[kept], travelled))
+            found_of_each[f"{_UPDATE}{name}"] = Difference(
+                _relative(own[kept], wanted[kept], travelled), int(kept.sum())
+            )
     together = np.concatenate(right)
     if together.size:
         error = _relative(np.concatenate(mine), together, _norm(together))

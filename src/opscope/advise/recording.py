@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from msgspec import Struct, field
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from opscope.advise.deferring import as_tensors
 from opscope.advise.loaders import Loaders
@@ -17,11 +18,12 @@ from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.seeds import seed
 from opscope.advise.variant import Variant
 from opscope.torch_support.device import synchronize
-from opscope.torch_support.tensors import own_tensors, parts_of, tensors_of
+from opscope.torch_support.tensors import own_tensors, parts_of, same_elements, tensors_of
 
 STEPS: Final = 4
 _MOST_ELEMENTS: Final = 65_536  # of a tensor, spread over it
 _BLOCKS: Final = 1_024  # of a larger tensor: the norm of each is compared
+_UNORDERED: Final = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch has no minimum of them
 # What every module has, beside its own attributes.
 _OF_MODULES: Final = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "forward"}
 _FIRST_SEED: Final = 100
@@ -48,6 +50,8 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
             _keep_results(found[-1], "returned", as_tensors(returned))
             for place in in_graph.stepped:
                 counted[place] += 1
+            if not found[-1].gradients:  # no optimizer has stepped, which would have shown them
+                found[-1].gradients.update(_kept(_left_gradients(variant)))
             held.step_ended()
     others_now = _kept(_others_of_state(variant))
     changed = {name: one for name, one in others_now.items() if not _equal(one, others_before.get(name))}
@@ -109,17 +113,24 @@ def _others_of_state(variant: Variant) -> dict[str, torch.Tensor]:
     """Return tensors that are neither parameters nor buffers: of modules, and those that the step itself holds."""
     known = {id(value) for _, value in _named(variant)}
     found = variant.held_tensors()
-    for place, top in enumerate(variant.tops):
+    for place, top in enumerate((*variant.tops, *variant.not_called)):
         for name, part in top.named_modules():
             own = {key: value for key, value in vars(part).items() if key not in _OF_MODULES}
-            found |= own_tensors(own, f"{place}.{name.replace('_orig_mod.', '')}")
+            found |= parts_of(own, f"{place}.{name.replace('_orig_mod.', '')}").tensors
     return {name: value for name, value in found.items() if id(value) not in known}
 
 
 def _named(variant: Variant) -> Iterator[tuple[str, torch.Tensor]]:
-    for place, top in enumerate(variant.tops):
+    known = set[int]()
+    for place, top in enumerate((*variant.tops, *variant.not_called)):
         for name, value in (*top.named_parameters(), *top.named_buffers()):
-            yield f"{place}.{name.replace('_orig_mod.', '')}", value  # the prefix of compiled modules
+            if not is_lazy(value) and not value.is_meta:
+                known.add(id(value))
+                yield f"{place}.{name.replace('_orig_mod.', '')}", value  # the prefix of compiled modules
+    for place, optimizer in enumerate(variant.optimizers):
+        for name, value in _parameters(optimizer, place):
+            if id(value) not in known:
+                yield f"optimizer {name}", value
 
 
 def _updated(variant: Variant) -> dict[str, str]:
@@ -169,19 +180,12 @@ class _InGraph(Struct):
 
     def read_into(self, kept: Computed) -> None:
         """Add what a replay has left."""
-        changed = {name: after for name, (before, after) in self.arguments.items() if not _same(before, after)}
+        changed = {name: after for name, (before, after) in self.arguments.items() if not same_elements(before, after)}
         kept.outputs.update(_kept(self.outputs))
         kept.arguments.update(_kept(changed))
         kept.gradients.update(_kept(self.gradients))
         kept.constants.update(self.constants)
         kept.unknown += tuple(self.unknown)
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether two tensors have the same elements; NaN is the same as NaN."""
-    if one.shape != other.shape or one.dtype is not other.dtype:
-        return False
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124 (NaN is not itself)
 
 
 class _Held:
@@ -224,8 +228,9 @@ def _listening(
 
     def heard(call: Callable[..., Any]) -> Callable[..., Any]:
         def hearing(*args: Any, **kwargs: Any) -> Any:
-            if not listens or variant.interrupted or variant.preparing:
-                return call(*args, **kwargs)
+            inside = any(map(torch._C._functorch.is_functorch_wrapped_tensor, own_tensors((args, kwargs)).values()))
+            if not listens or variant.interrupted or variant.preparing or inside:
+                return call(*args, **kwargs)  # within torch.func tensors have no elements yet
             number = in_graph.calls if variant.capturing else calls.get(len(found), 0)
             name = f"call {number + 1}"
             given = parts_of((*args, kwargs), f"argument of {name} ").tensors
@@ -271,7 +276,7 @@ def _listening(
 
 def _keep_changed(kept: Computed, before: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
     """Add what a call has changed in place of what it was given."""
-    changed = {way: one for way, one in given.items() if not _same(before[way], one)}
+    changed = {way: one for way, one in given.items() if not same_elements(before[way], one)}
     kept.arguments.update(_kept(changed))
 
 
@@ -280,6 +285,15 @@ def _gradients(optimizer: torch.optim.Optimizer, place: int) -> dict[str, torch.
     found: dict[str, torch.Tensor] = {}
     for name, one in _parameters(optimizer, place):
         if one.grad is not None:
+            found |= parts_of(one.grad, name).tensors
+    return found
+
+
+def _left_gradients(variant: Variant) -> dict[str, torch.Tensor]:
+    """Return the gradients that a step leaves behind, of parameters and of tensors that it holds."""
+    found: dict[str, torch.Tensor] = {}
+    for name, one in (*_named(variant), *variant.held_tensors().items()):
+        if one.is_leaf and one.grad is not None:
             found |= parts_of(one.grad, name).tensors
     return found
 
@@ -318,7 +332,8 @@ def _changed(value: Any, kind: str, generator: torch.Generator) -> Any:
 
 
 def _other(value: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-    if not value.numel() or value.dtype is torch.bool:
+    strided = value.layout is torch.strided and not (value.is_quantized or value.is_nested)
+    if not strided or not value.numel() or value.dtype is torch.bool or value.dtype in _UNORDERED:
         return value.clone()
     if value.is_floating_point():
         if kind == _ZEROS:

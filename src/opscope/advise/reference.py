@@ -18,7 +18,7 @@ def compute_in_float64(variant: Variant, simulated: Sequence[str] = ()) -> None:
         variant: has only run as written.
         simulated: names of changes whose arithmetic is simulated.
     """
-    for top in variant.tops:
+    for top in (*variant.tops, *variant.not_called):
         top._apply(_wide)
     for optimizer in variant.optimizers:
         for state in optimizer.state.values():

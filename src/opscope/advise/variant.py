@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 from msgspec import Struct
+from torch.nn.parameter import is_lazy
 
 from opscope.advise.attention import written_out
 from opscope.advise.deferring import Counted
@@ -21,7 +22,7 @@ from opscope.advise.places import Places, Stack
 from opscope.advise.routine import Routine, T
 from opscope.documents.advise import Facts
 from opscope.torch_support.device import synchronize
-from opscope.torch_support.tensors import own_tensors
+from opscope.torch_support.tensors import own_tensors, same_elements
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 _BURSTS: Final = 4  # of batches from all workers, in a turn
@@ -35,6 +36,7 @@ class Variant(ABC):
         device: where its modules are.
         roots: the modules that it calls, with their inputs; empty before it was observed.
         tops: the modules that these are part of, or themselves.
+        not_called: other modules that are reached, such as a moving average of the weights.
         optimizers: those that step, or that the step reaches.
         training: whether it runs a backward pass.
         contexts: each makes a context in which steps run.
@@ -52,6 +54,7 @@ class Variant(ABC):
         self.device, self.loaders = device, loaders
         self.roots: list[RootCall] = []
         self.tops: list[torch.nn.Module] = []
+        self.not_called: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.training = self._draws = False
         self._kept_gradients, self._anomalies = 0, False
@@ -114,6 +117,7 @@ class Variant(ABC):
         inside = {id(child): top for top in reached.tops for child in top.modules()}
         tops = [inside.get(id(root.module), root.module) for root in observed.roots]
         self.tops = list({id(top): top for top in tops}.values())
+        self.not_called = [top for top in reached.tops if not any(top is one for one in self.tops)]
         optimizers = [*observed.optimizers, *reached.optimizers]
         self.optimizers = list({id(one): one for one in optimizers}.values())
         self.places = Places(
@@ -248,33 +252,49 @@ def prepare(variant: Variant) -> None:
     for top in variant.tops:
         turn_off(top)
         for parameter in top.parameters():
-            if parameter.is_floating_point() or parameter.is_complex():
+            movable = parameter.is_floating_point() and parameter.itemsize > 1  # nothing is added to numbers of 8 bits
+            if not is_lazy(parameter) and (movable or parameter.is_complex()):
                 drawn = torch.float32 if parameter.is_floating_point() else torch.complex64
                 moved = torch.randn(parameter.shape, generator=generator, dtype=drawn) * 0.02
                 parameter.data.add_(moved.to(parameter))
 
 
-def cast_floats(value: Any, dtype: torch.dtype) -> Any:
-    """Return inputs with every floating-point tensor in them cast; complex ones where float64 is asked for."""
+def cast_floats(value: Any, dtype: torch.dtype, known: dict[int, Any] | None = None) -> Any:
+    """Return inputs with every floating-point tensor in them cast; complex ones where float64 is asked for.
+
+    Args:
+        value: the inputs.
+        dtype: the type.
+        known: what was cast already, by identity: what is passed twice is the same object twice.
+    """
+    known = {} if known is None else known
+    if id(value) not in known:
+        known[id(value)] = value  # where it holds itself
+        known[id(value)] = _cast(value, dtype, known)
+    return known[id(value)]
+
+
+def _cast(value: Any, dtype: torch.dtype, known: dict[int, Any]) -> Any:
     if isinstance(value, torch.Tensor):
-        return _cast(value, dtype)
+        complex_type = torch.complex128 if dtype is torch.float64 else value.dtype
+        wanted = complex_type if value.is_complex() else dtype if value.is_floating_point() else value.dtype
+        return value.to(wanted)
+    if isinstance(value, dict):
+        other = copy.copy(value)
+        for key, one in value.items():
+            other[key] = cast_floats(one, dtype, known)
+        return other
     if isinstance(value, Mapping):
-        return type(value)({key: cast_floats(one, dtype) for key, one in value.items()})  # type: ignore[call-arg]
+        return type(value)({key: cast_floats(one, dtype, known) for key, one in value.items()})  # type: ignore[call-arg]
     if isinstance(value, list | tuple):
-        cast = [cast_floats(one, dtype) for one in value]
+        cast = [cast_floats(one, dtype, known) for one in value]
         return type(value)(*cast) if hasattr(value, "_fields") else type(value)(cast)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        other = copy.copy(value)
-        for one in dataclasses.fields(value):
-            object.__setattr__(other, one.name, cast_floats(getattr(value, one.name), dtype))
-        return other
+        held: Any = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(held, field.name, cast_floats(getattr(value, field.name), dtype, known))
+        return held
     return value
-
-
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.to(torch.complex128) if dtype is torch.float64 else tensor
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 class Casting(Struct, frozen=True):
@@ -293,19 +313,56 @@ class Casting(Struct, frozen=True):
         """Return the call with inputs cast."""
 
         def casting(*args: Any, **kwargs: Any) -> Any:
-            cast = cast_floats(args, self.dtype), cast_floats(kwargs, self.dtype)
-            before = _casts((args, kwargs), cast) if self.writes_back else []
+            known: dict[int, Any] = {}
+            cast = cast_floats((args, kwargs), self.dtype, known)
+            before = _Written((args, kwargs), known) if self.writes_back else None
             returned = call(*cast[0], **cast[1])
-            with torch.no_grad():
-                for given, inside, was in before:
-                    if not torch.equal(inside, was):
-                        given.copy_(inside)
+            if before is not None:
+                before.write_back()
             return returned
 
         return casting
 
 
-def _casts(given: object, cast: object) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Return each tensor that was cast, with what it was cast to and a copy of that."""
-    pairs = zip(own_tensors(given).values(), own_tensors(cast).values(), strict=True)
-    return [(one, inside, inside.detach().clone()) for one, inside in pairs if one is not inside]
+class _Written:
+    """What calls write into copies of what they were given.
+
+    Args:
+        given: what they were given.
+        cast: by identity of the objects in it, what they were cast to.
+    """
+
+    def __init__(self, given: object, cast: dict[int, Any]) -> None:
+        tensors = [(one, cast.get(id(one), one)) for one in own_tensors(given).values()]
+        self._tensors = [(one, other, other.detach().clone()) for one, other in tensors if one is not other]
+        self._containers: list[tuple[Any, Any, list[Any]]] = []
+        waiting, seen = [given], set[int]()
+        while waiting:
+            one = waiting.pop()
+            if not isinstance(one, dict | list | tuple) or id(one) in seen:
+                continue
+            seen.add(id(one))
+            waiting += one.values() if isinstance(one, dict) else one
+            other = cast.get(id(one), one)
+            if other is not one and isinstance(one, dict | list):
+                self._containers.append((one, other, _items(other)))
+
+    def write_back(self) -> None:
+        """Write what has changed into what was given, as calls that get no copies do."""
+        with torch.no_grad():
+            for given, inside, was in self._tensors:
+                if not same_elements(inside, was) and 0 not in given.stride():
+                    given.copy_(inside)
+        for one, other, was in self._containers:
+            now = _items(other)
+            if len(now) == len(was) and all(mine is before for mine, before in zip(now, was, strict=True)):
+                continue
+            if isinstance(one, list):
+                one[:] = other
+            else:
+                one.clear()
+                one.update(other)
+
+
+def _items(container: dict[Any, Any] | list[Any]) -> list[Any]:
+    return list(container.values()) if isinstance(container, dict) else list(container)

@@ -89,12 +89,30 @@ def parts_of(value: object, way: str = "") -> Parts:
 
 def own_tensors(value: object, way: str = "") -> dict[str, torch.Tensor]:
     """Return the very tensors that an object holds, however deep, by the way to each; not those of other layouts."""
-    leaves = dict(_leaves(value, way, []))
-    return {name: one for name, one in leaves.items() if isinstance(one, torch.Tensor) and one.layout is torch.strided}
+    tensors = {name: one for name, one in _leaves(value, way, []) if isinstance(one, torch.Tensor)}
+    return {
+        name: one
+        for name, one in tensors.items()
+        if one.layout is torch.strided and not (one.is_meta or one.is_quantized or one.is_nested)
+    }
+
+
+def same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether two tensors have the same elements; NaN is the same as NaN."""
+    if one.shape != other.shape or one.dtype is not other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124 (NaN is not itself)
+
+
+def _itself(one: object) -> object:
+    return one
 
 
 def _leaves(value: object, way: str, unknown: list[str]) -> Iterator[tuple[str, object]]:
-    """Yield what holds no other objects, with the way to it; note what cannot be looked into."""
+    """Yield what holds no other objects, with the way to it; note what cannot be looked into.
+
+    A class whose objects stand for a tensor says so by a method ``stands_for``.
+    """
     seen = set[int]()
     waiting: list[tuple[str, object, int]] = [(way, value, 0)]
     while waiting:
@@ -102,6 +120,7 @@ def _leaves(value: object, way: str, unknown: list[str]) -> Iterator[tuple[str, 
         if len(seen) > _MOST_PARTS or depth > _DEEPEST:
             unknown.append(f"{name or 'it'}: more parts than are looked at")
             return
+        one = getattr(type(one), "stands_for", _itself)(one)
         if _is_leaf(one):
             yield name, one
             continue
@@ -147,6 +166,10 @@ def _number_type(one: object) -> torch.dtype:
 def _of_tensor(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return a tensor as strided ones: a sparse one by its indices and values."""
     tensor = tensor.detach()
+    if tensor.is_meta:
+        return {}
+    if tensor.is_quantized:
+        return {name: tensor.dequantize()}
     if tensor.is_nested:
         return {f"{name}[{place}]": one for place, one in enumerate(tensor.unbind())}
     if tensor.layout is torch.sparse_coo:
