@@ -75,6 +75,8 @@ def tensors_held(step: object) -> dict[str, torch.Tensor]:
     for way, one in _walked(step, within_modules=False):
         if isinstance(one, bool | int | float | complex | torch.Tensor | np.ndarray | Later):
             found |= parts_of(one, f"the step's {way}").tensors
+        if isinstance(one, torch.Tensor) and one.is_leaf and one.grad is not None:
+            found |= parts_of(one.grad, f"the step's {way}.grad").tensors
     return found
 
 

@@ -290,9 +290,9 @@ def _gradients(optimizer: torch.optim.Optimizer, place: int) -> dict[str, torch.
 
 
 def _left_gradients(variant: Variant) -> dict[str, torch.Tensor]:
-    """Return the gradients that a step leaves behind, of parameters and of tensors that it holds."""
+    """Return the gradients that a step leaves behind."""
     found: dict[str, torch.Tensor] = {}
-    for name, one in (*_named(variant), *variant.held_tensors().items()):
+    for name, one in _named(variant):
         if one.is_leaf and one.grad is not None:
             found |= parts_of(one.grad, name).tensors
     return found
