@@ -140,13 +140,6 @@ def _not_compared(
     found: Recording, as_written: Recording, reference: Recording, compared: Mapping[Key, Difference]
 ) -> str | None:
     """Return which part of the results was not compared, and why; None if all were."""
-    for mine, own in zip(found.steps, as_written.steps, strict=True):
-        unknown = (*mine.unknown, *own.unknown)
-        if unknown:
-            return f"a step returns what cannot be looked into ({unknown[0]})"
-        others = [name for name in {**mine.constants, **own.constants} if _differ(name, mine.constants, own.constants)]
-        if others:
-            return f"{others[0]} is {mine.constants.get(others[0])}, as written {own.constants.get(others[0])}"
     filled, finite = set[str](), set[str]()
     for step in reference.steps:
         for name, values in _results(step).items():
@@ -158,13 +151,25 @@ def _not_compared(
         *(key.name for key in compared if key.when == _STATE),
         *reference.updated,
     }
-    if not filled or filled - finite:
-        return (
-            f"{min(filled - finite)} is not finite in any step"
-            if filled
-            else "a step computes nothing that can be seen"
-        )
+    if (reason := _no_numbers(found, as_written)) is not None:
+        return reason
+    if not filled:
+        return "a step computes nothing that can be seen"
+    if filled - finite:
+        return f"{min(filled - finite)} is not finite in any step"
     return f"{min(far)} of the step as written is as far from float64" if far else None
+
+
+def _no_numbers(found: Recording, as_written: Recording) -> str | None:
+    """Return which result cannot be looked into, or is another text or object; None if there is none."""
+    for mine, own in zip(found.steps, as_written.steps, strict=True):
+        unknown = (*mine.unknown, *own.unknown)
+        if unknown:
+            return f"a step returns what cannot be looked into ({unknown[0]})"
+        others = [name for name in {**mine.constants, **own.constants} if _differ(name, mine.constants, own.constants)]
+        if others:
+            return f"{others[0]} is {mine.constants.get(others[0])}, as written {own.constants.get(others[0])}"
+    return None
 
 
 def _differ(name: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool:

@@ -70,7 +70,7 @@ class Positive(click.FloatRange):
         except (ValueError, OverflowError):
             number = math.nan
         if not (self.min or 0) <= number <= LARGEST:
-            self.fail(f"{value!r} is no number from {self.min:g} to {LARGEST:g}", param, ctx)
+            self.fail(f"{value!r} is not a number between {self.min:g} and {LARGEST:g}", param, ctx)
         return number
 
     def _describe_range(self) -> str:
