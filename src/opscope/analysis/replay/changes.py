@@ -268,7 +268,7 @@ def _there_are(what: str, names: pl.Series) -> str:
     counted = names.cast(pl.String).drop_nulls().value_counts(sort=True)[names.name].to_list()
     more = f" and {len(counted) - _LISTED:,} more" if len(counted) > _LISTED else ""
     listed = ", ".join(told(str(name)) for name in counted[:_LISTED])
-    return f"their {what}: {listed or 'none'}{more}"
+    return f"the replayed steps have these {what}: {listed or 'none'}{more}"
 
 
 _LISTED: Final = 6
