@@ -114,6 +114,24 @@ class Correctness(Struct, frozen=True, kw_only=True):
     worst: str | None = None
 
 
+class Confirmation(Struct, frozen=True, kw_only=True):
+    """What was found when the variant ran alone in a process, while another held the clock and checked its results.
+
+    Attributes:
+        correctness: of the results that came back; null if they were not checked.
+        call_ns, baseline_ns: the time of a call of the variant and of the baseline, many in a row, by that clock; null
+            if they were not timed.
+        doubt: a sentence if that clock contradicts the benchmark; null if it does not.
+        reason: why nothing was found; null if something was.
+    """
+
+    correctness: Correctness | None = None
+    call_ns: float | None = None
+    baseline_ns: float | None = None
+    doubt: str | None = None
+    reason: str | None = None
+
+
 class LimitShare(Struct, frozen=True, kw_only=True):
     """How far the kernels are from the device's limits.
 
@@ -194,6 +212,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
         contention: a sentence if other processes took the CPU meanwhile; null if none did, or it is unknown.
         steady: on a CPU, its time at the machine's full speed; null without.
         peak_memory_bytes: the most memory that a call allocated beyond what was allocated before; null without a GPU.
+        confirmation: what it did in a process of its own; null for baselines, the gallery and the Python API.
     """
 
     name: str
@@ -219,6 +238,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     peak_memory_bytes: int | None = None
     contention: str | None = None
     steady: Steady | None = None
+    confirmation: Confirmation | None = None
 
     def duration(self, measure: Measure) -> Duration | None:
         """Return the durations of one measure; None if it was not measured."""

@@ -40,3 +40,33 @@ class BenchJob(Struct, frozen=True):
 
     request: BenchRequest
     refused: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+class Judged(Struct, frozen=True):
+    """One variant with one choice of parameters, which is checked and timed again in a process of its own.
+
+    Attributes:
+        case, name: of the variant.
+        parameters: by which it was measured, as text.
+        baseline_ns, variant_ns: what was measured of calls in a row; null if one was not timed.
+    """
+
+    case: str
+    name: str
+    parameters: dict[str, str]
+    baseline_ns: float | None = None
+    variant_ns: float | None = None
+
+
+class JudgeJob(Struct, frozen=True):
+    """What the process does that judges variants in other processes.
+
+    Attributes:
+        request: what was measured.
+        judged: the variants to confirm.
+        timeout_s: the longest wait for one call.
+    """
+
+    request: BenchRequest
+    judged: tuple[Judged, ...]
+    timeout_s: float

@@ -27,7 +27,7 @@ from opscope.workbench.benchmarking.rounds import Calls, Prepared, Series, Timer
 from opscope.workbench.benchmarking.steady import steady_time
 from opscope.workbench.benchmarking.stopping import Limits
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs
-from opscope.workbench.benchmarking.verdicts import at_precision
+from opscope.workbench.benchmarking.verdicts import NOTHING_RAN, at_precision
 
 NOT_A_GPU: Final = "not measured: the device is not a GPU"
 _WRONG: Final = "not measured: its result is wrong"
@@ -73,7 +73,7 @@ def bench_case(
     inputs = case.make_inputs(device, parameters)
     case.refuse_unfit(inputs)
     progress(f"{case.name}: checking results")
-    checked = check(case, inputs, _odd_inputs(case, parameters, device), instruments=instruments)
+    checked = check(case, inputs, odd_inputs(case, parameters, device), instruments=instruments)
     # What is wrong is not timed: its duration would say nothing.
     right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
     calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
@@ -93,7 +93,7 @@ def bench_case(
     # After many calls a function may return other results, such as ones that it kept.
     again = check(case, inputs, None, only=[name for name in right if name in calls], instruments=instruments)
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
-    text = {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
+    text = shown_parameters(case, parameters)
     steady: dict[str, Steady] = {}
     if device.type != "cuda":
         progress(f"{case.name}: beside a yardstick")
@@ -111,9 +111,8 @@ def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
     """Add a doubt to variants that run nothing although the baseline does: they may return a kept result."""
     if not (results[0].operators or results[0].launched):
         return tuple(results)
-    doubt = "it runs no operator and no kernel where the baseline does: a result that was kept?"
     return tuple(
-        replace(one, doubts=(*one.doubts, doubt))
+        replace(one, doubts=(*one.doubts, NOTHING_RAN))
         if one.wall_ns is not None and not (one.operators or one.launched)
         else one
         for one in results
@@ -204,7 +203,13 @@ def _described(value: object) -> str:
     return f"{_shown(value.dtype)}{list(value.shape)}{strides}"
 
 
-def _odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.device) -> Inputs | None:
+def shown_parameters(case: Case, parameters: Mapping[str, object]) -> dict[str, str]:
+    """Return the parameters of a case's inputs, as results show them."""
+    return {name: _shown(value) for name, value in {**case.parameters, **parameters}.items()}
+
+
+def odd_inputs(case: Case, parameters: Mapping[str, object], device: torch.device) -> Inputs | None:
+    """Return inputs of an odd size; None if their size cannot be chosen, or has to be another."""
     odd = {name: size for name, size in _ODD.items() if case.accepts(name)}
     if not odd:
         return None

@@ -18,6 +18,8 @@ from opscope.workbench.benchmarking.statistics import (
 
 LEVEL: Final = 0.01  # of the corrected p-value; the intervals are 95 % intervals
 PRACTICAL: Final = 0.01  # smaller differences of a ratio from 1 do not count
+# Of variants that run nothing that a profiler sees. Right results of inputs that it never had before take it back.
+NOTHING_RAN: Final = "it runs no operator and no kernel where the baseline does: a result that was kept?"
 _TOLD: Final = 0.02  # an interval within this distance of 1 means that there is no difference
 
 
@@ -49,6 +51,16 @@ def pairs_of(results: Sequence[BenchResult]) -> tuple[Paired, ...]:
     for result in results:
         groups.setdefault((result.case, *sorted(result.parameters.items())), []).append(result)
     return tuple(_pair(baseline, variant, others) for baseline, *others in groups.values() for variant in others)
+
+
+def in_a_row_ns(result: BenchResult) -> float | None:
+    """Return how long each of many calls in a row takes by a benchmark; None if it was not timed.
+
+    It is as long as issuing one takes, or as the device works on one.
+    """
+    kernel = result.kernel_warm_ns or result.kernel_ns or result.event_ns
+    found = (result.wall_ns,) if kernel is None else (kernel, result.issue_ns)
+    return max((one.median for one in found if one is not None), default=None)
 
 
 def at_precision(baseline: str, precision: str) -> str:

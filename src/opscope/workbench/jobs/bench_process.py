@@ -1,5 +1,6 @@
 """Benchmarks in separate processes, which may crash or never return. Needs no PyTorch here."""
 
+import contextlib
 import functools
 import os
 import queue
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -17,11 +18,12 @@ from msgspec.structs import replace
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, scratch, write_whole
 from opscope.base.processes import own_environment, own_process
-from opscope.documents.bench import BenchDocument, BenchResult, Correct, Duration, FalseAlarms, Measure
-from opscope.record.bench import BenchJob, BenchRequest
+from opscope.documents.bench import BenchDocument, BenchResult, Confirmation, Correct, Duration, FalseAlarms, Measure
+from opscope.record.bench import BenchJob, BenchRequest, Judged, JudgeJob
 from opscope.record.codec import encode
 from opscope.workbench.benchmarking.statistics import duration_of
-from opscope.workbench.benchmarking.verdicts import compare, pairs_of
+from opscope.workbench.benchmarking.verdicts import NOTHING_RAN, compare, in_a_row_ns, pairs_of
+from opscope.workbench.gallery import TIMERS
 
 Progress = Callable[[str], None]
 _Refused = dict[str, dict[str, str]]
@@ -46,12 +48,88 @@ def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress:
     """
     documents = []
     refused: _Refused = {}
-    for number in range(processes):
-        prefix = f"process {number + 1} of {processes}: " if processes > 1 else ""
-        say = functools.partial(_prefixed, progress, prefix)
-        documents.append(_without_those_that_end_it(request, refused, timeout_s, say))
-    found = documents[0] if processes == 1 else together(documents)
+    # It is started first, so that it is ready in time.
+    with _started("opscope.workbench.jobs.bench_judge") as judge:
+        for number in range(processes):
+            prefix = f"process {number + 1} of {processes}: " if processes > 1 else ""
+            say = functools.partial(_prefixed, progress, prefix)
+            documents.append(_without_those_that_end_it(request, refused, timeout_s, say))
+        found = documents[0] if processes == 1 else together(documents)
+        found = _confirmed(found, request, judge, timeout_s, progress)
     return replace(found, false_alarms=kept_false_alarms(found))
+
+
+def _confirmed(
+    document: BenchDocument,
+    request: BenchRequest,
+    judge: "subprocess.Popen[str]",
+    timeout_s: float,
+    progress: Progress,
+) -> BenchDocument:
+    """Have the user's variants confirmed in processes of their own, by one that runs none of them."""
+    firsts: dict[str, str] = {}
+    for one in document.results:
+        firsts.setdefault(one.case, one.name)
+    confirmable = _cases_of_the_user(request)
+    asked = {
+        _variant(one): Judged(one.case, one.name, one.parameters, _baseline_ns(document.results, one), in_a_row_ns(one))
+        for one in document.results
+        if one.case in confirmable and one.name != firsts[one.case] and _may_be_right(one)
+    }
+    if not asked:
+        return document
+    job = JudgeJob(request, tuple(asked.values()), timeout_s)
+    lines: list[str] = []
+    try:
+        _followed(judge, encode(job).decode(), timeout_s * (1 + len(asked)), functools.partial(_heard, progress, lines))
+        answers = msgspec.json.decode(lines[-1] if lines else "", type=tuple[Confirmation, ...])
+        found = dict(zip(asked, answers, strict=True))
+    except (OpscopeError, OSError, ValueError) as error:
+        reason = str(error) if isinstance(error, OpscopeError) else "the process that judges ended"
+        found = dict.fromkeys(asked, Confirmation(reason=reason))
+    results = tuple(_with(one, found.get(_variant(one))) for one in document.results)
+    timed = [one for one in results if one.case != TIMERS]
+    return replace(document, results=results, comparisons=compare(pairs_of(timed)))
+
+
+def _heard(progress: Progress, answers: list[str], line: str) -> None:
+    # Lines of progress are text, the answer is a list.
+    if line.startswith("[{"):
+        answers.append(line)
+    else:
+        progress(line)
+
+
+def _cases_of_the_user(request: BenchRequest) -> frozenset[str]:
+    """Return the names of cases whose code is the user's: files, and the place of the first of several functions."""
+    functions = [target.rpartition(":")[0] for target in request.targets if ":" in target]
+    return frozenset({*(target for target in request.targets if target.endswith(".py")), *functions[:1]})
+
+
+def _may_be_right(result: BenchResult) -> bool:
+    checked = result.correctness
+    return checked is not None and checked.verdict in (Correct.RIGHT, Correct.LOWER_PRECISION)
+
+
+def _baseline_ns(results: Sequence[BenchResult], variant: BenchResult) -> float | None:
+    alike = (one for one in results if one.case == variant.case and one.parameters == variant.parameters)
+    return in_a_row_ns(next(alike))
+
+
+def _with(result: BenchResult, found: Confirmation | None) -> BenchResult:
+    """Return a result with what was found in a process of its own, whose word counts."""
+    if found is None:
+        return result
+    result = replace(result, confirmation=found)
+    if found.doubt is not None:
+        return replace(result, doubts=(*result.doubts, found.doubt))
+    if found.correctness is None:
+        return result
+    if found.correctness.verdict is not Correct.WRONG:
+        return replace(result, doubts=tuple(doubt for doubt in result.doubts if doubt != NOTHING_RAN))
+    missing = dict.fromkeys(map(str, Measure), "its result is wrong in a process of its own")
+    durations: dict[str, None] = dict.fromkeys(map(str, Measure))
+    return replace(result, correctness=found.correctness, steady=None, limit=None, reasons=missing, **durations)
 
 
 def _without_those_that_end_it(
@@ -65,8 +143,14 @@ def _without_those_that_end_it(
             case, name = error.variant
             if name in refused.get(case, {}):
                 raise OpscopeError(str(error)) from error
-            progress(f"{name} is not measured: {error}")
-            refused.setdefault(case, {})[name] = str(error).splitlines()[0]
+            progress(f"{name} is not measured: {_short(error)}")
+            refused.setdefault(case, {})[name] = _short(error)
+
+
+def _short(error: "_EndedError") -> str:
+    """Return one line: how the process ended, or the last one that it wrote where it lacked something."""
+    lines = str(error).splitlines() or [""]
+    return lines[-1 if isinstance(error.__cause__, EnvironmentLacksError) else 0]
 
 
 class _EndedError(OpscopeError):
@@ -162,26 +246,40 @@ def _one(job: BenchJob, timeout_s: float, progress: Progress, kind: type[T]) -> 
     """
     with scratch() as folder:
         target, noted = folder / "document.json", folder / "variant.json"
-        process = subprocess.Popen(
-            [*own_process("opscope.workbench.jobs.bench_worker"), str(target), str(noted)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # It can import what this process can: targets may be modules of the user's.
-            env=own_environment(PYTHONPATH=os.pathsep.join(part for part in sys.path if part)),
-        )
-        try:
-            last = _followed(process, encode(job).decode(), timeout_s, progress)
-            if process.returncode == 0 and target.is_file():
-                return msgspec.json.decode(target.read_bytes(), type=kind)
-            raise _failure(process, last)
-        except EnvironmentLacksError:
-            raise
-        except OpscopeError as error:
-            if (variant := _running(noted)) is not None:
-                raise _EndedError(str(error), variant) from error
-            raise
+        with _started("opscope.workbench.jobs.bench_worker", str(target), str(noted)) as process:
+            try:
+                last = _followed(process, encode(job).decode(), timeout_s, progress)
+                if process.returncode == 0 and target.is_file():
+                    return msgspec.json.decode(target.read_bytes(), type=kind)
+                raise _failure(process, last)
+            except (OpscopeError, msgspec.MsgspecError) as error:
+                # Also where it lacked memory: another variant may need less.
+                if (variant := _running(noted)) is not None:
+                    raise _EndedError(str(error), variant) from error
+                raise
+
+
+@contextlib.contextmanager
+def _started(module: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
+    """Start a process of opscope's that waits for its request; it does not outlive the ``with`` block."""
+    process = subprocess.Popen(
+        [*own_process(module), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # It can import what this process can: targets may be modules of the user's.
+        env=own_environment(PYTHONPATH=os.pathsep.join(part for part in sys.path if part)),
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
 
 def _running(noted: Path) -> tuple[str, str] | None:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Final, TypeVar
 
@@ -12,7 +12,7 @@ import torch
 from opscope.base.errors import UsageError
 from opscope.base.patterns import lazy_pattern
 from opscope.record.bench import BenchRequest
-from opscope.workbench.benchmarking.case import Case
+from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.gallery import GALLERY, TIMERS, gallery_case
 from opscope.workloads.custom import load_function, load_module
 
@@ -28,12 +28,27 @@ _STEP: Final = 4  # the factor between the sizes of a range
 _OWN: Final = ("inputs", "reference")  # functions of a file that are not variants
 
 
-def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
+# Loads one candidate, whose code runs while it is imported, by its case and name; returns why it is refused, or None.
+Guard = Callable[[str, str, Callable[[], Function]], Function | str]
+
+
+def _unguarded(_case: str, _name: str, load: Callable[[], Function]) -> Function | str:
+    return load()
+
+
+def cases_of(
+    request: BenchRequest,
+    device: torch.device,
+    guard: Guard = _unguarded,
+    wanted: Collection[str] | None = None,
+) -> list[Case]:
     """Return the cases of a request: one per gallery case and per file, and one for all functions together.
 
     Args:
         request: with the targets; ``timers`` among them is skipped, as it is no comparison of functions.
         device: which decides what variants a gallery case has.
+        guard: loads each function that is named by itself and is not the baseline, after everything else.
+        wanted: the names of such functions that are loaded; None for all.
 
     Raises:
         UsageError: a target does not exist, cannot be imported, or has no functions.
@@ -56,7 +71,7 @@ def cases_of(request: BenchRequest, device: torch.device) -> list[Case]:
                 f"{', '.join((*GALLERY, TIMERS))}"
             )
     if functions:
-        cases.append(_of_functions(functions, request))
+        cases.append(_of_functions(functions, request, guard, wanted))
     return cases
 
 
@@ -75,14 +90,24 @@ def _of_file(place: str, request: BenchRequest) -> Case:
     return Case(place, variants, _inputs(module, request), _reference(module, request))
 
 
-def _of_functions(targets: Sequence[str], request: BenchRequest) -> Case:
+def _of_functions(targets: Sequence[str], request: BenchRequest, guard: Guard, wanted: Collection[str] | None) -> Case:
     places = [target.rpartition(":") for target in targets]
     # Functions of the same name, from several files, are told apart by their whole targets.
     names = [name for *_, name in places]
     shown = names if len(set(names)) == len(names) else list(targets)
-    module = _loaded(load_module, places[0][0])
-    variants = {name: _loaded(load_function, target) for name, target in zip(shown, targets, strict=True)}
-    return Case(places[0][0], variants, _inputs(module, request), _reference(module, request))
+    # The baseline, the inputs and what is right come first: files of the others could change how they are made.
+    place, module = places[0][0], _loaded(load_module, places[0][0])
+    variants: dict[str, Function] = {shown[0]: _loaded(load_function, targets[0])}
+    inputs, reference, refused = _inputs(module, request), _reference(module, request), dict[str, str]()
+    for name, target in zip(shown[1:], targets[1:], strict=True):
+        if wanted is not None and name not in wanted:
+            continue
+        match guard(place, name, functools.partial(_loaded, load_function, target)):
+            case str() as why:
+                refused[name] = why
+            case function:
+                variants[name] = function
+    return Case(place, variants, inputs, reference, refused=refused)
 
 
 def _loaded(load: Callable[[str], T], target: str) -> T:

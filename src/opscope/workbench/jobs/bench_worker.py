@@ -17,7 +17,7 @@ from opscope.record.bench import BenchJob
 from opscope.record.codec import encode
 from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.calibration import measure_false_alarms
-from opscope.workbench.benchmarking.case import Case
+from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.run import bench_case
 from opscope.workbench.benchmarking.stopping import Limits
@@ -54,11 +54,9 @@ def run(
 
             results += measure(device, limits, progress)
         instruments = Instruments()
-        cases = [_without(case, job.refused) for case in cases_of(request, device)]
-        if (replaced := instruments.mended()) is not None:
-            raise UsageError(
-                f"importing the targets replaces {replaced}, by which they are judged: nothing was measured"
-            )
+        guard = functools.partial(_loaded, instruments, note, job.refused)
+        cases = [_without(case, job.refused) for case in cases_of(request, device, guard)]
+        _refuse_replaced(instruments)
         for case in cases:
             # The baseline and the reference are no candidates: without them nothing is compared.
             names = frozenset(case.variants) - {case.baseline}
@@ -66,6 +64,32 @@ def run(
             for point in points_of(request.axes):
                 results += bench_case(case, point, device, limits, progress, instruments)
         return document_of(results, device, request)
+
+
+def _refuse_replaced(instruments: Instruments) -> None:
+    if (replaced := instruments.mended()) is not None:
+        raise UsageError(f"importing the targets replaces {replaced}, by which they are judged: nothing was measured")
+
+
+def _loaded(
+    instruments: Instruments,
+    note: Callable[[str, str], None],
+    refused: Mapping[str, Mapping[str, str]],
+    case: str,
+    name: str,
+    load: Callable[[], Function],
+) -> Function | str:
+    """Import one candidate's function; return why it is refused if importing it replaces what it is judged by."""
+    _refuse_replaced(instruments)  # by what was imported before: the baseline's file, or that of the inputs
+    if (why := refused.get(case, {}).get(name)) is not None:
+        return why
+    note(case, name)
+    try:
+        function = load()
+    finally:
+        note(case, "")
+    replaced = instruments.mended()
+    return function if replaced is None else f"importing it replaces {replaced}, by which it is judged"
 
 
 def _note_candidate(note: Callable[[str, str], None], case: str, candidates: frozenset[str], name: str) -> None:
@@ -76,7 +100,7 @@ def _without(case: Case, refused: Mapping[str, Mapping[str, str]]) -> Case:
     """Return a case without the variants that ended a process before this one."""
     mine = refused.get(case.name, {})
     runs = {name: function for name, function in case.variants.items() if name not in mine}
-    return replace(case, variants=runs, refused=mine)
+    return replace(case, variants=runs, refused={**case.refused, **mine})
 
 
 def _noting(path: Path) -> Callable[[str, str], None]:

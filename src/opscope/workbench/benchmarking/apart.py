@@ -1,0 +1,444 @@
+"""Runs a variant in a process of its own, while this one makes the inputs, checks the results and holds the clock.
+
+Code that runs in one process with its judge can reach the judge: its clock, its inputs, the right results. Here only
+inputs go to the variant and only the bytes of tensors come back; nothing that it sends is unpickled or run. It is no
+sandbox: a process of the same user can still open files and signal others.
+"""
+
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import msgspec
+import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from opscope.base.errors import OpscopeError
+from opscope.base.processes import end_with_parent
+from opscope.documents.bench import Confirmation, Correct, Correctness
+from opscope.torch_support.device import current, synchronize
+from opscope.torch_support.tensors import tensors_of
+from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.benchmarking.correctness import Inputs, check, check_timed, refused
+from opscope.workbench.benchmarking.timed_inputs import TimedInputs
+
+BORNE_OUT: Final = 1.5  # a ratio within this factor of what this process's clock says is borne out: a busy machine
+# with two cores moved it by up to 1.3 (tests/workbench/test_bench_apart.py)
+_SLACK_NS: Final = 10e3  # a pipe wakes a process up that much earlier or later
+_BATCH_NS: Final = 20e6  # how long a batch of calls takes, so that the pipe hardly counts
+_MOST_CALLS: Final = 500  # of a batch
+_ROUNDS: Final = 12
+_LARGEST: Final = 1 << 34  # bytes of one result that are read
+_DTYPES: Final = {
+    str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
+}
+
+
+class _Head(Struct, frozen=True):
+    """What comes back, before the bytes of the tensors.
+
+    Attributes:
+        problem: how the call failed; None if it did not.
+        shapes, dtypes: of the tensors.
+        results: how many of them are results; the others are the inputs after the call.
+    """
+
+    problem: str | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    results: int = 0
+
+
+class VariantError(OpscopeError):
+    """A variant failed in its own process: it raised, ended, did not return in time or answered nonsense."""
+
+
+# ---------------------------------------------------------------- the process of the variant
+
+
+class _Served(Struct):
+    """The variant's side: holds inputs and the last result."""
+
+    function: Function
+    device: torch.device
+    inputs: Inputs = ()
+    changes: TimedInputs = field(default_factory=lambda: TimedInputs(()))
+    last: object = None
+    shapes: list[torch.Size] = field(default_factory=list)
+
+    def take(self, values: Inputs) -> None:
+        """Take over inputs: into the same memory where they are of the same kind, so that addresses tell nothing."""
+        if len(values) == len(self.inputs) and all(map(_fits, self.inputs, values)):
+            for mine, value in zip(self.inputs, values, strict=True):
+                if isinstance(mine, torch.Tensor) and isinstance(value, torch.Tensor):
+                    mine.detach().copy_(value.detach())
+        else:
+            self.inputs = values
+        self.changes = TimedInputs(self.inputs)
+
+    def call(self) -> list[torch.Tensor]:
+        """Call the variant; return its results, cloned at once, as what is written later is no result of the call."""
+        # Free memory that holds NaN is used again, so results that are not written show.
+        held = [torch.full(shape, float("nan"), device=self.device) for shape in self.shapes]
+        del held
+        results = [result.detach().clone() for result in tensors_of(self.function(*self.inputs))]
+        synchronize(self.device)
+        self.shapes = [result.shape for result in results]
+        return results
+
+    def many(self, calls: int) -> None:
+        """Call it often, with inputs that change each time."""
+        for _ in range(calls):
+            self.changes.nudge()
+            self.last = self.function(*self.inputs)
+        synchronize(self.device)
+
+    def idle(self, calls: int) -> None:
+        """Change the inputs as often, without a call."""
+        for _ in range(calls):
+            self.changes.nudge()
+        synchronize(self.device)
+
+
+def _fits(one: object, other: object) -> bool:
+    """Tell whether a value can be written into the memory of another."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
+    return (
+        type(one) is type(other) and one.layout is torch.strided is other.layout and one.dtype == other.dtype
+        and one.shape == other.shape and one.stride() == other.stride() and 0 not in one.stride()
+        and one.requires_grad == other.requires_grad
+    )  # fmt: skip
+
+
+def _serve(load: Callable[[], Function], name: str, wire: Connection) -> None:
+    """Serve requests until the other side closes its end."""
+    device = _resolved(name)
+    with current(device):
+        try:
+            served = _Served(load(), device)
+        except Exception as error:
+            return _answer(wire, problem=_told(error))
+        _answer(wire)
+        while True:
+            try:
+                what, argument = pickle.loads(wire.recv_bytes())
+            except EOFError:
+                return None
+            try:
+                _obey(served, what, argument, wire)
+            except Exception as error:
+                _answer(wire, problem=f"raises {_told(error)}")
+
+
+def _obey(served: _Served, what: str, argument: Any, wire: Connection) -> None:
+    if what == "call":
+        served.take(argument)
+        results = served.call()
+        _answer(wire, results, [one.detach() for one in served.inputs if isinstance(one, torch.Tensor)])
+    elif what == "last":
+        _answer(wire, [one.detach() for one in tensors_of(served.last)])
+    else:
+        if what == "inputs":
+            served.take(argument)
+        else:
+            getattr(served, what)(argument)
+        _answer(wire)
+
+
+def _answer(
+    wire: Connection, results: Sequence[torch.Tensor] = (), inputs: Sequence[torch.Tensor] = (), problem: str = ""
+) -> None:
+    tensors = [one.to_dense() if one.layout is not torch.strided else one for one in (*results, *inputs)]
+    plain = [one.resolve_conj().resolve_neg().contiguous().cpu() for one in tensors]
+    head = _Head(
+        problem or None,
+        tuple(tuple(one.shape) for one in plain),
+        tuple(str(one.dtype).removeprefix("torch.") for one in plain),
+        len(results),
+    )
+    wire.send_bytes(msgspec.msgpack.encode(head))
+    for one in plain:
+        wire.send_bytes(memoryview(one.reshape(-1).view(torch.uint8).numpy()) if one.numel() else b"")
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:120]}"
+
+
+def _resolved(name: str) -> torch.device:
+    from opscope.torch_support.device import resolve_device
+
+    return resolve_device(name)
+
+
+# ---------------------------------------------------------------- the process that judges
+
+
+class Apart:
+    """One variant in a process of its own, forked from this one.
+
+    Make it before this process uses a GPU, and before it imports any of the user's code.
+
+    Args:
+        load: returns the variant, there.
+        device: the device's name, as a user gives it.
+        timeout_s: the longest wait for an answer.
+        others: those that were made before: their pipes are closed there.
+    """
+
+    def __init__(
+        self, load: Callable[[], Function], device: str, timeout_s: float, others: "Sequence[Apart]" = ()
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._problem: str | None = None
+        self._wire, theirs = multiprocessing.Pipe()
+        threads = torch.get_num_threads()
+        self._pid = os.fork()
+        if not self._pid:
+            torch.set_num_threads(threads)  # PyTorch would take one in a forked process
+            _be_the_variant(load, device, theirs, [self._wire, *(one._wire for one in others)])
+        theirs.close()
+        self._loaded = False
+
+    def __call__(self, *inputs: object) -> tuple[torch.Tensor, ...]:
+        """Call the variant with inputs, which are changed as it changes them; return its results.
+
+        Raises:
+            VariantError: it failed.
+        """
+        results, after = self._asked("call", inputs)
+        mine = [one for one in inputs if isinstance(one, torch.Tensor)]
+        if len(after) == len(mine):
+            for one, found in zip(mine, after, strict=True):
+                if one.shape == found.shape and one.layout is torch.strided and 0 not in one.stride():
+                    one.detach().copy_(found)
+        device = next((one.device for one in mine), torch.device("cpu"))
+        return tuple(one.to(device) for one in results)
+
+    def take(self, inputs: Inputs) -> None:
+        """Send inputs."""
+        self._asked("inputs", inputs)
+
+    def last(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Return the results of the last of many calls."""
+        return tuple(one.to(device) for one in self._asked("last", None)[0])
+
+    def timed(self, what: str, calls: int) -> int:
+        """Return how many nanoseconds ``many`` calls take by this process's clock; ``idle`` only changes the inputs."""
+        began = time.perf_counter_ns()
+        self._asked(what, calls)
+        return time.perf_counter_ns() - began
+
+    @contextmanager
+    def alone(self, other: "Apart") -> Iterator[None]:
+        """Stop another process in a ``with`` block: threads of OpenMP keep a core busy for 200 ms after their work."""
+        with suppress(OSError):
+            os.kill(other._pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.kill(other._pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """End the process."""
+        self._wire.close()
+        with suppress(OSError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+    def _asked(self, what: str, argument: object) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        if self._problem is not None:
+            raise VariantError(self._problem)
+        try:
+            if not self._loaded:
+                self._read()
+                self._loaded = True
+            request = pickle.dumps((what, argument))
+            self._wire.send_bytes(request)
+            return self._read()
+        except (EOFError, OSError, msgspec.MsgspecError, RuntimeError, ValueError) as error:
+            self._problem = "ends its process" if isinstance(error, (EOFError, OSError)) else "answers nonsense"
+            raise VariantError(self._problem) from error
+
+    def _read(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        head = msgspec.msgpack.decode(self._received(1 << 20), type=_Head)
+        tensors = []
+        for shape, dtype in zip(head.shapes, head.dtypes, strict=True):
+            found, kind = torch.empty(shape, dtype=_DTYPES[dtype]), self._received(_LARGEST)
+            if found.numel():
+                found.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(kind), dtype=torch.uint8))
+            tensors.append(found)
+        if head.problem is not None:
+            raise VariantError(head.problem)
+        return tensors[: head.results], tensors[head.results :]
+
+    def _received(self, most: int) -> bytes:
+        if not self._wire.poll(self._timeout_s):
+            self._problem = f"did not return within {self._timeout_s:.0f} s"
+            raise VariantError(self._problem)
+        return self._wire.recv_bytes(most)
+
+
+def _be_the_variant(load: Callable[[], Function], device: str, wire: Connection, others: Sequence[Connection]) -> None:
+    """Serve in this process, which was just forked, and end it."""
+    try:
+        end_with_parent(signal.SIGKILL)
+        for other in others:
+            other.close()
+        # What it prints must not be taken for an answer of the process that judges.
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1):
+            os.dup2(null, number)
+        _serve(load, device, wire)
+    except BaseException:
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+class Claim(Struct, frozen=True):
+    """What was measured in the process in which variants ran beside their judge.
+
+    Attributes:
+        baseline_ns, variant_ns: the time of a call.
+    """
+
+    baseline_ns: float
+    variant_ns: float
+
+
+class Pair(Struct, frozen=True):
+    """A variant and the baseline, each in a process of its own.
+
+    Attributes:
+        case: its only variant is the baseline, which runs in this process.
+        name: of the variant.
+        variant, baseline: their processes.
+        device: where they run.
+    """
+
+    case: Case
+    name: str
+    variant: Apart
+    baseline: Apart
+    device: torch.device
+
+
+def confirmation(pair: Pair, inputs: Inputs, odd: Inputs | None, claim: Claim | None, seconds: float) -> Confirmation:
+    """Check and time one variant in its own process, beside the baseline in another.
+
+    Args:
+        pair: the two.
+        inputs: their arguments.
+        odd: arguments of an odd size; None if their size cannot be chosen.
+        claim: what was measured before; None times nothing.
+        seconds: the time limit of the timing.
+    """
+    try:
+        pickle.dumps(inputs)
+    except Exception as error:
+        return Confirmation(reason=f"its inputs cannot be sent to another process ({_told(error)})")
+    own = f"{pair.case.baseline} in a process of its own"
+    variants = {**pair.case.variants, own: pair.baseline, pair.name: pair.variant}
+    found = check(replace(pair.case, variants=variants), inputs, odd)
+    checked = found[pair.name]
+    if checked.verdict is Correct.NOT_CHECKED:
+        return Confirmation(reason="there is no right result to compare with")
+    if found[own].verdict is Correct.WRONG:
+        other = f"{pair.case.baseline} itself returns other results in another process"
+        return Confirmation(reason=f"{other}: {found[own].sentence}")
+    if checked.verdict is Correct.WRONG or claim is None:
+        return Confirmation(correctness=checked)
+    return _borne_out(pair, inputs, checked, claim, seconds)
+
+
+def _borne_out(pair: Pair, inputs: Inputs, checked: Correctness, claim: Claim, seconds: float) -> Confirmation:
+    """Time a variant that is right, and check a call that followed others."""
+    try:
+        times = _timed(inputs, pair.variant, pair.baseline, seconds)
+        late = _after_many(pair, inputs)
+    except VariantError as error:
+        return Confirmation(correctness=refused(f"it {error} (in a process of its own)"))
+    if late is not None:
+        return Confirmation(correctness=late)
+    return Confirmation(correctness=checked, baseline_ns=times[0], call_ns=times[1], doubt=_doubt(claim, *times))
+
+
+def _timed(inputs: Inputs, variant: Apart, baseline: Apart, seconds: float) -> tuple[float, float]:
+    """Return the time of a call of the baseline and of the variant, in nanoseconds, by this process's clock."""
+    both = (baseline, variant)
+    counts = {}
+    for one, other in (both, both[::-1]):
+        one.take(inputs)
+        with one.alone(other):
+            one.timed("many", 3)
+            counts[one] = _calls_of(one)
+    each: dict[Apart, list[float]] = {one: [] for one in both}
+    order, until = random.Random(0), time.perf_counter() + 2 * seconds
+    for number in range(_ROUNDS):
+        if number >= 3 and time.perf_counter() > until:
+            break
+        for one, other in order.sample((both, both[::-1]), 2):
+            with one.alone(other):
+                calls = counts[one]
+                each[one].append(max(one.timed("many", calls) - one.timed("idle", calls), 0) / calls)
+    return statistics.median(each[baseline]), statistics.median(each[variant])
+
+
+def _calls_of(one: Apart) -> int:
+    once = max(min(one.timed("many", 1) for _ in range(3)), 1)
+    few = max(1, min(_MOST_CALLS, int(_BATCH_NS / once)))
+    # A single call is mostly the pipe's time, so that more of them fit.
+    return max(1, min(_MOST_CALLS, int(few * _BATCH_NS / max(one.timed("many", few), 1))))
+
+
+def _after_many(pair: Pair, inputs: Inputs) -> Correctness | None:
+    """Check the last of some calls in a row, with inputs of other values; return what is wrong, None if nothing is."""
+    mine = tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in inputs)
+    changes = TimedInputs(mine)
+
+    def call() -> object:
+        pair.variant.take(mine)
+        pair.variant.timed("many", 1)
+        return pair.variant.last(pair.device)
+
+    # Here one call follows the change of about half of all inputs, and its own nudge is in the tolerance.
+    return check_timed(pair.case, mine, {pair.name: call}, changes, lambda _: None).get(pair.name)
+
+
+def _doubt(claim: Claim, baseline_ns: float, call_ns: float) -> str | None:
+    """Return a sentence if this process's clock contradicts what was measured before; None if it does not."""
+    claimed = claim.baseline_ns / claim.variant_ns
+    expected = baseline_ns / claimed
+    if call_ns <= BORNE_OUT * expected + _SLACK_NS:
+        return None
+    too_short = call_ns > BORNE_OUT * claim.variant_ns + _SLACK_NS
+    too_long = claim.baseline_ns > BORNE_OUT * baseline_ns + _SLACK_NS
+    if not (too_short or too_long):
+        return None
+    return (
+        f"in a process of its own, by the clock of another, it was {baseline_ns / call_ns:.2f} times as fast as the "
+        f"baseline, not {claimed:.2f} times"
+    )
+
+
+@contextmanager
+def ended(processes: Sequence[Apart]) -> Iterator[None]:
+    """End processes at the end of a ``with`` block."""
+    try:
+        yield
+    finally:
+        for one in processes:
+            one.end()

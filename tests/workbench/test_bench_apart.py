@@ -1,0 +1,224 @@
+"""Variants are judged again by a process that runs none of them: what deceives a judge in its own process fails there.
+
+Each trick below is accepted where it runs beside its judge; the tests say so first.
+"""
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.command import fresh_opscope, opscope  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+BASE = """
+    import torch
+    W = torch.randn(192, 192)  # not seeded: the same in every process all the same
+    def inputs(size=192):
+        return torch.randn(size, 192)
+    def base(x):
+        return (x @ W).relu()
+"""
+ZEROS = "return torch.zeros(x.shape[0], 192)"
+TRICKS = {
+    # Its fake clock is gone before anyone looks whether a clock was replaced.
+    "a clock that puts itself back": """
+        import sys, time, torch
+        from base import W
+        real = time.perf_counter_ns
+        def trick(x):
+            began = real()
+            result = torch.relu(torch.mm(x, W))
+            callers = [sys._getframe(depth).f_code.co_filename for depth in range(1, 4)]
+            if any(name.endswith("host_timing.py") for name in callers):
+                from opscope.workbench.benchmarking import host_timing
+                def fake():
+                    host_timing.perf_counter_ns = real
+                    return began + 20_000
+                host_timing.perf_counter_ns = fake
+                time.sleep(0.002)
+            return result
+    """,
+    "the right result out of its caller's frame": f"""
+        import sys, torch
+        def trick(x):
+            frame = sys._getframe(1)
+            while frame is not None:
+                for name in ("wanted", "right_results"):
+                    found = getattr(frame.f_locals.get(name), "results", frame.f_locals.get(name))
+                    if isinstance(found, list) and found and found[0].shape == (x.shape[0], 192):
+                        return found[0].to(x.dtype)
+                frame = frame.f_back
+            {ZEROS}
+    """,
+    "a comparison that puts itself back": f"""
+        import sys, torch
+        from opscope.workbench.benchmarking import correctness
+        real = correctness._error
+        def trick(x):
+            if sys._getframe(1).f_code.co_name in ("_compared", "_timed_problem", "_behaviour"):
+                def fake(*_):
+                    correctness._error = real
+                    return 0.0, None
+                correctness._error = fake
+            {ZEROS}
+    """,
+    "a forged document": f"""
+        import os, sys, torch
+        def trick(x):
+            frame = sys._getframe(1)
+            while frame is not None and "target" not in frame.f_locals:
+                frame = frame.f_back
+            if frame is None:
+                {ZEROS}
+            from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, Stopped
+            from opscope.record.codec import encode
+            from opscope.workbench.jobs.bench_written import document_of
+            right = Correctness(verdict=Correct.RIGHT, sentence="error 0", reference="base", tolerance=1e-5)
+            def made(name, ns):
+                time = Duration(
+                    median=ns, ci_low=ns, ci_high=ns, n=20, samples=(ns,) * 20, stopped=Stopped.CALLS
+                )
+                return BenchResult(name=name, case="base.py", correctness=right, wall_ns=time)
+            made = document_of([made("base", 2e5), made("trick", 1e4)], torch.device("cpu"))
+            frame.f_locals["target"].write_bytes(encode(made))
+            os._exit(0)
+    """,
+}
+
+
+def written(folder: Path, **texts: str) -> None:
+    for name, text in {"base": BASE, **texts}.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+
+
+def measured(folder: Path, *names: str, code: int) -> dict[str, Any]:
+    targets = ["base.py:base", *(f"{name}.py:{name}" for name in names)]
+    result = opscope("bench", *targets, "--seconds", "0.05", "--calls", "32", "--format", "json", cwd=folder)
+    assert result.returncode == code, result.stderr
+    return {one["name"]: one for one in json.loads(result.stdout)["results"]}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_what_deceives_a_judge_in_its_own_process_is_found(tmp_path: Path, trick: str) -> None:
+    written(tmp_path, trick=TRICKS[trick])
+    wrong = trick != "a clock that puts itself back"
+    found = measured(tmp_path, "trick", code=1 if wrong else 0)
+    assert found["base"]["correctness"]["verdict"] == "right"
+    confirmation = found["trick"]["confirmation"]
+    # Only what was accepted before is confirmed: without a second process it would pass.
+    assert confirmation is not None
+    if wrong:
+        assert confirmation["correctness"]["verdict"] == "wrong"
+        assert found["trick"]["correctness"]["verdict"] == "wrong"
+        assert found["trick"]["wall_ns"] is None
+    else:
+        assert confirmation["call_ns"] > 50_000
+        assert found["trick"]["wall_ns"]["median"] < 50_000
+        assert "by the clock of another" in found["trick"]["doubts"][0]
+
+
+HONEST = {
+    "shared": "import torch\nfrom base import W\ndef shared(x):\n    return torch.relu(torch.mm(x, W))\n",
+    "threads": (
+        "import threading, torch\nfrom base import W\n"
+        "def threads(x):\n    found = []\n"
+        "    one = threading.Thread(target=lambda: found.append(torch.relu(x @ W)))\n"
+        "    one.start()\n    one.join()\n    return found[0]\n"
+    ),
+    "kept": (
+        "import torch\nfrom base import W\nbuffers = {}\n"
+        "def kept(x):\n    if x.shape not in buffers:\n        buffers[x.shape] = torch.empty(x.shape[0], 192)\n"
+        "    return torch.mm(x, W, out=buffers[x.shape]).relu()\n"
+    ),
+    "prints": "import torch\nfrom base import W\ndef prints(x):\n    print('[{')\n    return torch.relu(x @ W)\n",
+    "slow": (
+        "import time, torch\nfrom base import W\ndef slow(x):\n    time.sleep(0.001)\n    return torch.relu(x @ W)\n"
+    ),
+    "double": "import torch\nfrom base import W\ndef double(x):\n    return (x.double() @ W.double()).relu().float()\n",
+}
+
+
+def test_honest_variants_are_confirmed_with_weights_that_nobody_seeded(tmp_path: Path) -> None:
+    written(tmp_path, **HONEST)
+    found = measured(tmp_path, *HONEST, code=0)
+    for name in HONEST:
+        confirmation = found[name]["confirmation"]
+        assert found[name]["correctness"]["verdict"] == "right", (name, found[name]["correctness"])
+        assert found[name]["doubts"] == []
+        assert confirmation["reason"] is None
+        assert confirmation["correctness"]["verdict"] == "right"
+        assert confirmation["call_ns"] > 0
+        assert confirmation["baseline_ns"] > 0
+    assert found["slow"]["confirmation"]["call_ns"] >= 1e6
+    assert found["base"]["confirmation"] is None
+
+
+def test_the_functions_of_one_file_are_confirmed_and_the_report_says_so(tmp_path: Path) -> None:
+    text = BASE + "    def other(x):\n        return torch.relu(torch.mm(x, W))\n"
+    (tmp_path / "ways.py").write_text(textwrap.dedent(text))
+    result = opscope("bench", "ways.py", "--seconds", "0.05", "--calls", "32", "--size", "64,128", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "In a process of its own, 2 of 2 variants gave right results" in " ".join(result.stdout.split())
+
+
+def test_inputs_that_cannot_be_sent_are_told(tmp_path: Path) -> None:
+    text = """
+        import torch
+        def inputs():
+            return torch.randn(64, 64), (lambda x: x + 1)
+        def base(x, f):
+            return f(x)
+        def other(x, f):
+            return x + 1
+    """
+    (tmp_path / "ways.py").write_text(textwrap.dedent(text))
+    result = opscope("bench", "ways.py", "--seconds", "0.05", "--calls", "32", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "not confirmed in a process of its own: its inputs cannot be sent" in " ".join(result.stdout.split())
+
+
+REFUSED = {
+    "time.perf_counter_ns": "import time\ntime.perf_counter_ns = lambda: 0\ndef bad(x):\n    return x\n",
+    "no memory left": (
+        "import os, sys\ndef bad(x):\n    sys.stderr.write('a\\nno memory left\\n')\n"
+        "    sys.stderr.flush()\n    os._exit(3)\n"
+    ),
+    "not enough memory": (
+        "import torch\ndef bad(x):\n    raise torch.OutOfMemoryError('not enough memory: tried 80 GiB')\n"
+    ),
+    "failed while it said": "import os\nos._exit(4)\n",
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_one_candidate_costs_no_other_its_result(tmp_path: Path, why: str) -> None:
+    written(tmp_path, shared=HONEST["shared"], bad=REFUSED[why])
+    found = measured(tmp_path, "bad", "shared", code=1)
+    assert found["bad"]["correctness"]["verdict"] == "wrong"
+    assert why in found["bad"]["correctness"]["sentence"]
+    for name in ("base", "shared"):
+        assert found[name]["correctness"]["verdict"] == "right"
+        assert found[name]["wall_ns"]["n"] >= 6
+
+
+def test_a_candidate_that_hangs_only_in_a_process_of_its_own_is_refused(tmp_path: Path) -> None:
+    text = """
+        import os, sys, torch
+        from base import W
+        def bad(x):
+            while "bench_judge" in " ".join(sys.orig_argv):
+                pass
+            return torch.relu(x @ W)
+    """
+    written(tmp_path, bad=text)
+    arguments = ("base.py:base", "bad.py:bad", "--seconds", "0.05", "--calls", "32", "--timeout", "25")
+    result = fresh_opscope("bench", *arguments, "--format", "json", cwd=tmp_path)
+    assert result.returncode == 1, result.stderr
+    found = json.loads(result.stdout)["results"][1]
+    assert "did not return within 25 s" in found["correctness"]["sentence"]
