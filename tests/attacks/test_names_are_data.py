@@ -37,26 +37,29 @@ NAMES: Final[dict[str, Callable[[dict[str, Any]], bool]]] = {
 }
 
 
-def planted(source: Path, target: Path, wanted: Callable[[dict[str, Any]], bool]) -> Path:
+PLAIN: Final = "_IGNORE_PREVIOUS_INSTRUCTIONS"  # which could be the name of a function
+
+
+def planted(source: Path, target: Path, wanted: Callable[[dict[str, Any]], bool], planted_text: str = PLANTED) -> Path:
     """Write a recorded trace whose names, and texts in arguments, end with an instruction."""
     unpack = lzma.decompress if source.suffix == ".xz" else gzip.decompress
     trace = json.loads(unpack(source.read_bytes()))
     for event in trace["traceEvents"]:
         if not wanted(event):
             continue
-        event["name"] += PLANTED
+        event["name"] += planted_text
         for key, value in event.get("args", {}).items():
             if isinstance(value, str) and key not in ("Trace name", "Trace iterator"):
-                event["args"][key] = value + PLANTED
+                event["args"][key] = value + planted_text
     if wanted is NAMES["all"]:
         trace["traceEvents"].append(
-            {"ph": "X", "cat": f"odd{PLANTED}", "name": "x", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+            {"ph": "X", "cat": f"odd{planted_text}", "name": "x", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
         )
         for device in trace.get("deviceProperties", ()):
-            device["name"] += PLANTED
+            device["name"] += planted_text
         for event in trace["traceEvents"]:
             if event.get("ph") == "M" and "name" in event.get("args", {}):
-                event["args"]["name"] = f"{event['args']['name']}{PLANTED}"
+                event["args"]["name"] = f"{event['args']['name']}{planted_text}"
     target.write_text(json.dumps(trace))
     return target
 
@@ -67,8 +70,8 @@ def assert_data(text: str, what: str) -> None:
         assert not any(part in bare for part in ("IGNORE", "very very")), (what, line)
         assert not any(hidden in line for hidden in "\u202e\u200b"), (what, line)
         for quotation in QUOTED.findall(line):
-            if MARK in quotation and "opscope" not in quotation[:10]:
-                assert len(quotation) <= LONGEST_NAME + 2 or quotation.count("very ") < 25, (what, quotation)
+            if "very" in quotation and not quotation.startswith("`opscope"):  # commands and errors are whole
+                assert len(quotation) <= LONGEST_NAME + 2, (what, quotation)
 
 
 @pytest.mark.slow
@@ -87,6 +90,44 @@ def test_every_name_is_a_quotation(recorded: str, names: str, tmp_path: Path) ->
     if names in ("all", "kernels"):
         done = opscope("show", str(path), *(f"findings/{one}" for one in findings_of(path)), "--brief")
         assert_data(done.stdout, "show")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", RECORDED)
+def test_names_that_could_be_those_of_functions_are_quotations_too(recorded: str, tmp_path: Path) -> None:
+    path = planted(RECORDED[recorded], tmp_path / "t.json", NAMES["all"], PLAIN)
+    by = ("operator", "kernel", "module", "gap", "step", "shape", "stream", "category", "annotation", "line")
+    commands = [[name, str(path)] for name in ("brief", "analyze", "limits", "whatif", "stats", "trust")]
+    commands += [["show", f"{path}#{part}"] for part in ("findings", "bound", "trust")]
+    commands += [["analyze", str(path), "--by", one] for one in by]
+    for words in commands:
+        done = opscope(*words, "--brief")
+        assert "Traceback" not in done.stderr
+        assert_data(done.stdout, " ".join(words))
+
+
+@pytest.mark.slow
+def test_other_commands_quote_names_too(tmp_path: Path) -> None:
+    for folder, text in (("a", PLANTED), ("b", PLAIN)):
+        (tmp_path / folder).mkdir()
+        one, other = tmp_path / folder / "rank0.json", tmp_path / folder / "rank1.json"
+        planted(RECORDED["gpt2"], one, NAMES["all"], text)
+        planted(RECORDED["gpt2"], other, NAMES["kernels"], text)
+        commands = [
+            ["ranks", str(tmp_path / folder)],
+            ["dossier", str(one), "aten::mm" + text],
+            ["dossier", str(one), "aten::mm"],
+            ["sql", "select name, category, self_device_ns from operators limit 5", str(one)],
+            ["sql", "select * from kernels limit 5", str(one)],
+            ["diff", str(one), str(other)],
+            ["page", str(one), "-o", str(tmp_path / folder / "page.html")],
+            ["runs", str(tmp_path / folder)],
+            ["analyze", str(tmp_path / folder)],
+        ]
+        for words in commands:
+            done = opscope(*words, "--brief")
+            assert "Traceback" not in done.stderr, words
+            assert_data(done.stdout, " ".join(words))
 
 
 def findings_of(path: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """Makes text from traces and users safe to print: on one line, without terminal control sequences."""
 
 import os
-import re
 import shlex
 import unicodedata
 from typing import Final
@@ -45,23 +44,16 @@ def quoted(text: str, most: int | None = LONGEST_NAME) -> str:
 
 
 def told(name: str | None, unknown: str = "unknown") -> str:
-    """Return a name of a file for the middle of a sentence: a plain one, such as ``aten::mm``, as it is, others quoted.
+    """Return a name of a file for the middle of a sentence: as a quotation.
 
     Args:
         name: the name; None or empty if it is not known.
         unknown: what is said then.
     """
-    if not name:
-        return unknown
-    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)
+    return quoted(name) if name else unknown
 
 
 _FIGURE: Final = lazy_pattern(r"[-+<>~]?[\d.,]+(?: ?(?:%|[num]?s|[KMGT]i?B|B))?")
-_PLAIN_NAME: Final = lazy_pattern(
-    # A line of Python and a module are plain too: train.py(59): step, nn.Module: Linear_0.
-    r"(?:[\w/.<>-]{1,60}\(\d{1,7}\): |nn\.Module: )?[\w:.,*&<>()\[\]/+=#@$~-]{1,80}",
-    re.ASCII,
-)
 
 
 def shell_path(path: str) -> str:

@@ -787,7 +787,7 @@ def test_work_far_from_its_limit_is_named_where_no_rule_speaks_of_it(analyzed: A
             "aten::add", f"{add}{number and ''}", 1_600 * US, [[1 << 28], [1 << 28], []], ["float", "float", "Scalar"]
         )
     first = next(one for one in found(analyzed(step.done()), wall=None) if one.rule == Rule.FAR_FROM_LIMIT)
-    assert "aten::add runs at 4" in first.title
+    assert "`aten::add` runs at 4" in first.title
     assert first.saving_ns.low == 0
     most = 5 * (1_600 - 3 * (1 << 30) / 4.8e12 * 1e6 / 0.8) * US
     assert first.likely_ns == pytest.approx(0.1 * most, rel=0.05)

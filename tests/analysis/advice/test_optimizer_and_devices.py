@@ -31,7 +31,7 @@ def test_two_optimizers_are_told_apart(analyzed: Analyze) -> None:
         trace.annotation(f"Optimizer.step#{name}.step", begin, at - begin)
     trace.launch(at, 10 * MS - at, name="cudaDeviceSynchronize")
     own = [finding for finding in findings(analyzed(trace)) if finding.rule == Rule.UNFUSED_OPTIMIZER]
-    assert [finding.title for finding in own] == ["AdamW takes 20 kernels a step: a few kernels per operation"]
+    assert [finding.title for finding in own] == ["`AdamW` takes 20 kernels a step: a few kernels per operation"]
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -213,7 +213,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert shown.returncode == 0
     assert "(5 more rows: --top 0 shows all)" in shown.stdout
     assert "rank 1 of 2: nvtx (process " in shown.stdout
-    assert "cudaMalloc failed once with error 2." in shown.stdout
+    assert "`cudaMalloc` failed once with error 2." in shown.stdout
     mistaken = fresh_opscope("stats", both[0], "--stats", "cuda_api_sum", "um_sum")
     assert (mistaken.returncode, "names with commas between them" in mistaken.stderr) == (2, True)
     csv = fresh_opscope("stats", both[0], "--stats", "cuda_gpu_kern_sum", "--format", "csv")

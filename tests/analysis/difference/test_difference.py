@@ -311,7 +311,7 @@ def test_another_batch_is_other_inputs_of_every_operator() -> None:
     assert ("Batch size", "8", "16") in [(d.name, d.before, d.after) for d in pair.differing]
     assert {row.matched for row in pair.step.work} == {Matched.INPUTS}
     assert pair.culprit is not None
-    assert pair.culprit.startswith("aten::addmm")
+    assert pair.culprit.startswith("`aten::addmm`")
     assert pair.memory is not None
     assert (pair.memory.after_bytes or 0) > (pair.memory.before_bytes or 0)
 

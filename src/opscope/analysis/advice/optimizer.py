@@ -98,12 +98,12 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
     if saving.high < LEAST_SHARE * context.step_ns or kernels < _MANY:
         return
     match = _RANGE.search(range_name)
-    name = told(match[1] if match is not None else range_name)
+    name = match[1] if match is not None else range_name
     lists = bool(names.str.contains("multi_tensor_apply").any())
     now = "a few kernels per operation" if lists else "several kernels per parameter"
     yield Draft(
         rule=Rule.UNFUSED_OPTIMIZER,
-        title=f"{name} takes {kernels:,.0f} kernels {context.words.each}: {now}",
+        title=f"{told(name)} takes {kernels:,.0f} kernels {context.words.each}: {now}",
         where=Where(annotation=range_name),
         saving=saving,
         derivation=f"{percent(OF_WORK[1])} (high) and {percent(OF_WORK[0])} (low) of its device time, as one pass "
@@ -112,7 +112,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         evidence=(
             measured(
                 nanoseconds(work),
-                f" of device time {context.words.each} in {name}.step",
+                f" of device time {context.words.each} in {told(f'{name}.step')}",
                 source=Source.ACTIVITIES,
             ),
             measured(nanoseconds(idle), f" of idle time {context.words.each} in its ranges", source=Source.IDLE),
