@@ -31,7 +31,7 @@ def diff(before: object, after: object, *options: str, code: str | None = None) 
         ("again", "5%", 0, ""),
         ("extra", "5%", 1, "regression. The unprofiled step is slower"),
         ("extra", "8%", 5, "inconclusive"),
-        ("batch16", "5", 1, "What grew most: aten::addmm"),
+        ("batch16", "5", 1, "What grew most: `aten::addmm`"),
         ("tf32", "5%", 0, ""),
     ],
 )

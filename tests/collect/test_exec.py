@@ -418,7 +418,7 @@ def test_the_command_line(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert done.returncode == 0, done.stderr
     assert "CUDA API (cuda_api_sum)" in done.stdout
-    assert "cudaMalloc failed once with error 2." in done.stdout
+    assert "`cudaMalloc` failed once with error 2." in done.stdout
     record = decode(tmp_path / "run" / "exec.json", Execution)
     assert record.command == (str(cuda.program), "everything")
     assert len(list(files_of([tmp_path / "run"]))) == 1
