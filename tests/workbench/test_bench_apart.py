@@ -125,12 +125,6 @@ def test_what_deceives_a_judge_in_its_own_process_is_found(tmp_path: Path, trick
 
 HONEST = {
     "shared": "import torch\nfrom base import W\ndef shared(x):\n    return torch.relu(torch.mm(x, W))\n",
-    "threads": (
-        "import threading, torch\nfrom base import W\n"
-        "def threads(x):\n    found = []\n"
-        "    one = threading.Thread(target=lambda: found.append(torch.relu(x @ W)))\n"
-        "    one.start()\n    one.join()\n    return found[0]\n"
-    ),
     "kept": (
         "import torch\nfrom base import W\nbuffers = {}\n"
         "def kept(x):\n    if x.shape not in buffers:\n        buffers[x.shape] = torch.empty(x.shape[0], 192)\n"
@@ -165,6 +159,59 @@ def test_the_functions_of_one_file_are_confirmed_and_the_report_says_so(tmp_path
     result = opscope("bench", "ways.py", "--seconds", "0.05", "--calls", "32", "--size", "64,128", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "In a process of its own, 2 of 2 variants gave right results" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("size", ["64", "65536"])
+def test_elementwise_variants_are_confirmed_where_one_changed_element_shows(tmp_path: Path, size: str) -> None:
+    text = """
+        import torch
+        def inputs(size=64):
+            return torch.randn(size)
+        def base(x):
+            return (x * 2 + 1).relu() * 2
+        def other(x):
+            return torch.relu(x * 2 + 1) * 2
+    """
+    (tmp_path / "ways.py").write_text(textwrap.dedent(text))
+    arguments = ("ways.py", "--seconds", "0.05", "--calls", "32", "--size", size, "--format", "json")
+    result = opscope("bench", *arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout
+    found = json.loads(result.stdout)["results"][1]
+    assert found["correctness"]["verdict"] == "right"
+    assert found["confirmation"]["correctness"]["verdict"] == "right"
+
+
+def test_inputs_that_are_no_tensors_are_those_of_each_choice(tmp_path: Path) -> None:
+    text = """
+        import torch
+        def inputs(scale=2):
+            return torch.randn(64, 64), scale
+        def base(x, scale):
+            return x @ x * scale
+        def other(x, scale):
+            return torch.mm(x, x) * scale
+    """
+    (tmp_path / "ways.py").write_text(textwrap.dedent(text))
+    arguments = ("ways.py", "--seconds", "0.05", "--calls", "32", "--set", "scale=2,3", "--format", "json")
+    result = opscope("bench", *arguments, cwd=tmp_path)
+    found = [one for one in json.loads(result.stdout)["results"] if one["name"] == "other"]
+    assert [one["confirmation"]["reason"] for one in found] == [None, None], found
+    assert [one["confirmation"]["correctness"]["verdict"] for one in found] == ["right", "right"]
+
+
+def test_a_variant_that_ends_the_judge_is_no_pass(tmp_path: Path) -> None:
+    text = """
+        import os, sys, torch
+        from base import W
+        def trick(x):
+            if "bench_judge" in " ".join(sys.orig_argv):
+                os.kill(os.getppid(), 9)
+            return torch.relu(torch.mm(x, W))
+    """
+    written(tmp_path, trick=text)
+    arguments = ("base.py:base", "trick.py:trick", "--seconds", "0.05", "--calls", "32", "--format", "json")
+    found = json.loads(fresh_opscope("bench", *arguments, cwd=tmp_path).stdout)["results"][1]
+    assert "the process that judges ended" in found["doubts"][0]
 
 
 def test_inputs_that_cannot_be_sent_are_told(tmp_path: Path) -> None:

@@ -79,12 +79,9 @@ class _Served(Struct):
 
     def take(self, values: Inputs) -> None:
         """Take over inputs: into the same memory where they are of the same kind, so that addresses tell nothing."""
-        if len(values) == len(self.inputs) and all(map(_fits, self.inputs, values)):
-            for mine, value in zip(self.inputs, values, strict=True):
-                if isinstance(mine, torch.Tensor) and isinstance(value, torch.Tensor):
-                    mine.detach().copy_(value.detach())
-        else:
-            self.inputs = values
+        if len(values) == len(self.inputs):
+            values = tuple(map(_into, self.inputs, values))
+        self.inputs = values
         self.changes = TimedInputs(self.inputs)
 
     def call(self) -> list[torch.Tensor]:
@@ -104,6 +101,11 @@ class _Served(Struct):
             self.last = self.function(*self.inputs)
         synchronize(self.device)
 
+    def once(self, _calls: int) -> None:
+        """Call it once, with the inputs as they are."""
+        self.last = self.function(*self.inputs)
+        synchronize(self.device)
+
     def idle(self, calls: int) -> None:
         """Change the inputs as often, without a call."""
         for _ in range(calls):
@@ -111,10 +113,16 @@ class _Served(Struct):
         synchronize(self.device)
 
 
-def _fits(one: object, other: object) -> bool:
-    """Tell whether a value can be written into the memory of another."""
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return not isinstance(one, torch.Tensor) and not isinstance(other, torch.Tensor)
+def _into(mine: object, value: object) -> object:
+    """Return a value: written into the memory of an earlier one if both are tensors of one kind, else as it came."""
+    if not isinstance(mine, torch.Tensor) or not isinstance(value, torch.Tensor) or not _fits(mine, value):
+        return value
+    mine.detach().copy_(value.detach())
+    return mine
+
+
+def _fits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Tell whether a tensor can be written into the memory of another."""
     return (
         type(one) is type(other) and one.layout is torch.strided is other.layout and one.dtype == other.dtype
         and one.shape == other.shape and one.stride() == other.stride() and 0 not in one.stride()
@@ -406,16 +414,15 @@ def _calls_of(one: Apart) -> int:
 
 
 def _after_many(pair: Pair, inputs: Inputs) -> Correctness | None:
-    """Check the last of some calls in a row, with inputs of other values; return what is wrong, None if nothing is."""
+    """Check a call after many others, with other values in the same memory; return what is wrong, or None."""
     mine = tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in inputs)
     changes = TimedInputs(mine)
 
     def call() -> object:
         pair.variant.take(mine)
-        pair.variant.timed("many", 1)
+        pair.variant.timed("once", 1)
         return pair.variant.last(pair.device)
 
-    # Here one call follows the change of about half of all inputs, and its own nudge is in the tolerance.
     return check_timed(pair.case, mine, {pair.name: call}, changes, lambda _: None).get(pair.name)
 
 

@@ -27,7 +27,7 @@ from opscope.workbench.benchmarking.rounds import Calls, Prepared, Series, Timer
 from opscope.workbench.benchmarking.steady import steady_time
 from opscope.workbench.benchmarking.stopping import Limits
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs
-from opscope.workbench.benchmarking.verdicts import NOTHING_RAN, at_precision
+from opscope.workbench.benchmarking.verdicts import at_precision
 
 NOT_A_GPU: Final = "not measured: the device is not a GPU"
 _WRONG: Final = "not measured: its result is wrong"
@@ -111,8 +111,9 @@ def _without_work(results: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
     """Add a doubt to variants that run nothing although the baseline does: they may return a kept result."""
     if not (results[0].operators or results[0].launched):
         return tuple(results)
+    doubt = "it runs no operator and no kernel where the baseline does: a result that was kept?"
     return tuple(
-        replace(one, doubts=(*one.doubts, NOTHING_RAN))
+        replace(one, doubts=(*one.doubts, doubt))
         if one.wall_ns is not None and not (one.operators or one.launched)
         else one
         for one in results

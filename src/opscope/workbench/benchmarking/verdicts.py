@@ -18,8 +18,6 @@ from opscope.workbench.benchmarking.statistics import (
 
 LEVEL: Final = 0.01  # of the corrected p-value; the intervals are 95 % intervals
 PRACTICAL: Final = 0.01  # smaller differences of a ratio from 1 do not count
-# Of variants that run nothing that a profiler sees. Right results of inputs that it never had before take it back.
-NOTHING_RAN: Final = "it runs no operator and no kernel where the baseline does: a result that was kept?"
 _TOLD: Final = 0.02  # an interval within this distance of 1 means that there is no difference
 
 

@@ -22,7 +22,7 @@ from opscope.documents.bench import BenchDocument, BenchResult, Confirmation, Co
 from opscope.record.bench import BenchJob, BenchRequest, Judged, JudgeJob
 from opscope.record.codec import encode
 from opscope.workbench.benchmarking.statistics import duration_of
-from opscope.workbench.benchmarking.verdicts import NOTHING_RAN, compare, in_a_row_ns, pairs_of
+from opscope.workbench.benchmarking.verdicts import compare, in_a_row_ns, pairs_of
 from opscope.workbench.gallery import TIMERS
 
 Progress = Callable[[str], None]
@@ -82,11 +82,14 @@ def _confirmed(
     lines: list[str] = []
     try:
         _followed(judge, encode(job).decode(), timeout_s * (1 + len(asked)), functools.partial(_heard, progress, lines))
+        if judge.returncode:
+            raise ValueError(judge.returncode)  # what it said before it ended may be another's
         answers = msgspec.json.decode(lines[-1] if lines else "", type=tuple[Confirmation, ...])
         found = dict(zip(asked, answers, strict=True))
     except (OpscopeError, OSError, ValueError) as error:
-        reason = str(error) if isinstance(error, OpscopeError) else "the process that judges ended"
-        found = dict.fromkeys(asked, Confirmation(reason=reason))
+        ended = None if isinstance(error, OpscopeError) else "the process that judges ended before it was done"
+        # One of the variants may have ended it.
+        found = dict.fromkeys(asked, Confirmation(reason=ended or str(error), doubt=ended))
     results = tuple(_with(one, found.get(_variant(one))) for one in document.results)
     timed = [one for one in results if one.case != TIMERS]
     return replace(document, results=results, comparisons=compare(pairs_of(timed)))
@@ -123,10 +126,8 @@ def _with(result: BenchResult, found: Confirmation | None) -> BenchResult:
     result = replace(result, confirmation=found)
     if found.doubt is not None:
         return replace(result, doubts=(*result.doubts, found.doubt))
-    if found.correctness is None:
+    if found.correctness is None or found.correctness.verdict is not Correct.WRONG:
         return result
-    if found.correctness.verdict is not Correct.WRONG:
-        return replace(result, doubts=tuple(doubt for doubt in result.doubts if doubt != NOTHING_RAN))
     missing = dict.fromkeys(map(str, Measure), "its result is wrong in a process of its own")
     durations: dict[str, None] = dict.fromkeys(map(str, Measure))
     return replace(result, correctness=found.correctness, steady=None, limit=None, reasons=missing, **durations)
