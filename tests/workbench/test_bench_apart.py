@@ -3,8 +3,10 @@
 Each trick below is accepted where it runs beside its judge; the tests say so first.
 """
 
+import contextlib
 import json
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,154 @@ def test_what_deceives_a_judge_in_its_own_process_is_found(tmp_path: Path, trick
         assert "by the clock of another" in found["trick"]["doubts"][0]
 
 
+# Each keeps results, or answers something else, where it can tell that it is timed; all run beside an honest one.
+LATER = {
+    "frame": """
+        import sys, torch
+        from base import W
+        kept = {}
+        def frame(x):
+            caller = sys._getframe(1)
+            timed = caller.f_locals.get("calls", 1) != 1 and caller.f_code.co_name == "many"
+            if timed or caller.f_code.co_filename.endswith("host_timing.py"):
+                if x.shape in kept:
+                    return kept[x.shape]
+            kept[x.shape] = torch.relu(x @ W)
+            return kept[x.shape].clone()
+    """,
+    "late": """
+        import time, torch
+        from base import W
+        kept, last = {}, [0.0]
+        def late(x):
+            gap = time.perf_counter() - last[0]
+            if not (gap < 200e-6 and x.shape in kept):
+                kept[x.shape] = torch.relu(x @ W)
+            last[0] = time.perf_counter()
+            return kept[x.shape].clone()
+    """,
+    "nonsense": """
+        import msgspec, sys, torch
+        from base import W
+        def nonsense(x):
+            caller = sys._getframe(1)
+            if caller.f_code.co_name == "many":
+                from opscope.workbench.benchmarking import apart
+                wire = caller.f_back.f_locals["wire"]
+                wire.send_bytes(msgspec.msgpack.encode(apart._Head(None, ((1,),), ("nope",), 1)))
+                wire.send_bytes(b"1234")
+            return torch.relu(x @ W)
+    """,
+    "killer": """
+        import os, sys, torch
+        from base import W
+        def killer(x):
+            if "bench_judge" in " ".join(sys.orig_argv):
+                os.kill(os.getppid(), 9)
+            return torch.relu(x @ W)
+    """,
+    "child": """
+        import subprocess, torch
+        from base import W
+        subprocess.Popen(["sleep", "400.75"])
+        def child(x):
+            return torch.relu(x @ W)
+    """,
+}
+
+
+def is_running(text: str) -> bool:
+    """Tell whether a process has a text in its command line."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            if text.encode() in path.read_bytes():
+                return True
+    return False
+
+
+def test_what_is_timed_is_checked_and_none_costs_another_its_confirmation(tmp_path: Path) -> None:
+    written(tmp_path, **LATER, shared=HONEST["shared"])
+    targets = ["base.py:base", *(f"{name}.py:{name}" for name in (*LATER, "shared"))]
+    began = time.monotonic()
+    arguments = ("--seconds", "0.05", "--calls", "32", "--format", "json")
+    result = fresh_opscope("bench", *targets, *arguments, cwd=tmp_path)
+    assert time.monotonic() - began < 350  # the command does not wait for what "child" started
+    assert not is_running("400.75")  # nor leaves it behind
+    found = {one["name"]: one for one in json.loads(result.stdout)["results"]}
+    for name in ("frame", "late", "nonsense"):
+        assert found[name]["correctness"]["verdict"] == "wrong", (name, found[name])
+    assert "the process that judges ended" in found["killer"]["doubts"][0]
+    for name in ("child", "shared"):
+        assert found[name]["confirmation"]["correctness"]["verdict"] == "right", found[name]["confirmation"]
+
+
+def test_a_short_call_that_lies_about_its_time_is_doubted(tmp_path: Path) -> None:
+    text = """
+        import sys, time, torch
+        real = time.perf_counter_ns
+        def inputs():
+            return torch.randn(100)
+        def base(x):
+            return (x * 2 + 1).relu() * 2
+        def lie(x):
+            began = real()
+            result = torch.relu(x * 2 + 1) * 2
+            callers = [sys._getframe(depth).f_code.co_filename for depth in range(1, 4)]
+            if any(name.endswith("host_timing.py") for name in callers):
+                from opscope.workbench.benchmarking import host_timing
+                def fake():
+                    host_timing.perf_counter_ns = real
+                    return began + 1_000
+                host_timing.perf_counter_ns = fake
+            return result
+    """
+    (tmp_path / "ways.py").write_text(textwrap.dedent(text))
+    result = opscope("bench", "ways.py", "--seconds", "0.05", "--calls", "32", "--format", "json", cwd=tmp_path)
+    found = json.loads(result.stdout)["results"][1]
+    assert found["wall_ns"]["median"] < 2_000
+    assert "by the clock of another" in found["doubts"][0]
+
+
+def test_a_file_that_replaces_the_judges_comparison_makes_all_doubtful(tmp_path: Path) -> None:
+    patch = """
+    import sys
+    if "bench_judge" in " ".join(sys.orig_argv):
+        from opscope.workbench.benchmarking import correctness
+        correctness._error = lambda *_: (0.0, None)
+    def other(x):
+        return torch.relu(x @ W)
+"""
+    (tmp_path / "ways.py").write_text(textwrap.dedent(BASE + patch))
+    arguments = ("ways.py", "--seconds", "0.05", "--calls", "32", "--format", "json")
+    found = json.loads(fresh_opscope("bench", *arguments, cwd=tmp_path).stdout)["results"][1]
+    assert "correctness._error, by which variants are judged" in found["doubts"][0]
+
+
+def test_kept_complex_results_are_wrong(tmp_path: Path) -> None:
+    text = """
+        import torch
+        def inputs():
+            return torch.randn(64, 64, dtype=torch.complex64)
+        def base(x):
+            return x @ x
+        kept = {}
+        def trick(x):
+            if x.shape not in kept:
+                kept[x.shape] = x @ x
+            return kept[x.shape] * 1
+    """
+    (tmp_path / "ways.py").write_text(textwrap.dedent(text))
+    result = opscope("bench", "ways.py", "--seconds", "0.05", "--calls", "32", "--format", "json", cwd=tmp_path)
+    assert json.loads(result.stdout)["results"][1]["correctness"]["verdict"] == "wrong"
+
+
+def test_a_target_that_is_named_twice_is_told(tmp_path: Path) -> None:
+    written(tmp_path)
+    result = opscope("bench", "base.py:base", "base.py:base", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "base.py:base is named twice" in result.stderr
+
+
 HONEST = {
     "shared": "import torch\nfrom base import W\ndef shared(x):\n    return torch.relu(torch.mm(x, W))\n",
     "kept": (
@@ -199,21 +349,6 @@ def test_inputs_that_are_no_tensors_are_those_of_each_choice(tmp_path: Path) -> 
     assert [one["confirmation"]["correctness"]["verdict"] for one in found] == ["right", "right"]
 
 
-def test_a_variant_that_ends_the_judge_is_no_pass(tmp_path: Path) -> None:
-    text = """
-        import os, sys, torch
-        from base import W
-        def trick(x):
-            if "bench_judge" in " ".join(sys.orig_argv):
-                os.kill(os.getppid(), 9)
-            return torch.relu(torch.mm(x, W))
-    """
-    written(tmp_path, trick=text)
-    arguments = ("base.py:base", "trick.py:trick", "--seconds", "0.05", "--calls", "32", "--format", "json")
-    found = json.loads(fresh_opscope("bench", *arguments, cwd=tmp_path).stdout)["results"][1]
-    assert "the process that judges ended" in found["doubts"][0]
-
-
 def test_inputs_that_cannot_be_sent_are_told(tmp_path: Path) -> None:
     text = """
         import torch
@@ -268,4 +403,4 @@ def test_a_candidate_that_hangs_only_in_a_process_of_its_own_is_refused(tmp_path
     result = fresh_opscope("bench", *arguments, "--format", "json", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     found = json.loads(result.stdout)["results"][1]
-    assert "did not return within 25 s" in found["correctness"]["sentence"]
+    assert "does not return within 25 s" in found["correctness"]["sentence"]

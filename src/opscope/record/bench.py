@@ -42,20 +42,30 @@ class BenchJob(Struct, frozen=True):
     refused: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
+class Claim(Struct, frozen=True):
+    """What was measured of calls in a row where variants ran beside their judge.
+
+    Attributes:
+        baseline_ns, variant_ns: the time of a call, by one measure.
+    """
+
+    baseline_ns: float
+    variant_ns: float
+
+
 class Judged(Struct, frozen=True):
     """One variant with one choice of parameters, which is checked and timed again in a process of its own.
 
     Attributes:
         case, name: of the variant.
         parameters: by which it was measured, as text.
-        baseline_ns, variant_ns: what was measured of calls in a row; null if one was not timed.
+        claims: what was measured, by measure; empty if it was not timed.
     """
 
     case: str
     name: str
     parameters: dict[str, str]
-    baseline_ns: float | None = None
-    variant_ns: float | None = None
+    claims: tuple[Claim, ...] = ()
 
 
 class JudgeJob(Struct, frozen=True):

@@ -10,8 +10,9 @@ import os
 import pickle
 import random
 import signal
+import socket
 import statistics
-import sys
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,19 +24,21 @@ import torch
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
 from opscope.documents.bench import Confirmation, Correct, Correctness
+from opscope.record.bench import Claim
 from opscope.torch_support.device import current, synchronize
-from opscope.torch_support.tensors import tensors_of
+from opscope.torch_support.tensors import copy_of, tensors_of
 from opscope.workbench.benchmarking.case import Case, Function
-from opscope.workbench.benchmarking.correctness import Inputs, check, check_timed, refused
+from opscope.workbench.benchmarking.correctness import Inputs, VariantError, check, check_as_timed, check_timed, refused
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 
 # A gain is borne out within this factor of what this process's clock says: on two cores that others used as well, calls
 # of one function in two processes differed by up to 1.4.
 BORNE_OUT: Final = 1.5
-_SLACK_NS: Final = 10e3  # a pipe wakes a process up that much earlier or later
+_SLACK_NS: Final = 10e3  # a pipe wakes a process up that much earlier or later, once for each batch
+_VARIES: Final = 0.25  # of the time that changing the inputs takes, which is taken off
+_CHECKED: Final = 3  # batches whose last result is checked
 _BATCH_NS: Final = 20e6  # how long a batch of calls takes, so that the pipe hardly counts
 _MOST_CALLS: Final = 500  # of a batch
 _ROUNDS: Final = 12
@@ -58,10 +61,6 @@ class _Head(Struct, frozen=True):
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     results: int = 0
-
-
-class VariantError(OpscopeError):
-    """A variant failed in its own process: it raised, ended, did not return in time or answered nonsense."""
 
 
 # ---------------------------------------------------------------- the process of the variant
@@ -95,9 +94,9 @@ class _Served(Struct):
         return results
 
     def many(self, calls: int) -> None:
-        """Call it often, with inputs that change each time."""
+        """Call it often, with inputs that change each time: a result that was kept is then wrong."""
         for _ in range(calls):
-            self.changes.nudge()
+            self.changes.scale()
             self.last = self.function(*self.inputs)
         synchronize(self.device)
 
@@ -109,7 +108,7 @@ class _Served(Struct):
     def idle(self, calls: int) -> None:
         """Change the inputs as often, without a call."""
         for _ in range(calls):
-            self.changes.nudge()
+            self.changes.scale()
         synchronize(self.device)
 
 
@@ -158,10 +157,10 @@ def _obey(served: _Served, what: str, argument: Any, wire: Connection) -> None:
     elif what == "last":
         _answer(wire, [one.detach() for one in tensors_of(served.last)])
     else:
-        if what == "inputs":
-            served.take(argument)
-        else:
-            getattr(served, what)(argument)
+        orders: dict[str, Callable[[Any], None]] = {
+            **{"inputs": served.take, "many": served.many, "once": served.once, "idle": served.idle}
+        }
+        orders[what](argument)
         _answer(wire)
 
 
@@ -204,6 +203,9 @@ class Apart:
         device: the device's name, as a user gives it.
         timeout_s: the longest wait for an answer.
         others: those that were made before: their pipes are closed there.
+
+    Attributes:
+        changes: how often the inputs were changed there since they were sent.
     """
 
     def __init__(
@@ -211,7 +213,9 @@ class Apart:
     ) -> None:
         self._timeout_s = timeout_s
         self._problem: str | None = None
+        self.changes = 0
         self._wire, theirs = multiprocessing.Pipe()
+        _limit(self._wire, timeout_s)
         threads = torch.get_num_threads()
         self._pid = os.fork()
         if not self._pid:
@@ -238,6 +242,7 @@ class Apart:
     def take(self, inputs: Inputs) -> None:
         """Send inputs."""
         self._asked("inputs", inputs)
+        self.changes = 0
 
     def last(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Return the results of the last of many calls."""
@@ -245,6 +250,7 @@ class Apart:
 
     def timed(self, what: str, calls: int) -> int:
         """Return how many nanoseconds ``many`` calls take by this process's clock; ``idle`` only changes the inputs."""
+        self.changes += 0 if what == "once" else calls
         began = time.perf_counter_ns()
         self._asked(what, calls)
         return time.perf_counter_ns() - began
@@ -272,32 +278,59 @@ class Apart:
             raise VariantError(self._problem)
         try:
             if not self._loaded:
-                self._read()
+                self._read(fatal=True)  # whether it could be imported
                 self._loaded = True
-            request = pickle.dumps((what, argument))
-            self._wire.send_bytes(request)
+            self._wire.send_bytes(pickle.dumps((what, argument)))
             return self._read()
-        except (EOFError, OSError, msgspec.MsgspecError, RuntimeError, ValueError) as error:
-            self._problem = "ends its process" if isinstance(error, (EOFError, OSError)) else "answers nonsense"
-            raise VariantError(self._problem) from error
+        except VariantError:
+            raise
+        except (BlockingIOError, TimeoutError) as error:
+            raise self._failed(self._late) from error
+        except (EOFError, OSError) as error:
+            raise self._failed("ends its process") from error
+        except Exception as error:  # whatever it sent
+            raise self._failed("answers nonsense") from error
 
-    def _read(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    @property
+    def _late(self) -> str:
+        return f"does not return within {self._timeout_s:.0f} s"
+
+    def _failed(self, problem: str) -> VariantError:
+        """Note a failure after which the process is not asked again; return the error."""
+        self._problem = problem
+        return VariantError(problem)
+
+    def _read(self, *, fatal: bool = False) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         head = msgspec.msgpack.decode(self._received(1 << 20), type=_Head)
-        tensors = []
-        for shape, dtype in zip(head.shapes, head.dtypes, strict=True):
-            found, kind = torch.empty(shape, dtype=_DTYPES[dtype]), self._received(_LARGEST)
-            if found.numel():
-                found.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(kind), dtype=torch.uint8))
-            tensors.append(found)
+        tensors = [_tensor_of(self._received(_LARGEST), *one) for one in zip(head.shapes, head.dtypes, strict=True)]
         if head.problem is not None:
-            raise VariantError(head.problem)
+            raise self._failed(head.problem) if fatal else VariantError(head.problem)
         return tensors[: head.results], tensors[head.results :]
 
     def _received(self, most: int) -> bytes:
         if not self._wire.poll(self._timeout_s):
-            self._problem = f"did not return within {self._timeout_s:.0f} s"
-            raise VariantError(self._problem)
+            raise self._failed(self._late)
         return self._wire.recv_bytes(most)
+
+
+def _tensor_of(data: bytes, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+    """Return a tensor of bytes that came from a variant.
+
+    Raises:
+        KeyError: there is no such data type.
+        RuntimeError: so many bytes make no tensor of this shape.
+    """
+    if not data:
+        return torch.empty(0, dtype=_DTYPES[dtype]).reshape(shape)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(_DTYPES[dtype]).reshape(shape)
+
+
+def _limit(wire: Connection, seconds: float) -> None:
+    """Have reading and writing fail after a while: a process may be stopped in the midst of a message."""
+    limit = struct.pack("ll", max(1, int(seconds)), 0)
+    with socket.socket(fileno=os.dup(wire.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _be_the_variant(load: Callable[[], Function], device: str, wire: Connection, others: Sequence[Connection]) -> None:
@@ -308,24 +341,12 @@ def _be_the_variant(load: Callable[[], Function], device: str, wire: Connection,
             other.close()
         # What it prints must not be taken for an answer of the process that judges.
         null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1):
+        for number in (0, 1, 2):
             os.dup2(null, number)
         _serve(load, device, wire)
     except BaseException:
-        sys.stderr.flush()
         os._exit(1)
     os._exit(0)
-
-
-class Claim(Struct, frozen=True):
-    """What was measured in the process in which variants ran beside their judge.
-
-    Attributes:
-        baseline_ns, variant_ns: the time of a call.
-    """
-
-    baseline_ns: float
-    variant_ns: float
 
 
 class Pair(Struct, frozen=True):
@@ -345,14 +366,16 @@ class Pair(Struct, frozen=True):
     device: torch.device
 
 
-def confirmation(pair: Pair, inputs: Inputs, odd: Inputs | None, claim: Claim | None, seconds: float) -> Confirmation:
+def confirmation(
+    pair: Pair, inputs: Inputs, odd: Inputs | None, claims: Sequence[Claim], seconds: float
+) -> Confirmation:
     """Check and time one variant in its own process, beside the baseline in another.
 
     Args:
         pair: the two.
         inputs: their arguments.
         odd: arguments of an odd size; None if their size cannot be chosen.
-        claim: what was measured before; None times nothing.
+        claims: what was measured before; without any, nothing is timed.
         seconds: the time limit of the timing.
     """
     try:
@@ -368,54 +391,108 @@ def confirmation(pair: Pair, inputs: Inputs, odd: Inputs | None, claim: Claim | 
     if found[own].verdict is Correct.WRONG:
         other = f"{pair.case.baseline} itself returns other results in another process"
         return Confirmation(reason=f"{other}: {found[own].sentence}")
-    if checked.verdict is Correct.WRONG or claim is None:
+    if checked.verdict is Correct.WRONG or not claims:
         return Confirmation(correctness=checked)
-    return _borne_out(pair, inputs, checked, claim, seconds)
+    return _borne_out(pair, inputs, checked, claims, seconds)
 
 
-def _borne_out(pair: Pair, inputs: Inputs, checked: Correctness, claim: Claim, seconds: float) -> Confirmation:
-    """Time a variant that is right, and check a call that followed others."""
+def _borne_out(
+    pair: Pair, inputs: Inputs, checked: Correctness, claims: Sequence[Claim], seconds: float
+) -> Confirmation:
+    """Time a variant that is right, and check results of the calls that were timed, and of one after them."""
+    timing = _Timing(pair, inputs)
     try:
-        times = _timed(inputs, pair.variant, pair.baseline, seconds)
-        late = _after_many(pair, inputs)
+        timing.measure(seconds)
+        late = timing.wrong or _after_many(pair, inputs)
     except VariantError as error:
         return Confirmation(correctness=refused(f"it {error} (in a process of its own)"))
     if late is not None:
         return Confirmation(correctness=late)
-    return Confirmation(correctness=checked, baseline_ns=times[0], call_ns=times[1], doubt=_doubt(claim, *times))
+    baseline_ns, call_ns = timing.call_ns(pair.baseline), timing.call_ns(pair.variant)
+    if not (baseline_ns and call_ns):  # calls took no longer than the change of their inputs
+        return Confirmation(correctness=checked)
+    doubts = (_doubt(claim, baseline_ns, call_ns, timing.slack_ns) for claim in claims)
+    doubt = next(filter(None, doubts), None)
+    return Confirmation(correctness=checked, baseline_ns=baseline_ns, call_ns=call_ns, doubt=doubt)
 
 
-def _timed(inputs: Inputs, variant: Apart, baseline: Apart, seconds: float) -> tuple[float, float]:
-    """Return the time of a call of the baseline and of the variant, in nanoseconds, by this process's clock."""
-    both = (baseline, variant)
-    counts = {}
-    for one, other in (both, both[::-1]):
-        one.take(inputs)
-        with one.alone(other):
-            one.timed("many", 3)
-            counts[one] = _calls_of(one)
-    each: dict[Apart, list[float]] = {one: [] for one in both}
-    order, until = random.Random(0), time.perf_counter() + 2 * seconds
-    for number in range(_ROUNDS):
-        if number >= 3 and time.perf_counter() > until:
-            break
-        for one, other in order.sample((both, both[::-1]), 2):
+class _Timing(Struct):
+    """Times calls of a variant and of the baseline by this process's clock, in batches, in turns.
+
+    Attributes:
+        pair: the two.
+        inputs: their arguments.
+        calls: of a batch, by process.
+        took: nanoseconds of a call, without the change of the inputs before it, by process and batch.
+        changing: nanoseconds of such a change, by batch.
+        wrong: what is wrong with the last result of a batch; None if nothing is.
+    """
+
+    pair: Pair
+    inputs: Inputs
+    calls: dict[Apart, int] = field(default_factory=dict)
+    took: dict[Apart, list[float]] = field(default_factory=dict)
+    changing: list[float] = field(default_factory=list)
+    wrong: Correctness | None = None
+
+    def measure(self, seconds: float) -> None:
+        """Measure for about so long.
+
+        Raises:
+            VariantError: one of them failed.
+        """
+        both = (self.pair.baseline, self.pair.variant)
+        for one, other in (both, both[::-1]):
+            one.take(self.inputs)
             with one.alone(other):
-                calls = counts[one]
-                each[one].append(max(one.timed("many", calls) - one.timed("idle", calls), 0) / calls)
-    return statistics.median(each[baseline]), statistics.median(each[variant])
+                one.timed("many", 3)
+                self.calls[one], self.took[one] = _calls_of(one), []
+        order, until = random.Random(0), time.perf_counter() + 2 * seconds
+        for number in range(_ROUNDS):
+            if number >= _CHECKED and (self.wrong is not None or time.perf_counter() > until):
+                break
+            for one, other in order.sample((both, both[::-1]), 2):
+                with one.alone(other):
+                    self._batch(one, check=number < _CHECKED and one is self.pair.variant)
+
+    def _batch(self, one: Apart, *, check: bool) -> None:
+        calls = self.calls[one]
+        took = one.timed("many", calls)
+        if check and self.wrong is None:
+            self.wrong = self._problem(one)
+        idle = one.timed("idle", calls)
+        self.took[one].append(max(took - idle, 0) / calls)
+        self.changing.append(idle / calls)
+
+    def _problem(self, one: Apart) -> Correctness | None:
+        """Check the last result of a batch, before the inputs change again."""
+        mine = tuple(copy_of(value) if isinstance(value, torch.Tensor) else value for value in self.inputs)
+        TimedInputs(mine).scale(one.changes)
+        results = one.last(self.pair.device)
+        return check_as_timed(self.pair.case, mine, {self.pair.name: lambda: results}).get(self.pair.name)
+
+    def call_ns(self, one: Apart) -> float:
+        """Return how long a call took, in nanoseconds."""
+        return statistics.median(self.took[one])
+
+    @property
+    def slack_ns(self) -> float:
+        """By how much that can be off: by the pipe's waking up, and by how the change of the inputs varies."""
+        return _SLACK_NS / min(self.calls.values()) + _VARIES * statistics.median(self.changing)
 
 
 def _calls_of(one: Apart) -> int:
     once = max(min(one.timed("many", 1) for _ in range(3)), 1)
     few = max(1, min(_MOST_CALLS, int(_BATCH_NS / once)))
-    # A single call is mostly the pipe's time, so that more of them fit.
-    return max(1, min(_MOST_CALLS, int(few * _BATCH_NS / max(one.timed("many", few), 1))))
+    # A single call is mostly the pipe's time, so that more of them fit. Of several batches the fastest counts, as the
+    # first one may wake up threads and fill caches.
+    took = max(min(one.timed("many", few) for _ in range(3)), 1)
+    return max(1, min(_MOST_CALLS, int(few * _BATCH_NS / took)))
 
 
 def _after_many(pair: Pair, inputs: Inputs) -> Correctness | None:
     """Check a call after many others, with other values in the same memory; return what is wrong, or None."""
-    mine = tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in inputs)
+    mine = tuple(copy_of(one) if isinstance(one, torch.Tensor) else one for one in inputs)
     changes = TimedInputs(mine)
 
     def call() -> object:
@@ -426,14 +503,14 @@ def _after_many(pair: Pair, inputs: Inputs) -> Correctness | None:
     return check_timed(pair.case, mine, {pair.name: call}, changes, lambda _: None).get(pair.name)
 
 
-def _doubt(claim: Claim, baseline_ns: float, call_ns: float) -> str | None:
+def _doubt(claim: Claim, baseline_ns: float, call_ns: float, slack_ns: float) -> str | None:
     """Return a sentence if this process's clock contradicts what was measured before; None if it does not."""
     claimed = claim.baseline_ns / claim.variant_ns
     # Only a gain is worth a doubt.
-    if claimed <= 1 or call_ns <= BORNE_OUT * baseline_ns / claimed + _SLACK_NS:
+    if claimed <= 1 or call_ns <= BORNE_OUT * baseline_ns / claimed + slack_ns:
         return None
-    too_short = call_ns > BORNE_OUT * claim.variant_ns + _SLACK_NS
-    too_long = claim.baseline_ns > BORNE_OUT * baseline_ns + _SLACK_NS
+    too_short = call_ns > BORNE_OUT * claim.variant_ns + slack_ns
+    too_long = claim.baseline_ns > BORNE_OUT * baseline_ns + slack_ns
     if not (too_short or too_long):
         return None
     return (

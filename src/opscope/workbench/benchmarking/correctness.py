@@ -13,6 +13,7 @@ import torch
 from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from opscope.base.errors import OpscopeError
 from opscope.documents.bench import Correct, Correctness, RegimeError
 from opscope.knowledge.categories import Category, classifier_of
 from opscope.knowledge.native_functions import NativeFunctions
@@ -50,6 +51,10 @@ _READS: Final = ("__iter__", "__getitem__", "__len__", "values")  # by which the
 _TIES: Final = ("zeros", "large", _SPECIAL)  # regimes in which results that are whole numbers are not compared
 
 Inputs = tuple[object, ...]
+
+
+class VariantError(OpscopeError):
+    """A variant failed in a process of its own; the text is the predicate of a sentence."""
 
 
 class _Regime(Struct, frozen=True):
@@ -178,6 +183,13 @@ def check_timed(
         What is wrong, by name; empty if nothing is.
     """
     changes.renew()
+    return check_as_timed(case, inputs, calls, note)
+
+
+def check_as_timed(
+    case: Case, inputs: Inputs, calls: Mapping[str, Callable[[], object]], note: Callable[[str], None] = lambda _: None
+) -> dict[str, Correctness]:
+    """Check calls with their inputs as they are now; see `check_timed`."""
     mine, found = _copied(inputs), dict[str, Correctness]()
     note(case.baseline)
     right, own = _reference(case, mine), _called(case.variants[case.baseline], mine)
@@ -214,7 +226,7 @@ def _timed_problem(
         # At once: what a thread or another stream writes after the call has returned is no result of the call.
         results = [result.clone() for result in results]
     except Exception as error:
-        return f"it raises {type(error).__name__}"
+        return f"it {error}" if isinstance(error, VariantError) else f"it raises {type(error).__name__}"
     # Precision was judged before: here as much is allowed as any lower one explains.
     lower = [max(_MOST_OF_BASELINE * TOLERANCE.get(r.dtype, 0.0), _LOWER.get(r.dtype, (0.0,))[0]) for r in results]
     far = _farthest(results, wanted)
@@ -404,7 +416,8 @@ def _compared(
         results = [] if deferring else [result.clone() for result in tensors_of(returned)]
         del returned
     except Exception as error:
-        return RegimeError(regime=kind, error=None, problem=f"raises {type(error).__name__}: {_short(error)}")
+        raised = str(error) if isinstance(error, VariantError) else f"raises {type(error).__name__}: {_short(error)}"
+        return RegimeError(regime=kind, error=None, problem=raised)
     if deferring or len(results) != len(wanted):
         number = f"returns {len(results)} tensors, not {len(wanted)}"
         late = f"returns a {deferring}, which may do its work only after the call"

@@ -7,6 +7,7 @@ import torch
 from msgspec import Struct
 
 _PLACES: Final = 64  # elements of an input that change from call to call
+_SCALES: Final = (0.75, 1.25)
 _STEP: Final = 17 / 16  # times its value: so near that an input remains of the kind that it was
 
 
@@ -19,7 +20,7 @@ class _Input(Struct):
 
 
 class TimedInputs:
-    """Changes floating-point inputs in place, so that neither address nor version tells what they hold.
+    """Changes floating-point and complex inputs in place, so that neither address nor version tells what they hold.
 
     They may be the user's own tensors: at the end of a ``with`` block they are as they were given.
 
@@ -68,6 +69,15 @@ class TimedInputs:
             one.half = half if one.half is None else None
             one.tensor.copy_(torch.where(half, (one.given * factor).to(one.given.dtype), one.given))
 
+    def scale(self, times: int = 1) -> None:
+        """Multiply all inputs by a number that was not used before; as often, but the last one alone is written.
+
+        In another process, inputs with the same seed follow.
+        """
+        factors = [self._draw.uniform(*_SCALES) for _ in range(times)]
+        for one in self._inputs:
+            torch.mul(one.given, factors[-1], out=one.tensor)
+
     def restore(self) -> None:
         """Put back the values that were given."""
         for one in self._inputs:
@@ -79,7 +89,7 @@ def _changes(value: torch.Tensor) -> bool:
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.layout is torch.strided
-        and value.is_floating_point()
+        and (value.is_floating_point() or value.is_complex())
         and value.element_size() > 1  # 8-bit types multiply nothing
         and value.numel() > 0
         and 0 not in value.stride()

@@ -5,6 +5,7 @@ It imports the file of the baseline, of the inputs and of the reference, and nev
 
 import functools
 import random
+import signal
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -14,11 +15,13 @@ import torch
 from msgspec.structs import replace
 
 from opscope.base.errors import OpscopeError
+from opscope.base.processes import end_with_parent
 from opscope.documents.bench import Confirmation
 from opscope.record.bench import BenchRequest, Judged, JudgeJob
 from opscope.torch_support.device import current, resolve_device
-from opscope.workbench.benchmarking.apart import Apart, Claim, Pair, confirmation, ended
+from opscope.workbench.benchmarking.apart import Apart, Pair, confirmation, ended
 from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.run import odd_inputs, shown_parameters
 from opscope.workbench.jobs.bench_targets import cases_of, points_of
 
@@ -48,7 +51,10 @@ def judge(job: JudgeJob, progress: Callable[[str], None]) -> tuple[Confirmation,
         device = resolve_device(request.device)
         with current(device):
             _seed()
+            instruments = Instruments()
             cases = {case.name: case for case in cases_of(request, device, wanted=())}
+            if (replaced := instruments.mended()) is not None:
+                raise OpscopeError(f"importing the baseline's file replaces {replaced}, by which variants are judged")
             points = list(points_of(request.axes))
             found: dict[int, Confirmation] = {}
             for at, one in enumerate(job.judged):
@@ -68,11 +74,10 @@ def _judged(
     point = next(point for point in points if shown_parameters(case, point) == one.parameters)
     alone = replace(case, variants={case.baseline: case.variants[case.baseline]}, refused={})
     pair = Pair(alone, one.name, processes[one.case, one.name], processes[one.case, ""], device)
-    claim = None if one.baseline_ns is None or one.variant_ns is None else Claim(one.baseline_ns, one.variant_ns)
     try:
         torch.manual_seed(_SEED)
         inputs = case.make_inputs(device, point)
-        return confirmation(pair, inputs, odd_inputs(case, point, device), claim, seconds)
+        return confirmation(pair, inputs, odd_inputs(case, point, device), one.claims, seconds)
     except torch.OutOfMemoryError:
         return Confirmation(reason="the device's memory does not hold it twice")
 
@@ -97,6 +102,7 @@ def main() -> None:
     def progress(text: str) -> None:
         print(text, flush=True)  # noqa: T201
 
+    end_with_parent(signal.SIGKILL)
     data = sys.stdin.buffer.read()
     if not data:  # there was nothing to judge
         return

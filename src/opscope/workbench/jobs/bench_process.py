@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, scratch, write_whole
 from opscope.base.processes import own_environment, own_process
 from opscope.documents.bench import BenchDocument, BenchResult, Confirmation, Correct, Duration, FalseAlarms, Measure
-from opscope.record.bench import BenchJob, BenchRequest, Judged, JudgeJob
+from opscope.record.bench import BenchJob, BenchRequest, Claim, Judged, JudgeJob
 from opscope.record.codec import encode
 from opscope.workbench.benchmarking.statistics import duration_of
 from opscope.workbench.benchmarking.verdicts import compare, in_a_row_ns, pairs_of
@@ -28,6 +29,8 @@ from opscope.workbench.gallery import TIMERS
 Progress = Callable[[str], None]
 _Refused = dict[str, dict[str, str]]
 T = TypeVar("T", BenchDocument, FalseAlarms)
+JUDGE = "opscope.workbench.jobs.bench_judge"
+_LAST_WORDS_S = 1.0  # how long a process that has ended is listened to: what it started may keep its pipes open
 _LAST_LINES = 15  # of a process's errors, which a failure shows
 
 
@@ -49,7 +52,7 @@ def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress:
     documents = []
     refused: _Refused = {}
     # It is started first, so that it is ready in time.
-    with _started("opscope.workbench.jobs.bench_judge") as judge:
+    with _started(JUDGE) as judge:
         for number in range(processes):
             prefix = f"process {number + 1} of {processes}: " if processes > 1 else ""
             say = functools.partial(_prefixed, progress, prefix)
@@ -62,7 +65,7 @@ def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress:
 def _confirmed(
     document: BenchDocument,
     request: BenchRequest,
-    judge: "subprocess.Popen[str]",
+    judge: "subprocess.Popen[str] | None",
     timeout_s: float,
     progress: Progress,
 ) -> BenchDocument:
@@ -72,39 +75,67 @@ def _confirmed(
         firsts.setdefault(one.case, one.name)
     confirmable = _cases_of_the_user(request)
     asked = {
-        _variant(one): Judged(one.case, one.name, one.parameters, _baseline_ns(document.results, one), in_a_row_ns(one))
+        _variant(one): Judged(one.case, one.name, one.parameters, _claims(_baseline(document.results, one), one))
         for one in document.results
         if one.case in confirmable and one.name != firsts[one.case] and _may_be_right(one)
     }
     if not asked:
         return document
-    job = JudgeJob(request, tuple(asked.values()), timeout_s)
-    lines: list[str] = []
-    try:
-        _followed(judge, encode(job).decode(), timeout_s * (1 + len(asked)), functools.partial(_heard, progress, lines))
-        if judge.returncode:
-            raise ValueError(judge.returncode)  # what it said before it ended may be another's
-        answers = msgspec.json.decode(lines[-1] if lines else "", type=tuple[Confirmation, ...])
-        found = dict(zip(asked, answers, strict=True))
-    except (OpscopeError, OSError, ValueError) as error:
-        ended = None if isinstance(error, OpscopeError) else "the process that judges ended before it was done"
-        # One of the variants may have ended it.
-        found = dict.fromkeys(asked, Confirmation(reason=ended or str(error), doubt=ended))
+    found: dict[tuple[object, ...], Confirmation] = {}
+    while len(found) < len(asked):
+        left = {variant: one for variant, one in asked.items() if variant not in found}
+        found |= _judged(JudgeJob(request, tuple(left.values()), timeout_s), tuple(left), judge, progress)
+        judge = None  # a further one is started: this one has ended
     results = tuple(_with(one, found.get(_variant(one))) for one in document.results)
     timed = [one for one in results if one.case != TIMERS]
     return replace(document, results=results, comparisons=compare(pairs_of(timed)))
 
 
-def _heard(progress: Progress, answers: list[str], line: str) -> None:
-    # Lines of progress are text, the answer is a list.
-    if line.startswith("[{"):
-        answers.append(line)
-    else:
+def _judged(
+    job: JudgeJob,
+    variants: Sequence[tuple[object, ...]],
+    judge: "subprocess.Popen[str] | None",
+    progress: Progress,
+) -> dict[tuple[object, ...], Confirmation]:
+    """Have variants judged; of a judge that ended, return a doubt about the one that was judged then.
+
+    Args:
+        job: what is judged.
+        variants: what stands for each of its variants in the result.
+        judge: a process that waits for the job; None starts one.
+        progress: called with lines on the progress.
+    """
+    answers: list[str] = []
+    at, ended = [-1], "the process that judges ended before it was done with it"
+
+    def heard(line: str) -> None:
+        if line.startswith("[{"):  # lines of progress are text, the answer is a list
+            answers.append(line)
+            return
+        at[0] += 1
         progress(line)
+
+    most = job.timeout_s * (1 + len(variants))
+    try:
+        with contextlib.nullcontext(judge) if judge is not None else _started(JUDGE) as process:
+            _, errors = _followed(process, encode(job).decode(), most, heard)
+            if process.returncode == 0:  # what another process said in its place does not count
+                found = msgspec.json.decode(answers[-1] if answers else "", type=tuple[Confirmation, ...])
+                return dict(zip(variants, found, strict=True))
+            if process.returncode > 0 and errors.strip():
+                ended = errors.strip().splitlines()[-1]  # it says why it cannot judge
+    except OpscopeError as error:
+        return dict.fromkeys(variants, Confirmation(reason=str(error)))
+    except (OSError, ValueError):
+        pass
+    doubtful = Confirmation(reason=ended, doubt=ended)
+    # Which one it was busy with, it says; before it says any, none can be judged.
+    return {variants[at[0]]: doubtful} if 0 <= at[0] < len(variants) else dict.fromkeys(variants, doubtful)
 
 
 def _cases_of_the_user(request: BenchRequest) -> frozenset[str]:
     """Return the names of cases whose code is the user's: files, and the place of the first of several functions."""
+    # All functions are one case, which has the place of the first one as its name.
     functions = [target.rpartition(":")[0] for target in request.targets if ":" in target]
     return frozenset({*(target for target in request.targets if target.endswith(".py")), *functions[:1]})
 
@@ -114,9 +145,15 @@ def _may_be_right(result: BenchResult) -> bool:
     return checked is not None and checked.verdict in (Correct.RIGHT, Correct.LOWER_PRECISION)
 
 
-def _baseline_ns(results: Sequence[BenchResult], variant: BenchResult) -> float | None:
-    alike = (one for one in results if one.case == variant.case and one.parameters == variant.parameters)
-    return in_a_row_ns(next(alike))
+def _baseline(results: Sequence[BenchResult], variant: BenchResult) -> BenchResult:
+    return next(one for one in results if one.case == variant.case and one.parameters == variant.parameters)
+
+
+def _claims(baseline: BenchResult, variant: BenchResult) -> tuple[Claim, ...]:
+    """Return the times of both by each measure that another process can bear out."""
+    at_full_speed = tuple(None if one.steady is None else one.steady.ns for one in (baseline, variant))
+    pairs = ((in_a_row_ns(baseline), in_a_row_ns(variant)), at_full_speed)
+    return tuple(Claim(mine, theirs) for mine, theirs in pairs if mine and theirs)
 
 
 def _with(result: BenchResult, found: Confirmation | None) -> BenchResult:
@@ -271,16 +308,19 @@ def _started(module: str, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
         text=True,
         # It can import what this process can: targets may be modules of the user's.
         env=own_environment(PYTHONPATH=os.pathsep.join(part for part in sys.path if part)),
+        start_new_session=True,  # what it starts can be ended with it
     )
     try:
         yield process
     finally:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        # The other two may still be read: what the process started keeps them open.
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
 
 
 def _running(noted: Path) -> tuple[str, str] | None:
@@ -313,9 +353,14 @@ def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, 
     process.stdin.close()
     last, until = "starting", time.monotonic() + timeout_s
     while True:
+        left = until - time.monotonic()
         try:
-            line = lines.get(timeout=max(until - time.monotonic(), 0.0))
+            line = lines.get(timeout=max(min(left, _LAST_WORDS_S), 0.0))
         except queue.Empty:
+            if process.poll() is not None:  # what it started keeps the pipe open
+                break
+            if left > _LAST_WORDS_S:
+                continue
             process.kill()
             process.wait()
             raise OpscopeError(
@@ -326,7 +371,7 @@ def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, 
         last = line.strip()
         progress(last)
     process.wait()
-    threads[1].join()
+    threads[1].join(_LAST_WORDS_S)
     return last, "".join(errors[-_LAST_LINES:])
 
 

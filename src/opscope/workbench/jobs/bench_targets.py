@@ -95,6 +95,9 @@ def _of_functions(targets: Sequence[str], request: BenchRequest, guard: Guard, w
     # Functions of the same name, from several files, are told apart by their whole targets.
     names = [name for *_, name in places]
     shown = names if len(set(names)) == len(names) else list(targets)
+    if len(set(shown)) < len(shown):
+        twice = next(target for target in targets if targets.count(target) > 1)
+        raise UsageError(f"{twice} is named twice")
     # The baseline, the inputs and what is right come first: files of the others could change how they are made.
     place, module = places[0][0], _loaded(load_module, places[0][0])
     variants: dict[str, Function] = {shown[0]: _loaded(load_function, targets[0])}

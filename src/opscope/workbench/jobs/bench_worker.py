@@ -2,6 +2,7 @@
 
 import functools
 import mmap
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from opscope.base.errors import OpscopeError, UsageError
+from opscope.base.processes import end_with_parent
 from opscope.documents.bench import BenchDocument, BenchResult, FalseAlarms
 from opscope.record.bench import BenchJob
 from opscope.record.codec import encode
@@ -125,6 +127,7 @@ def main() -> None:
 
     The second argument names a file that tells which variant runs, should this process end or never return.
     """
+    end_with_parent(signal.SIGKILL)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=BenchJob)
     target, noted = map(Path, sys.argv[1:3])
 
