@@ -74,7 +74,7 @@ def test_pauses_that_only_the_pass_with_names_has_are_the_profilers(load: Load) 
 @pytest.mark.parametrize(
     ("kernels", "sentence"),
     [
-        (("gemm", "gelu"), "the launch number 2 is gelu, not add"),
+        (("gemm", "gelu"), "the launch number 2 is `gelu`, not `add`"),
         (("gemm",), "2 activities were launched, not 4"),
     ],
 )

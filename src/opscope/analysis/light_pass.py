@@ -17,6 +17,7 @@ from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
 from opscope.analysis.trust.plausible import plausible
+from opscope.base.text import told
 from opscope.trace.model import Trace
 
 _IDENTITY = ("device", "kind", "name", "grid", "block")
@@ -86,7 +87,7 @@ def _difference(one: Trace, first: Ints, other: Trace, second: Ints) -> str | No
     if same.all():
         return None
     at = int(same.arg_min() or 0)
-    found = [str(table["name"][int(rows[at])])[:80] for table, rows in zip(names, (first, second), strict=True)]
+    found = [told(str(table["name"][int(rows[at])])) for table, rows in zip(names, (first, second), strict=True)]
     return f"the launch number {at + 1:,} is {found[0]}, not {found[1]}."
 
 

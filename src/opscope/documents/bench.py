@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
@@ -114,8 +114,13 @@ class Correctness(Struct, frozen=True, kw_only=True):
     worst: str | None = None
 
 
+# A gain is confirmed if another process's clock shows it within this factor: on two cores that others used as well,
+# calls of one function in two processes differed by up to 1.4.
+CONFIRMED_WITHIN: Final = 1.5
+
+
 class Confirmation(Struct, frozen=True, kw_only=True):
-    """What was found when the variant ran alone in a process, while another held the clock and checked its results.
+    """What was found when the variant ran alone in its own process, while another timed it and checked its results.
 
     Attributes:
         correctness: of the results that came back; null if they were not checked.
@@ -212,7 +217,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
         contention: a sentence if other processes took the CPU meanwhile; null if none did, or it is unknown.
         steady: on a CPU, its time at the machine's full speed; null without.
         peak_memory_bytes: the most memory that a call allocated beyond what was allocated before; null without a GPU.
-        confirmation: what it did in a process of its own; null for baselines, the gallery and the Python API.
+        confirmation: what it did in its own process; null for baselines, the gallery and the Python API.
     """
 
     name: str

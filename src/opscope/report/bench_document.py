@@ -6,6 +6,7 @@ from typing import Final
 
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bench import (
+    CONFIRMED_WITHIN,
     BenchDocument,
     BenchResult,
     Changed,
@@ -146,7 +147,7 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
         for doubt in result.doubts:
             seen.setdefault(f"doubtful: {doubt}", []).append(name)
         if result.confirmation is not None and result.confirmation.reason is not None:
-            seen.setdefault(f"not confirmed in a process of its own: {result.confirmation.reason}", []).append(name)
+            seen.setdefault(f"not confirmed in its own process: {result.confirmation.reason}", []).append(name)
         for reason in result.reasons.values():
             if "not a GPU" not in reason and "result is wrong" not in reason:
                 seen.setdefault(reason, []).append(name)
@@ -234,18 +235,19 @@ def _how(document: BenchDocument) -> str:
     )
     return (
         "Variants were measured in turns, in rounds of random order; a ratio is the median of those of the rounds. "
-        f"p-values are corrected for {len(document.comparisons)} comparisons (Holm). {known}{_apart(document.results)}"
+        f"p-values are corrected for {len(document.comparisons)} comparisons (Holm). {known}"
+        f"{_confirmed(document.results)}"
     )
 
 
-def _apart(results: Sequence[BenchResult]) -> str:
-    """Return a sentence on the variants that ran in processes of their own; empty text if none did."""
+def _confirmed(results: Sequence[BenchResult]) -> str:
+    """Return a sentence on the variants that ran in their own processes; empty text if none did."""
     found = [one.confirmation for one in results if one.confirmation is not None]
     right = sum(one.correctness is not None and one.correctness.verdict is not Correct.WRONG for one in found)
     timed = sum(one.call_ns is not None and one.doubt is None for one in found)
     if not found:
         return ""
     return (
-        f" In a process of its own, {right} of {len(found)} variants gave right results to a process that runs none of "
-        f"them; its clock bore out the times of {timed}, within a factor of 1.5."
+        f" Each variant also ran in its own process, and another process timed it and checked its results: {right} of "
+        f"{len(found)} were right, and for {timed} the times agree within a factor of {CONFIRMED_WITHIN}."
     )

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.base.processes import end_with_parent
-from opscope.documents.bench import Confirmation, Correct, Correctness
+from opscope.documents.bench import CONFIRMED_WITHIN, Confirmation, Correct, Correctness
 from opscope.record.bench import Claim
 from opscope.torch_support.device import current, synchronize
 from opscope.torch_support.tensors import copy_of, tensors_of
@@ -33,9 +33,6 @@ from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.correctness import Inputs, VariantError, check, check_as_timed, check_timed, refused
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 
-# A gain is borne out within this factor of what this process's clock says: on two cores that others used as well, calls
-# of one function in two processes differed by up to 1.4.
-BORNE_OUT: Final = 1.5
 _SLACK_NS: Final = 10e3  # a pipe wakes a process up that much earlier or later, once for each batch
 _VARIES: Final = 0.25  # of the time that changing the inputs takes, which is taken off
 _AGAIN: Final = 3  # times that a gain is measured before it is doubted
@@ -394,10 +391,10 @@ def confirmation(
         return Confirmation(reason=f"{other}: {found[own].sentence}")
     if checked.verdict is Correct.WRONG or not claims:
         return Confirmation(correctness=checked)
-    return _borne_out(pair, inputs, checked, claims, seconds)
+    return _checked_and_timed(pair, inputs, checked, claims, seconds)
 
 
-def _borne_out(
+def _checked_and_timed(
     pair: Pair, inputs: Inputs, checked: Correctness, claims: Sequence[Claim], seconds: float
 ) -> Confirmation:
     """Time a variant that is right, and check results of the calls that were timed, and of one after them."""
@@ -414,7 +411,7 @@ def _borne_out(
                 break
         late = _after_many(pair, inputs)
     except VariantError as error:
-        return Confirmation(correctness=refused(f"it {error} (in a process of its own)"))
+        return Confirmation(correctness=refused(f"it {error} (in its own process)"))
     return found if late is None else Confirmation(correctness=late)
 
 
@@ -518,14 +515,14 @@ def _doubt(claim: Claim, baseline_ns: float, call_ns: float, slack_ns: float) ->
     """Return a sentence if this process's clock contradicts what was measured before; None if it does not."""
     claimed = claim.baseline_ns / claim.variant_ns
     # Only a gain is worth a doubt.
-    if claimed <= 1 or call_ns <= BORNE_OUT * baseline_ns / claimed + slack_ns:
+    if claimed <= 1 or call_ns <= CONFIRMED_WITHIN * baseline_ns / claimed + slack_ns:
         return None
-    too_short = call_ns > BORNE_OUT * claim.variant_ns + slack_ns
-    too_long = claim.baseline_ns > BORNE_OUT * baseline_ns + slack_ns
+    too_short = call_ns > CONFIRMED_WITHIN * claim.variant_ns + slack_ns
+    too_long = claim.baseline_ns > CONFIRMED_WITHIN * baseline_ns + slack_ns
     if not (too_short or too_long):
         return None
     return (
-        f"in a process of its own, by the clock of another, it was {baseline_ns / call_ns:.2f} times as fast as the "
+        f"in its own process, by another process's clock, it was {baseline_ns / call_ns:.2f} times as fast as the "
         f"baseline, not {claimed:.2f} times"
     )
 

@@ -1,6 +1,6 @@
-"""The process that judges variants which run in other processes: it holds the inputs, the right results and the clock.
+"""Judges variants that run in other processes: this one has the inputs, the right results and the clock.
 
-It imports the file of the baseline, of the inputs and of the reference, and never calls a variant.
+It imports the files of the baseline, the inputs and the reference, and never calls a variant.
 """
 
 import functools
@@ -56,11 +56,11 @@ def judge(job: JudgeJob, progress: Callable[[str], None]) -> tuple[Confirmation,
             if (replaced := instruments.mended()) is not None:
                 raise OpscopeError(f"importing the baseline's file replaces {replaced}, by which variants are judged")
             points = list(points_of(request.axes))
-            found: dict[int, Confirmation] = {}
-            for at, one in enumerate(job.judged):
-                progress(f"{one.case}: {one.name} in a process of its own")
-                found[at] = _judged(one, cases[one.case], points, processes, device, request.seconds)
-    return tuple(found[at] for at in range(len(job.judged)))
+            found: list[Confirmation] = []
+            for one in job.judged:
+                progress(f"{one.case}: running {one.name} in its own process")
+                found.append(_judged(one, cases[one.case], points, processes, device, request.seconds))
+    return tuple(found)
 
 
 def _judged(
@@ -79,7 +79,7 @@ def _judged(
         inputs = case.make_inputs(device, point)
         return confirmation(pair, inputs, odd_inputs(case, point, device), one.claims, seconds)
     except torch.OutOfMemoryError:
-        return Confirmation(reason="the device's memory does not hold it twice")
+        return Confirmation(reason="the device does not have enough memory for two processes")
 
 
 def _loaded(request: BenchRequest, case: str, name: str) -> Function:

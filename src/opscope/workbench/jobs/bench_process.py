@@ -157,7 +157,7 @@ def _claims(baseline: BenchResult, variant: BenchResult) -> tuple[Claim, ...]:
 
 
 def _with(result: BenchResult, found: Confirmation | None) -> BenchResult:
-    """Return a result with what was found in a process of its own, whose word counts."""
+    """Return a result with what was found in its own process, which counts."""
     if found is None:
         return result
     result = replace(result, confirmation=found)
@@ -165,7 +165,7 @@ def _with(result: BenchResult, found: Confirmation | None) -> BenchResult:
         return replace(result, doubts=(*result.doubts, found.doubt))
     if found.correctness is None or found.correctness.verdict is not Correct.WRONG:
         return result
-    missing = dict.fromkeys(map(str, Measure), "its result is wrong in a process of its own")
+    missing = dict.fromkeys(map(str, Measure), "its result is wrong in its own process")
     durations: dict[str, None] = dict.fromkeys(map(str, Measure))
     return replace(result, correctness=found.correctness, steady=None, limit=None, reasons=missing, **durations)
 
