@@ -123,7 +123,7 @@ def test_what_cannot_be_advised(file: Path, words: tuple[str, ...], says: str, c
 def test_processes_import_nothing_from_the_current_folder_and_a_killed_run_leaves_nothing(
     file: Path, tmp_path: Path
 ) -> None:
-    folder, temporary = tmp_path / "unpacked", tmp_path / "tmp"
+    folder, temporary = tmp_path / "unpacked", tmp_path / f"tmp-{'long' * 30}"  # too long for a socket's path
     folder.mkdir()
     temporary.mkdir()
     for name in ("socket", "select", "random", "json", "numpy", "msgspec", "signal", "struct", "tempfile", "pickle"):

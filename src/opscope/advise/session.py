@@ -2,9 +2,11 @@
 
 import contextlib
 import multiprocessing
+import multiprocessing.util
 import os
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,8 @@ _ASKS_MANAGEMENT: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
 # Each process that compiles would start as many others as there are cores.
 _COMPILING_PROCESSES: Final = "TORCHINDUCTOR_COMPILE_THREADS"
 _PRELOADED: Final = ["torch", "torch._dynamo", "opscope.advise.worker"]
+# Bytes of a folder with room for `/pymp-XXXXXXXX/listener-XXXXXXXX` in the path of a socket, which has 103 on macOS.
+_LONGEST_FOLDER: Final = 70
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
 
@@ -95,6 +99,17 @@ class Worker:
         return found
 
 
+def _shorten_sockets() -> None:
+    """Have multiprocessing make its sockets in /tmp where their paths would be too long in TMPDIR, as on clusters."""
+    if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER:
+        return
+    before, tempfile.tempdir = tempfile.tempdir, "/tmp"
+    try:
+        multiprocessing.util.get_temp_dir()  # made once, and removed at the end of the process
+    finally:
+        tempfile.tempdir = before
+
+
 class Session:
     """Starts processes and times them against each other.
 
@@ -110,6 +125,7 @@ class Session:
         self._orders = random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
+        _shorten_sockets()
         self._is_path_safe = SAFE_PATH in os.environ
         self._open: list[Worker] = []
         self.started = 0
