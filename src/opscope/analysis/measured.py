@@ -10,15 +10,16 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.structure.window import Window
 from opscope.analysis.trust.checks import check_cpu_contention, check_limits, check_overhead, check_steady
-from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, of_any_run, steadiness_of
+from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, steadiness_of
 from opscope.analysis.trust.step_statistics import summarise
+from opscope.analysis.trust.step_time import step_time
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
 from opscope.base.stages import Stage, staged
 from opscope.base.units import NS_PER_S
 from opscope.documents.bound import Bound, BoundKind
 from opscope.documents.findings import Finding
-from opscope.documents.trace import Measurement, SampleSummary
+from opscope.documents.trace import Measurement, SampleSummary, StepTime
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
 
@@ -75,14 +76,15 @@ class Measured(Struct, frozen=True, dict=True):
     def measurement(self) -> Measurement:
         """Times of whole steps, profiled and not, and what was measured with them."""
         record, benchmark = self.record, self._benchmark
-        wall, profiled = self._wall, summarise(self._step_spans())
+        step, profiled = self._step, summarise(self._step_spans())
         sequences, tokens = self._throughput()
         return Measurement(
             cold_step_ns=record.cold_step_ns if record else None,
-            wall=wall,
+            step=step,
+            wall=summarise(benchmark.wall_ns) if benchmark else None,
             event=summarise(benchmark.event_ns or ()) if benchmark else None,
             profiled_step=profiled,
-            profiler_overhead_percent=None if wall is None or profiled is None else _overhead(profiled, wall),
+            profiler_overhead_percent=None if step is None or profiled is None else _overhead(profiled, step),
             benchmark_reason=self._benchmark_reason(),
             synchronised=benchmark.synchronised if benchmark else True,
             between_marks=benchmark.between_marks if benchmark else False,
@@ -143,7 +145,7 @@ class Measured(Struct, frozen=True, dict=True):
     @property
     def unprofiled_step_ns(self) -> float | None:
         """How long a step takes without a profiler; None where that was not measured."""
-        return self.step_time_ns if self._wall is None else self._wall.median_ns
+        return self.step_time_ns if self._step is None else self._step.ns
 
     @cached_property
     @staged(Stage.VERDICT)
@@ -153,6 +155,8 @@ class Measured(Struct, frozen=True, dict=True):
         evidence = self.analysis.evidence_with(
             steps=self.step_count, wall_ns=self.unprofiled_step_ns, ran_on_gpu=self.ran_on_gpu
         )
+        if (step := self._step) is not None:
+            evidence = replace(evidence, typical_ns=step.typical_ns, data_ns=step.data_ns or 0.0)
         if self.timed is self.analysis or evidence.unprofiled_ns is None:
             return evidence
         light, waits = busiest(self.timed.devices), self.timed.waits
@@ -196,14 +200,11 @@ class Measured(Struct, frozen=True, dict=True):
         return self.record.benchmark if self.record else None
 
     @cached_property
-    def _wall(self) -> SampleSummary | None:
+    def _step(self) -> StepTime | None:
         if self._benchmark is None:
             return None
-        found = summarise(self._benchmark.wall_ns)
-        if found is None or not self.interval_is_of_any_run:
-            return found
         # The interval of a script's own steps is widened, so that another run agrees with it (docs/metrics.md).
-        return of_any_run(found, steadiness_of(self._benchmark.wall_ns), self.run_to_run)
+        return step_time(self._benchmark, self.run_to_run if self.interval_is_of_any_run else None)
 
     @property
     def interval_is_of_any_run(self) -> bool:
@@ -238,13 +239,13 @@ class Measured(Struct, frozen=True, dict=True):
 
     def _throughput(self) -> tuple[float | None, float | None]:
         """Return sequences and tokens per second; None where not known."""
-        if self.record is None or self._wall is None:
+        if self.record is None or self._step is None:
             return None, None
-        per_second = NS_PER_S / self._wall.median_ns
+        per_second = NS_PER_S / self._step.ns
         counts = (self.record.workload.sequences_per_step, self.record.workload.tokens_per_step)
         sequences, tokens = (None if count is None else count * per_second for count in counts)
         return sequences, tokens
 
 
-def _overhead(profiled: SampleSummary, wall: SampleSummary) -> float:
-    return 100 * (profiled.median_ns / wall.median_ns - 1)
+def _overhead(profiled: SampleSummary, step: StepTime) -> float:
+    return 100 * (profiled.median_ns / step.median_ns - 1)

@@ -19,7 +19,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import kept_scratch
 from opscope.base.summary import Summarised, Summary
 from opscope.base.units import format_ns
-from opscope.documents.trace import TraceDocument
+from opscope.documents.trace import StepTime, TraceDocument
 from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
 from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
 from opscope.record.settings import Dtype, Mode
@@ -37,6 +37,10 @@ from opscope.workloads.catalog import short_name
 if TYPE_CHECKING:
     import torch
     from torch.profiler import ProfilerActivity
+
+
+def _step_line(step: StepTime) -> str:
+    return " ".join(filter(None, (f"{format_ns(step.ns)} (mean of {step.steps:,}, unprofiled)", step.sentence)))
 
 
 class Run(Summarised, Struct, frozen=True, weakref=True):
@@ -60,11 +64,9 @@ class Run(Summarised, Struct, frozen=True, weakref=True):
 
     def summary(self) -> Summary:
         """Summarise the step time, the bound, the trust in it, and the most expensive operators."""
-        of_trace, wall = self.analysis.summary(), self.measured.measurement.wall
+        of_trace, step = self.analysis.summary(), self.measured.measurement.step
         joined = {
-            "step": "not timed"
-            if wall is None
-            else f"{format_ns(wall.median_ns)} (median of {wall.count}, unprofiled)",
+            "step": "not timed" if step is None else _step_line(step),
             "bound": self.measured.bound.sentence,
             "trust": str(self.measured.trust.verdict),
         }

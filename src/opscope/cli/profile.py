@@ -144,6 +144,12 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
 )
 @click.option("--with-stack", is_flag=True, help="Record Python stacks, to show where operators are called from.")
 @click.option("--profile-memory", is_flag=True, help="Record allocations, to show which operators allocate.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Time a script's steps for a second or two, instead of 200 steps or thirty seconds: waits that come in bursts "
+    "may be missed.",
+)
 @click.option("--skip-benchmark", is_flag=True, help="Do not time unprofiled steps beside the profile.")
 @folder_option("Where the results go.  [default: profiling_results/TARGET-DATE-TIME]")
 @click.option(
@@ -401,6 +407,7 @@ def _capture_options(settings: dict[str, Any]) -> CaptureOptions:
         benchmark=not settings["skip_benchmark"],
         steps=settings["steps"],
         once=settings["once"],
+        quick=settings["quick"],
         check_clock=settings["check_clock"],
     )
 

@@ -9,7 +9,6 @@ from msgspec import Struct
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import PARTIAL
 from opscope.base.threads import cores
-from opscope.base.units import format_ns
 from opscope.cli.emit import Output, emit
 from opscope.cli.progress import SweepProgress
 from opscope.cli.results import last_lines
@@ -121,12 +120,13 @@ def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str
 
 def _step_of(directory: RunDirectory, manifest: Manifest) -> str:
     """Say how long the steps of a rank take, and what bounds them."""
+    from opscope.report.overview import step_text
+
     document = next(iter(read_documents(directory, manifest)), None)
     if document is None:
         return "no report"
-    wall = document.measurement.wall
-    step = f"unprofiled step {format_ns(wall.median_ns)}" if wall else "step not timed"
-    return f"{step}, {document.bound.kind}, rank{directory.path.name.removeprefix('rank')}/{PAGE}"
+    page = f"rank{directory.path.name.removeprefix('rank')}/{PAGE}"
+    return f"{step_text(document.measurement.step)}, {document.bound.kind}, {page}"
 
 
 def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:

@@ -18,7 +18,7 @@ from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things, together_line
-from opscope.report.overview import own_clock_text
+from opscope.report.overview import own_clock_text, step_text
 from opscope.report.step_parts import bar_lines
 from opscope.report.trust_text import failures
 from opscope.runs.folders import rank_here
@@ -101,15 +101,16 @@ def _separator(path: Path) -> str:
 
 def _first(document: TraceDocument) -> Iterator[str]:
     """Yield what bounds the step, what to do first, and the operators that cost most."""
-    wall = document.measurement.wall
-    step = f"unprofiled step {format_ns(wall.median_ns)}" if wall else "step not timed"
-    yield Toned(f"{document.name}: {step}, {document.bound.kind}", Tone.STRONG)
+    step = document.measurement.step
+    yield Toned(f"{document.name}: {step_text(step)}, {document.bound.kind}", Tone.STRONG)
+    if step is not None and step.sentence is not None:
+        yield f"  {step.sentence}"
     for doubt in failures(document.trust):
         yield Toned(f"  NOT TO BE TRUSTED: {doubt}", Tone.BAD)
     if document.capture is not None and document.capture.steady_state:
         yield f"  {document.capture.steady_state}"
-    if document.measurement.own_clock is not None and wall is not None:
-        yield f"  {own_clock_text(document.measurement.own_clock, wall)}"
+    if document.measurement.own_clock is not None and step is not None:
+        yield f"  {own_clock_text(document.measurement.own_clock, step)}"
     if document.has_device_times:
         yield f"  {document.bound.sentence}"
         bar = bar_lines(document.timed_devices[0], steps=document.step_count)

@@ -18,7 +18,7 @@ class ComparisonRow(Struct, frozen=True):
         id: the configuration's name in file names.
         batch_size, seq_len: its sizes; null if they are not axes of the sweep.
         axes: the values of all axes, by name.
-        wall_ns, wall_low_ns, wall_high_ns: median unprofiled wall time and its 95 % interval.
+        wall_ns, wall_low_ns, wall_high_ns: how long an unprofiled step takes, and its 95 % interval (`StepTime`).
         event_ns: median CUDA event time.
         profiled_step_ns: median length of the profiled steps.
         device_sum_ns: durations of all device activities, per profiled step.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from opscope.documents.trace import SampleSummary
+from opscope.documents.trace import StepTime
 
 
 class ChangeVerdict(StrEnum):
@@ -68,17 +68,17 @@ class UnprofiledChange(Struct, frozen=True, kw_only=True):
     Attributes:
         verdict: whether it changed.
         sentence: the verdict with numbers, or the reason why it is unknown.
-        before, after: the samples of both sides; null if there are none.
-        change_ns: difference of the medians.
-        ratio: median after over median before.
-        ratio_low, ratio_high: the range of that ratio, by the 95 % intervals of both medians and the usual difference
-            between two runs of the same program. Null if unknown.
+        before, after: the step's time on both sides; null if there is none.
+        change_ns: their difference.
+        ratio: the step after over the step before.
+        ratio_low, ratio_high: the range of that ratio, by the 95 % intervals of both and the usual difference between
+            two runs of the same program. Null if unknown.
     """
 
     verdict: ChangeVerdict
     sentence: str
-    before: SampleSummary | None = None
-    after: SampleSummary | None = None
+    before: StepTime | None = None
+    after: StepTime | None = None
     change_ns: float | None = None
     ratio: float | None = None
     ratio_low: float | None = None

@@ -4,7 +4,7 @@ Every command that reports on a trace takes its figures from here: ``opscope ana
 report of ``opscope profile``, the comparison of a sweep.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -19,6 +19,8 @@ from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
 from opscope.record.step_kinds import OwnClock, StepsFound
 from opscope.trace.model import TraceSource
+
+MEDIAN_DIFFERS: Final = 0.05  # by more than this share of the step's time, the median stands beside it
 
 
 class WindowEntry(Struct, frozen=True):
@@ -523,12 +525,44 @@ class SampleSummary(Struct, frozen=True):
     median_high_ns: int | None
 
 
+class StepTime(Struct, frozen=True, kw_only=True):
+    """How long a step takes without a profiler: the time of many consecutive ones over their number.
+
+    Attributes:
+        ns: that time, with what recurs between the steps.
+        low_ns, high_ns: its 95 % interval, by blocks of consecutive steps; of a script's own steps it is widened by
+            what runs differ by, so that another run agrees with it. Null where fewer than six were timed.
+        median_ns: of single steps (or of means of a few, where steps are short).
+        steps: how many were timed.
+        data_ns: for how much of ``ns`` the main thread waited for a DataLoader; null where that was not measured.
+        collecting_ns: for how much of it Python collected garbage; likewise.
+        between_ns: how much of it comes between the steps, such as evaluations.
+        sentence: what recurs, and why the median is another; null where neither is worth a word.
+    """
+
+    ns: float
+    low_ns: float | None
+    high_ns: float | None
+    median_ns: float
+    steps: int
+    data_ns: float | None = None
+    collecting_ns: float | None = None
+    between_ns: float = 0.0
+    sentence: str | None = None
+
+    @property
+    def typical_ns(self) -> float:
+        """The median where it is another than the step's time by more than 5 %: of such steps a few are recorded."""
+        return self.median_ns if abs(self.median_ns / self.ns - 1) > MEDIAN_DIFFERS else self.ns
+
+
 class Measurement(Struct, frozen=True, kw_only=True):
     """Times of whole steps, by how they were measured. Times of different kinds must not be mixed.
 
     Attributes:
         cold_step_ns: wall time of the very first step; null if it was not timed.
-        wall: unprofiled steps, host clock around step and synchronise.
+        step: how long a step takes: this is what is called the step everywhere; null if none was timed unprofiled.
+        wall: single unprofiled steps, host clock around step and synchronise.
         event: the same steps, CUDA events around them.
         profiled_step: host ranges of the profiled steps.
         profiler_overhead_percent: how much longer the median profiled step took than the median unprofiled one.
@@ -538,10 +572,11 @@ class Measurement(Struct, frozen=True, kw_only=True):
         own_clock: times of the same steps in another run of the script with only a clock.
         memory: peak memory of the unprofiled steps.
         clocks, clocks_reason: GPU clocks meanwhile, or why they are unknown.
-        sequences_per_second, tokens_per_second: from the median unprofiled wall time.
+        sequences_per_second, tokens_per_second: from ``step``.
     """
 
     cold_step_ns: int | None = None
+    step: StepTime | None = None
     wall: SampleSummary | None = None
     event: SampleSummary | None = None
     profiled_step: SampleSummary | None = None

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
-from opscope.record.step_kinds import OwnClock, StepsFound
+from opscope.record.step_kinds import Between, OwnClock, StepsFound
 
 
 class WorkloadInfo(Struct, frozen=True):
@@ -71,8 +71,12 @@ class Benchmark(Struct, frozen=True):
             timed, added up over the threads; None if the system does not tell.
         synchronised: whether each time ends with a wait for the device. Steps of a script are timed without one, from
             boundary to boundary.
-        between_marks: whether ``wall_ns`` was measured between CUDA events at the boundaries (as means of several steps
-            where steps are short). Else it is the host's clock, and the host runs ahead of the device.
+        between_marks: whether ``wall_ns`` was measured between CUDA events at the boundaries. Else it is the host's
+            clock, and the host runs ahead of the device.
+        steps_each: how many steps each of ``wall_ns`` is the mean of: several where a script's steps are short.
+        data_ns: how long the main thread waited for a DataLoader in a step, for each of ``wall_ns``; empty if unknown.
+        collecting_ns: how long Python collected garbage in a step, likewise.
+        between: what came between these steps.
     """
 
     warmup_steps: int
@@ -83,6 +87,10 @@ class Benchmark(Struct, frozen=True):
     waited_for_cpu_ns: int | None = None
     synchronised: bool = True
     between_marks: bool = False
+    steps_each: int = 1
+    data_ns: tuple[int, ...] = ()
+    collecting_ns: tuple[int, ...] = ()
+    between: tuple[Between, ...] = ()
 
 
 class PeakMemory(Struct, frozen=True):

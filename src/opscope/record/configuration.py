@@ -89,6 +89,7 @@ class CaptureOptions(Struct, frozen=True):
         steps: which steps of a script: ``training``, ``calls``, ``replays``, ``evaluation``, ``operators`` or
             ``annotation:NAME``; None lets opscope choose.
         once: whether a script may run only once.
+        quick: whether a script's steps are timed for a second or two only.
         check_clock: whether a script is run once more with nothing but a clock at its boundaries.
     """
 
@@ -100,4 +101,5 @@ class CaptureOptions(Struct, frozen=True):
     benchmark: bool = True
     steps: str | None = None
     once: bool = False
+    quick: bool = False
     check_clock: bool = False

@@ -95,6 +95,40 @@ class WantedSteps(Struct, frozen=True):
         return cls(StepKind(kind) if kind else None, annotation or None)
 
 
+class Between(Struct, frozen=True):
+    """A stretch between timed steps in which something else came, such as an evaluation.
+
+    Attributes:
+        ns: how long it took, by the host's clock, with the steps that it interrupted.
+        steps: how many steps lie in it.
+        evaluates: whether modules were called in it without gradients, or in ``eval`` mode.
+    """
+
+    ns: int
+    steps: float
+    evaluates: bool = False
+
+
+class Timed(Struct, frozen=True):
+    """Times of a script's steps without a profiler, in the order in which they came.
+
+    Attributes:
+        wall_ns: durations from boundary to boundary; where steps are short, means of a few each.
+        steps_each: how many steps each of these is the mean of.
+        by_device: whether they were measured between CUDA events on the device; else by the host's clock.
+        data_ns: how long the main thread waited for a DataLoader in a step, for each of ``wall_ns``.
+        collecting_ns: how long Python collected garbage in a step, for each of ``wall_ns``.
+        between: what came between these steps.
+    """
+
+    wall_ns: tuple[int, ...] = ()
+    steps_each: int = 1
+    by_device: bool = False
+    data_ns: tuple[int, ...] = ()
+    collecting_ns: tuple[int, ...] = ()
+    between: tuple[Between, ...] = ()
+
+
 class ScriptRun(Struct, frozen=True):
     """What to do in one run of a script. The first run times and profiles; a second makes up for what that lacked.
 
@@ -103,8 +137,7 @@ class ScriptRun(Struct, frozen=True):
         records: whether to record from the beginning, for programs that end soon or have no boundaries.
         may_repeat: whether the script may be run once more.
         patience_s: seconds after which steps of a lower rank are taken; None waits for the script's end.
-        wall_ns: durations of steps that an earlier run timed.
-        by_device: whether these were measured between CUDA events on the device.
+        times: of steps that an earlier run timed.
         most_timed: the most steps to time, if an earlier run showed how many there are; None for no limit.
         reason: why this run is needed; None for the first.
         clock: whether to do nothing but note the time at the boundaries of the recorded steps.
@@ -114,8 +147,7 @@ class ScriptRun(Struct, frozen=True):
     records: bool = False
     may_repeat: bool = True
     patience_s: float | None = None
-    wall_ns: tuple[int, ...] = ()
-    by_device: bool = False
+    times: Timed = Timed()
     most_timed: int | None = None
     reason: str | None = None
     clock: bool = False

@@ -81,8 +81,9 @@ def _device_at(measured: Measured, document: TraceDocument) -> str | None:
 
 def _step(measured: Measured, document: TraceDocument) -> _Step | None:
     measurement, device = document.measurement, _device(measured, document)
-    if measurement.wall is not None:
-        return _Step(measurement.wall.median_ns, "median of unprofiled steps", "measurement/wall/median_ns")
+    if (step := measurement.step) is not None:
+        basis = f"{step.steps:,} unprofiled steps" + ("" if step.sentence is None else f"; {step.sentence.rstrip('.')}")
+        return _Step(step.ns, basis, "measurement/step/ns")
     if measurement.profiled_step is not None:
         return _Step(
             measurement.profiled_step.median_ns, "median of recorded steps", "measurement/profiled_step/median_ns"

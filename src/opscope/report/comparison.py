@@ -60,7 +60,7 @@ def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> SweepComp
 def _row(document: TraceDocument) -> ComparisonRow:
     measurement, steps = document.measurement, document.step_count
     axes: Mapping[str, Value] = document.capture.configuration.axes if document.capture else {}
-    wall, memory = measurement.wall, measurement.memory
+    step, memory = measurement.step, measurement.memory
     allocated = memory.allocated_bytes if memory else None
     resident = memory.resident_bytes if memory else None
     # Within the window only, as idle time and shares are.
@@ -68,9 +68,9 @@ def _row(document: TraceDocument) -> ComparisonRow:
     return ComparisonRow(
         id=document.name,
         **{name: _number(axes.get(name)) for name, setting in SETTINGS.items() if setting.is_size},
-        wall_ns=wall.median_ns if wall else None,
-        wall_low_ns=wall.median_low_ns if wall else None,
-        wall_high_ns=wall.median_high_ns if wall else None,
+        wall_ns=step.ns if step else None,
+        wall_low_ns=step.low_ns if step else None,
+        wall_high_ns=step.high_ns if step else None,
         event_ns=measurement.event.median_ns if measurement.event else None,
         profiled_step_ns=measurement.profiled_step.median_ns if measurement.profiled_step else None,
         device_sum_ns=_device_ns(document, document.device_sum_ns / steps if steps else None),

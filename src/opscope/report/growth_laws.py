@@ -32,7 +32,7 @@ def _axes(document: TraceDocument) -> Mapping[str, Value]:
 
 
 def _times(documents: Sequence[TraceDocument]) -> Iterator[tuple[str, bool, _Time]]:
-    yield "wall", False, lambda one: wall.median_ns if (wall := one.measurement.wall) else None
+    yield "wall", False, lambda one: step.ns if (step := one.measurement.step) else None
     if any(one.has_device_times for one in documents):
         yield "device sum", False, lambda one: _per_step(one, one.device_sum_ns) if one.has_device_times else None
     for name in _costliest(documents):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from opscope.base.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
-from opscope.documents.trace import DeviceEntry, Measurement, SampleSummary, Step, TraceDocument
+from opscope.documents.trace import DeviceEntry, Measurement, SampleSummary, Step, StepTime, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.record.step_kinds import OwnClock
@@ -88,20 +88,32 @@ def _facts(document: TraceDocument) -> Iterator[Block]:
         yield Bullets(facts)
 
 
-def own_clock_text(clock: OwnClock, wall: SampleSummary) -> str:
+def step_text(step: StepTime | None) -> str:
+    """Return how long a step takes, with its interval, for the middle of a sentence."""
+    if step is None:
+        return "step not timed"
+    if step.low_ns is None or step.high_ns is None:
+        return f"unprofiled step {format_ns(step.ns)}"
+    return f"unprofiled step {format_ns(step.ns)} ({format_ns(step.low_ns)} to {format_ns(step.high_ns)})"
+
+
+def own_clock_text(clock: OwnClock, step: StepTime) -> str:
     """Return a sentence on the time of the same steps in a run with nothing but a clock."""
-    took = clock.mean_ns if clock.median_ns is None else clock.median_ns
-    differs = 100 * (took / wall.median_ns - 1)
+    differs = 100 * (clock.mean_ns / step.ns - 1)
+    took = f"{format_ns(clock.mean_ns)} ({clock.count:,} steps"
     return (
-        f"By a clock alone, in another run of the script, a step takes {format_ns(took)} ({clock.count:,} steps; "
+        f"By a clock alone, in another run of the script, a step takes {took}; "
         f"{differs:+.1f} % against what is shown here)."
     )
 
 
 def _fact_texts(document: TraceDocument) -> Iterator[str]:
     measurement = document.measurement
-    if measurement.own_clock is not None and measurement.wall is not None:
-        yield own_clock_text(measurement.own_clock, measurement.wall)
+    if (step := measurement.step) is not None:
+        more = f" {step.sentence}" if step.sentence else ""
+        yield f"{step_text(step).capitalize()}, over {step.steps:,} consecutive steps.{more}"
+    if measurement.own_clock is not None and step is not None:
+        yield own_clock_text(measurement.own_clock, step)
     if measurement.profiler_overhead_percent is not None:
         yield f"The profiled step took {measurement.profiler_overhead_percent:+.1f} % against the unprofiled one."
     if measurement.benchmark_reason:
@@ -110,7 +122,7 @@ def _fact_texts(document: TraceDocument) -> Iterator[str]:
         tokens = measurement.tokens_per_second
         more = f", {format_count(tokens)} tokens/s" if tokens is not None else ""
         unit = document.capture.workload.unit if document.capture else "sequences"
-        yield f"Throughput, from wall: {format_count(measurement.sequences_per_second)} {unit}/s{more}."
+        yield f"Throughput: {format_count(measurement.sequences_per_second)} {unit}/s{more}."
     if measurement.clocks:
         yield _clocks(measurement.clocks)
     elif document.devices and measurement.clocks_reason:

@@ -70,12 +70,12 @@ def is_in_progress(folder: Path) -> bool:
     return False
 
 
-class _Wall(Struct, frozen=True):
-    median_ns: float
+class _Step(Struct, frozen=True):
+    ns: float
 
 
 class _Measurement(Struct, frozen=True):
-    wall: _Wall | None
+    step: _Step | None = None
 
 
 class _Bound(Struct, frozen=True):
@@ -121,7 +121,7 @@ def _row(directory: RunDirectory, manifest: Manifest, entry: Entry) -> RunRow:
         with suppress(BadInputError):
             told = decode(directory.inside(entry.files.cycles[0].statistics), _Told)
             outcome = told.bound.kind
-            step_ns = None if told.measurement.wall is None else told.measurement.wall.median_ns
+            step_ns = None if told.measurement.step is None else told.measurement.step.ns
     return RunRow(
         folder=str(directory.path),
         target=entry.configuration.target,

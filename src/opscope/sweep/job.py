@@ -26,6 +26,7 @@ from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
 from opscope.record.job import JOB, JobRecord, RankEnd
 from opscope.record.redaction import Redactor
+from opscope.record.step_kinds import Timed
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
 from opscope.sweep.launchers import Launch
@@ -175,10 +176,10 @@ def _following(request: JobRequest, measured: Measured) -> JobRequest | None:
     if not again or any(message.failure is not None for message in messages.values()):
         return None
     # All ranks have to run, also those that have a profile. They time their steps together, or none of them does.
-    others = replace(again[min(again)], wall_ns=(), by_device=False)
-    if len(again) == measured.world and all(run.wall_ns for run in again.values()):
+    others = replace(again[min(again)], times=Timed())
+    if len(again) == measured.world and all(run.times.wall_ns for run in again.values()):
         return replace(request, run=others, runs=again)
-    return replace(request, run=others, runs={rank: replace(run, wall_ns=()) for rank, run in again.items()})
+    return replace(request, run=others, runs={rank: replace(run, times=Timed()) for rank, run in again.items()})
 
 
 def _ended_too_soon(request: JobRequest, messages: Mapping[int, Message]) -> bool:

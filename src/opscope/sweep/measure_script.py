@@ -145,10 +145,10 @@ def check_clock(task: ScriptTask) -> None:
     """
     path = task.directory.inside(task.files.record)
     record = decode(path, CaptureRecord)
-    cycles = 0 if record.benchmark is None else len(record.benchmark.wall_ns)
     if record.steps is None or not record.steps.timed:
         return
-    clock = PlainClock(record.steps, cycles, task.run.wanted.annotation)
+    interrupted = record.benchmark is not None and bool(record.benchmark.between)
+    clock = PlainClock(record.steps, interrupted, task.run.wanted.annotation)
     ranges = task.run.wanted.annotation is not None
     error = run_script(
         Path(task.configuration.target), shlex.split(task.arguments), lambda: install(clock, ranges=ranges)
@@ -203,7 +203,7 @@ def _write(
         own_step=True,
     )
     benchmark, untimed = None, found.untimed
-    if found.wall_ns and options.benchmark:
+    if found.times.wall_ns and options.benchmark:
         benchmark, untimed = _benchmark_of(found), None
     light = None if found.light is None or files.light is None else replace(found.light, file=files.light)
     steps = StepsFound(found.kind, found.source, found.also, found.events, found.before, found.timed, found.ranks)
@@ -217,11 +217,15 @@ def _benchmark_of(found: Found) -> Benchmark:
     reason = "clocks are not sampled while a script runs"
     return Benchmark(
         warmup_steps=0,
-        wall_ns=tuple(found.wall_ns),
+        wall_ns=found.times.wall_ns,
         event_ns=None,
         clocks=None,
         clocks_reason=reason,
         waited_for_cpu_ns=found.waited_for_cpu_ns,
         synchronised=False,
-        between_marks=found.by_device,
+        between_marks=found.times.by_device,
+        steps_each=found.times.steps_each,
+        data_ns=found.times.data_ns,
+        collecting_ns=found.times.collecting_ns,
+        between=found.times.between,
     )

@@ -18,12 +18,14 @@ from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule, Source
+from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.reach import Assumed
 
 # Shares of the idle time that are saved for certain: of other work, and of what operators compute on the host.
 _CERTAIN: Final = 0.5
 _OF_COMPUTING: Final = 0.8
+_AHEAD: Final = "DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True, prefetch_factor=4)"
+_TOO_SLOW: Final = "the workers cannot load a batch in the time of a step"
 
 
 @states(
@@ -36,15 +38,40 @@ _OF_COMPUTING: Final = 0.8
 )
 def input_pipeline(context: Context) -> Iterator[Draft]:
     """Find a device that waits for a DataLoader."""
+    recorded = context.waits.by_kind.get(BoundKind.INPUT, 0) / context.steps
+    if context.unprofiled_ns is not None and context.evidence.data_ns > recorded:
+        yield from _waiting_as_timed(context)
+        return
     yield from _waiting(
         context,
         BoundKind.INPUT,
         Rule.INPUT_PIPELINE,
         "The device waits {time} {words.of} for the next batch to be loaded",
-        "DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True, prefetch_factor=4)",
-        "the workers cannot load a batch in the time of a step",
+        _AHEAD,
+        _TOO_SLOW,
         _CERTAIN,
         _without_loading(context),
+    )
+
+
+def _waiting_as_timed(context: Context) -> Iterator[Draft]:
+    """Find waits for data in the many steps that were timed: a few recorded ones need not hold any."""
+    idle, waited = context.idle_for(BoundKind.INPUT), context.evidence.data_ns
+    if idle.high < LEAST_SHARE * context.step_ns:
+        return
+    yield Draft(
+        rule=Rule.INPUT_PIPELINE,
+        title=f"The host waits {format_ns(waited)} {context.words.of} for the next batch to be loaded",
+        where=Where(),
+        saving=idle.times(_CERTAIN, 1.0).within(context.step_ns),
+        derivation="the wait, as far as the device can idle meanwhile (high), " + f"{_CERTAIN:.0%} of it (low)",
+        evidence=(
+            measured(nanoseconds(waited), " in a DataLoader, as a mean of the timed steps", source=Source.UNPROFILED),
+            derived(share_of(idle.high, context.step_ns), f" {context.words.of_the}", source=Source.UNPROFILED),
+        ),
+        action=_AHEAD,
+        wrong_if=_TOO_SLOW,
+        claims=idle_claim(BoundKind.INPUT),
     )
 
 

@@ -93,12 +93,12 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
     both, (first, second, stepwise) = (before, after), _steps(before, after)
     on_device = [one.analysis.has_device_times for one in both]
     recorded = (_on_devices if all(on_device) else _on_cpu)(both, (first, second))
-    medians = (unprofiled.before, unprofiled.after)
+    times = (unprofiled.before, unprofiled.after)
     totals = recorded.windows
-    # Medians that cannot be compared are not subtracted; the recorded steps are taken apart instead.
+    # Times that cannot be compared are not subtracted; the recorded steps are taken apart instead.
     known = unprofiled.ratio is not None and unprofiled.verdict is not ChangeVerdict.UNKNOWN
-    if stepwise and all(on_device) and known and medians[0] is not None and medians[1] is not None:
-        totals = Fraction(medians[0].median_ns), Fraction(medians[1].median_ns)
+    if stepwise and all(on_device) and known and times[0] is not None and times[1] is not None:
+        totals = Fraction(times[0].ns), Fraction(times[1].ns)
     found = StepChange(
         unprofiled=totals is not recorded.windows,
         per_step=stepwise,

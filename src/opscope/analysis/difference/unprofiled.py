@@ -1,15 +1,15 @@
-"""Whether the unprofiled step changed, by the intervals of two medians and the usual spread of two runs."""
+"""Whether the unprofiled step changed, by the intervals of two times and the usual spread of two runs."""
 
 from opscope.analysis.measured import Measured
 from opscope.base.units import format_ns
 from opscope.documents.difference import ChangeVerdict, Gate, UnprofiledChange
-from opscope.documents.trace import SampleSummary
+from opscope.documents.trace import StepTime
 from opscope.documents.trust import CheckName
 
 
 def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:
     """Judge whether the unprofiled step changed."""
-    sides = before.measurement.wall, after.measurement.wall
+    sides = before.measurement.step, after.measurement.step
     first, second = sides
     if first is None or second is None:
         return _unknown(_missing(before, after), *sides)
@@ -18,14 +18,14 @@ def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:
     low, high = _ratio(first, second, _spread(before, after))
     if low is None or high is None:
         return _unknown("at least six unprofiled steps on either side are needed for an interval", *sides)
-    ratio = second.median_ns / first.median_ns
+    ratio = second.ns / first.ns
     verdict = _verdict(low, high)
     return UnprofiledChange(
         verdict=verdict,
         sentence=_sentence(verdict, first, second, ratio, low, high),
         before=first,
         after=second,
-        change_ns=second.median_ns - first.median_ns,
+        change_ns=second.ns - first.ns,
         ratio=ratio,
         ratio_low=low,
         ratio_high=high,
@@ -46,15 +46,15 @@ def gate_of(change: UnprofiledChange, fail_over: float) -> Gate:
     return Gate.FINE if change.ratio_high <= 1 + fail_over else Gate.INCONCLUSIVE
 
 
-def _unknown(reason: str, before: SampleSummary | None, after: SampleSummary | None) -> UnprofiledChange:
-    change = None if before is None or after is None else after.median_ns - before.median_ns
+def _unknown(reason: str, before: StepTime | None, after: StepTime | None) -> UnprofiledChange:
+    change = None if before is None or after is None else after.ns - before.ns
     return UnprofiledChange(
         verdict=ChangeVerdict.UNKNOWN,
         sentence=f"Whether the step changed cannot be known: {reason}.",
         before=before,
         after=after,
         change_ns=change,
-        ratio=None if before is None or after is None else after.median_ns / before.median_ns,
+        ratio=None if before is None or after is None else after.ns / before.ns,
     )
 
 
@@ -71,7 +71,7 @@ def _unfit(before: Measured, after: Measured) -> str | None:
 
 
 def _missing(before: Measured, after: Measured) -> str:
-    lacking = [name for name, one in (("before", before), ("after", after)) if one.measurement.wall is None]
+    lacking = [name for name, one in (("before", before), ("after", after)) if one.measurement.step is None]
     return f"no unprofiled steps were timed {' and '.join(lacking)} (opscope profile times them)"
 
 
@@ -82,13 +82,13 @@ def _spread(before: Measured, after: Measured) -> float:
     return most * sum(0.5 for one in (before, after) if not one.interval_is_of_any_run)
 
 
-def _ratio(before: SampleSummary, after: SampleSummary, spread: float) -> tuple[float | None, float | None]:
-    """Return the least and the greatest ratio: by the intervals of both medians, widened by the spread of runs."""
-    if None in (before.median_low_ns, before.median_high_ns, after.median_low_ns, after.median_high_ns):
+def _ratio(before: StepTime, after: StepTime, spread: float) -> tuple[float | None, float | None]:
+    """Return the least and the greatest ratio: by the intervals of both, widened by the spread of runs."""
+    if None in (before.low_ns, before.high_ns, after.low_ns, after.high_ns):
         return None, None
-    # The ends that are farthest apart: the ratio of the true medians lies between, if the intervals hold these.
-    low = (after.median_low_ns or 0) / (before.median_high_ns or 1)
-    high = (after.median_high_ns or 0) / (before.median_low_ns or 1)
+    # The ends that are farthest apart: the true ratio lies between, if the intervals hold both times.
+    low = (after.low_ns or 0) / (before.high_ns or 1)
+    high = (after.high_ns or 0) / (before.low_ns or 1)
     return low / (1 + spread), high * (1 + spread)
 
 
@@ -98,10 +98,8 @@ def _verdict(low: float, high: float) -> ChangeVerdict:
     return ChangeVerdict.FASTER if high < 1 else ChangeVerdict.NO_DIFFERENCE
 
 
-def _sentence(
-    verdict: ChangeVerdict, before: SampleSummary, after: SampleSummary, ratio: float, low: float, high: float
-) -> str:
-    times = f"{format_ns(before.median_ns)} before, {format_ns(after.median_ns)} after"
+def _sentence(verdict: ChangeVerdict, before: StepTime, after: StepTime, ratio: float, low: float, high: float) -> str:
+    times = f"{format_ns(before.ns)} before, {format_ns(after.ns)} after"
     interval = f"{_percent(low)} to {_percent(high)}"
     if verdict is ChangeVerdict.NO_DIFFERENCE:
         return f"No difference found: the unprofiled step took {times}; it may have changed by {interval}."

@@ -6,9 +6,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
-
-from opscope.documents.trace import SampleSummary
 
 # Samples of one process do not show how processes differ. On an H200, medians of six processes of a step of 0.58 ms
 # lay within 1.5 % of each other, those of four of a step of 7 ms within 0.4 %; on two shared cores, six of a step of
@@ -47,26 +44,6 @@ def steadiness_of(samples_ns: Sequence[int]) -> Steadiness | None:
         return None
     medians = _medians(samples_ns, BATCHES)
     return Steadiness(float(min(medians)), float(max(medians)), _change(samples_ns))
-
-
-def of_any_run(summary: SampleSummary, steps: Steadiness | None, run_to_run: float) -> SampleSummary:
-    """Widen the interval of a median so that another run of the same program agrees with it.
-
-    Consecutive steps are not independent, so the interval is made to hold the medians of all parts. As runs differ too,
-    it is then widened by half of ``run_to_run`` at either end.
-
-    Args:
-        summary: of the steps of one run.
-        steps: how long these took, one after the other; None where they are too few to tell.
-        run_to_run: the share by which the medians of two runs differ.
-    """
-    if summary.median_low_ns is None or summary.median_high_ns is None:
-        return summary
-    low, high = float(summary.median_low_ns), float(summary.median_high_ns)
-    if steps is not None:
-        low, high = min(low, steps.low_ns), max(high, steps.high_ns)
-    half = 1 + run_to_run / 2
-    return replace(summary, median_low_ns=round(low / half), median_high_ns=round(high * half))
 
 
 def _medians(samples_ns: Sequence[int], parts: int) -> list[float]:

@@ -196,6 +196,11 @@ def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Wait
     if evidence.unprofiled_ns is not None:
         idle = max(evidence.unprofiled_ns - evidence.busy_ns / steps, 0.0)
         slowed = parts.pop(BoundKind.DISPATCH, 0.0)
+        # Waits for data come in bursts: those that were measured with the unprofiled steps say more than a few steps.
+        loading = min(max(evidence.data_ns, 0.0), idle)
+        if loading > parts.get(BoundKind.INPUT, 0.0):
+            parts.pop(BoundKind.INPUT, None)
+            parts = {**at_most(parts, idle - loading), BoundKind.INPUT: loading}
         parts = at_most(parts, idle)
         parts[BoundKind.DISPATCH] = min(slowed, idle - sum(parts.values()))
     parts[BoundKind.COMMUNICATION] = device.exposed_communication_ns / steps

@@ -80,8 +80,11 @@ class StepEvidence(Struct, frozen=True):
         window: the window of the host's figures.
         operator_time_ns: time in that window in which any operator ran on the host.
         steps: how many steps the trace holds; 0 if unknown.
-        wall_ns: median wall time of an unprofiled step in nanoseconds; None if not measured: then the device's share is
-            a range, as the profiler slowed the host down.
+        wall_ns: how long an unprofiled step takes, in nanoseconds; None if not measured: then the device's share is a
+            range, as the profiler slowed the host down.
+        typical_ns: how long one takes of the kind that is recorded, where a few take much longer; None if that is
+            ``wall_ns``.
+        data_ns: for how much of ``wall_ns`` the host waited for a DataLoader, as measured with it.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
         light: what a light pass over as many steps says of the busiest device; None without one.
         captures: which part of the recording is the capture of graphs; None if that was not looked for.
@@ -100,6 +103,8 @@ class StepEvidence(Struct, frozen=True):
     operator_time_ns: int
     steps: int
     wall_ns: float | None = None
+    typical_ns: float | None = None
+    data_ns: float = 0.0
     ran_on_gpu: bool | None = None
     light: "LightEvidence | None" = None
     captures: Captures | None = None
@@ -164,7 +169,7 @@ class StepEvidence(Struct, frozen=True):
     @property
     def not_theirs(self) -> str | None:
         """Why the unprofiled step cannot be one of those recorded, as the end of a sentence; None where it can."""
-        wall = (self.wall_ns or 0.0) * self.steps
+        wall = (self.typical_ns or self.wall_ns or 0.0) * self.steps
         if not wall or not self.devices:
             return None
         if self.busy_ns > _LONGER * wall:

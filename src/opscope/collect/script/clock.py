@@ -4,21 +4,50 @@ The host runs ahead of a GPU by a few steps or by hundreds, so the host's single
 (CUDA event) on the stream is passed when the device gets there. The time between two marks that are a cycle apart is
 how long a cycle takes, whether the host waits for the device or the other way round. Nothing waits for the device
 before the end.
+
+Many cycles are timed, as what a script waits for comes in bursts, and queues that were filled before the first step
+hide it until they are drained: while cycles still become slower or faster, the first ones are dropped and timing goes
+on.
 """
 
 import math
 import time
+from collections.abc import Callable, Sequence
+from statistics import fmean, variance
 from typing import Any, Final
+
+from msgspec import Struct
 
 from opscope.base.units import NS_PER_MS, NS_PER_S
 from opscope.collect.script.questions import synchronize
+from opscope.record.step_kinds import Between, Timed
 
 _LEAST: Final = 10  # cycles (or blocks of them on a device) in any case
-_ENOUGH: Final = 20
-_ENOUGH_NS: Final = NS_PER_S  # for short steps: 20 steps of a millisecond say little
-_LONGEST_NS: Final = 2 * NS_PER_S
+_ENOUGH: Final = 200
+_ENOUGH_NS: Final = NS_PER_S  # for short steps: 200 steps of a microsecond say little
+_LONGEST_NS: Final = 30 * NS_PER_S
+_QUICK: Final = (20, NS_PER_S, 2 * NS_PER_S)  # the same three where times are asked for quickly
+_AT_MOST_NS: Final = 75 * NS_PER_S  # for cycles that still become slower or faster
+_CHANGED: Final = 0.1  # by this share the rest differs from the first third, and by _SURE of its own standard errors
+_SURE: Final = 2.6
 _MOST: Final = 20_000
 _APART_NS: Final = 2 * NS_PER_MS  # between two marks: setting one then takes at most 1 % of the time
+
+
+class _Sample(Struct, frozen=True):
+    """A block of cycles.
+
+    Attributes:
+        host_ns: how long a cycle took on the host's clock, as a mean of the block.
+        data_ns: for how much of that the host waited for data.
+        collecting_ns: for how much of it Python collected garbage.
+        marks: where the block begins and ends on the device; None without a device.
+    """
+
+    host_ns: float
+    data_ns: float
+    collecting_ns: float
+    marks: tuple[Any, Any] | None
 
 
 class CycleClock:
@@ -29,41 +58,87 @@ class CycleClock:
         typical_ns: about how long a cycle takes; 0 if unknown. If cycles are short, a mark is set only after several
             of them, because setting one takes some 20 us.
         most: how many cycles are enough in any case; None for 20,000.
+        quick: whether a second or two are enough.
+        waited: returns how long the host has waited for data so far, and how long it has collected garbage.
     """
 
-    def __init__(self, *, on_device: bool, typical_ns: float = 0.0, most: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        on_device: bool,
+        typical_ns: float = 0.0,
+        most: int | None = None,
+        quick: bool = False,
+        waited: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
         self.on_device = on_device
         self._most = _MOST if most is None else most
-        self._block = max(1, math.ceil(_APART_NS / typical_ns)) if typical_ns else 1
+        self._enough, self._enough_ns, self._longest_ns = _QUICK if quick else (_ENOUGH, _ENOUGH_NS, _LONGEST_NS)
+        self._quick, self._read_waits = quick, waited
+        self._block = max(1, math.ceil(_APART_NS / typical_ns)) if typical_ns and on_device else 1
         self._began = 0  # when the running cycle began; 0 while none is timed
-        self._host: list[int] = []
-        self._spent = 0
-        self._mark: Any = None  # where the running block of cycles began
-        self._in_block = 0
-        self._marks: list[tuple[Any, Any]] = []
+        self._cycles = 0
+        self._spent = self._dropped_ns = 0
+        self._samples: list[_Sample] = []
+        # Of the running block: its mark, its cycles and their time, and what had been waited for when it began.
+        self._mark: Any = None
+        self._in_block = self._block_ns = 0
+        self._waits = (0, 0)
+        self._at = (0, 0)  # boundaries and evaluations that had come when the running cycle began
+        self._skipped: tuple[int, tuple[int, int]] | None = None  # since when something else comes, and `_at` then
+        self._between: list[tuple[int, int, bool]] = []
 
-    def start(self, now: int) -> None:
-        """Note that a cycle begins; the time before it belongs to no cycle."""
-        self._began, self._in_block = now, 0
-        self._mark = _marked() if self.on_device else None
+    def start(self, now: int, boundaries: int = 0, evaluations: int = 0) -> None:
+        """Note that a cycle begins; the time before it belongs to no cycle.
+
+        Args:
+            now: the host's clock, in nanoseconds.
+            boundaries: how many boundaries of steps have come so far.
+            evaluations: how many evaluations have come so far.
+        """
+        if self._skipped is not None:
+            since, (before, seen) = self._skipped
+            self._between.append((now - since, boundaries - before, evaluations > seen))
+            self._skipped = None
+        self._began, self._at = now, (boundaries, evaluations)
+        self._begin_block(_marked() if self.on_device else None)
+
+    def _begin_block(self, mark: Any) -> None:
+        self._mark, self._in_block, self._block_ns, self._waits = mark, 0, 0, self._read_waits()
 
     def skip(self) -> None:
-        """Drop the cycle that is running."""
+        """Drop the cycle that is running: something else came."""
+        if self._began:
+            self._skipped = self._began, self._at
         self._began = 0
 
-    def cycle(self, now: int) -> None:
-        """Note that a whole cycle has ended and the next one begins; after `skip`, only that one begins."""
+    def cycle(self, now: int, boundaries: int = 0, evaluations: int = 0) -> None:
+        """Note that a whole cycle has ended and the next one begins; after `skip`, only that one begins.
+
+        Args:
+            now: the host's clock, in nanoseconds.
+            boundaries: how many boundaries of steps have come so far.
+            evaluations: how many evaluations have come so far.
+        """
         if not self._began:
-            self.start(now)
+            self.start(now, boundaries, evaluations)
             return
-        self._host.append(now - self._began)
+        self._cycles += 1
         self._spent += now - self._began
-        self._began = now
+        self._block_ns += now - self._began
+        self._began, self._at = now, (boundaries, evaluations)
         self._in_block += 1
+        if self._in_block == self._block:
+            self._end_block()
+
+    def _end_block(self) -> None:
         # The mark that ends a block begins the next one, so blocks follow each other without a gap.
-        if self.on_device and self._in_block == self._block:
-            before, self._mark, self._in_block = self._mark, _marked(), 0
-            self._marks.append((before, self._mark))
+        mark = _marked() if self.on_device else None
+        data, collecting = (after - before for before, after in zip(self._waits, self._read_waits(), strict=True))
+        each = self._block
+        marks = (self._mark, mark) if self.on_device else None
+        self._samples.append(_Sample(self._block_ns / each, data / each, collecting / each, marks))
+        self._begin_block(mark)
 
     def leave_out(self, since: int) -> None:
         """Take the time that opscope itself spent, from ``since`` until now, out of the running cycle."""
@@ -73,24 +148,63 @@ class CycleClock:
     @property
     def count(self) -> int:
         """How many cycles were timed."""
-        return len(self._host)
+        return self._cycles
 
     @property
     def enough(self) -> bool:
-        """Whether enough was timed: 20 cycles and a second, 10 and two seconds, or the most cycles that are timed."""
-        if self.count < _LEAST or (self.on_device and len(self._marks) < _LEAST):
+        """Whether enough was timed: 200 cycles and a second, 10 and thirty seconds, or the most that are timed."""
+        if self.count < _LEAST or len(self._samples) < _LEAST:
             return False
-        return (self.count >= _ENOUGH and self._spent >= _ENOUGH_NS) or (
-            self._spent >= _LONGEST_NS or self.count >= self._most
+        spent = self._spent - self._dropped_ns
+        cycles = len(self._samples) * self._block
+        return (cycles >= self._enough and spent >= self._enough_ns) or (
+            spent >= self._longest_ns or self.count >= self._most
         )
 
-    def durations_ns(self) -> list[int]:
-        """Return how long each cycle took, on a device the mean of each block of cycles; wait for the device."""
-        if not self.on_device:
-            return self._host
-        synchronize()
-        scale = NS_PER_MS / self._block
-        return [max(1, round(before.elapsed_time(after) * scale)) for before, after in self._marks]
+    def goes_on(self) -> bool:
+        """Tell whether cycles still become slower or faster, so that more are timed; then drop the first third."""
+        if self._quick or self.count >= self._most or self._spent >= _AT_MOST_NS:
+            return False
+        third = len(self._samples) // 3
+        times = [sample.host_ns for sample in self._samples]
+        if not _differ(times[:third], times[third:]):
+            return False
+        self._dropped_ns += round(sum(times[:third]) * self._block)
+        self._samples, self._between = self._samples[third:], []
+        return True
+
+    def times(self, events: int = 1) -> Timed:
+        """Return how long the cycles took, on a device the mean of each block of them; wait for the device.
+
+        Args:
+            events: how many boundaries a step has.
+        """
+        if self.on_device:
+            synchronize()
+        return Timed(
+            wall_ns=tuple(self._duration_ns(sample) for sample in self._samples),
+            steps_each=self._block,
+            by_device=self.on_device,
+            data_ns=tuple(round(sample.data_ns) for sample in self._samples),
+            collecting_ns=tuple(round(sample.collecting_ns) for sample in self._samples),
+            between=tuple(Between(ns, boundaries / events, evaluates) for ns, boundaries, evaluates in self._between),
+        )
+
+    def _duration_ns(self, sample: _Sample) -> int:
+        if sample.marks is None:
+            return round(sample.host_ns)
+        before, after = sample.marks
+        passed_ms: float = before.elapsed_time(after)
+        return max(1, round(passed_ms * NS_PER_MS / self._block))
+
+
+def _differ(first: Sequence[float], rest: Sequence[float]) -> bool:
+    """Tell whether the mean of the first cycles is another than that of the rest."""
+    if len(first) < 3:
+        return False
+    change = abs(fmean(rest) - fmean(first))
+    error = math.sqrt(variance(first) / len(first) + variance(rest) / len(rest))
+    return change > _CHANGED * fmean(rest) and change > _SURE * error
 
 
 def _marked() -> Any:

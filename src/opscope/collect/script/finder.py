@@ -47,6 +47,7 @@ class StepFinder:
         self._names, self._updates = Identities(), Updates()
         self._streams = {kind: Stream(kind) for kind in RANKED}
         self._calls: list[int] = []  # numbers of the modules called since the last optimizer's step
+        self._evaluations = 0  # outermost calls of modules without gradients, or in eval mode
         self._expected = Expected(run, self._streams)
         self._stream: Stream | None = None  # the stream whose repetition is followed; None while none is
         self._level = 0  # of the repetition: an index into LEVELS
@@ -78,6 +79,7 @@ class StepFinder:
             if len(self._calls) < _MOST_CALLS:
                 self._calls.append(number)
         kind = StepKind.CALLS if module.training and grad_enabled() else StepKind.EVALUATION
+        self._evaluations += kind is StepKind.EVALUATION
         if not self._listens(kind):
             return
         number, name = self._names.of(module)

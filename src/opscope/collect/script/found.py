@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from opscope.base.units import format_ns
 from opscope.collect.script.step_events import LEVELS
 from opscope.record.capture import RawTrace
-from opscope.record.step_kinds import AlsoSeen, StepKind
+from opscope.record.step_kinds import AlsoSeen, StepKind, Timed
 
 _PLURALS: Final = {
     StepKind.TRAINING: "steps of training",
@@ -28,13 +28,12 @@ class Found(Struct):
         first: how many events came before the first cycle.
         level: how much of the events repeated (``opscope.collect.script.step_events.LEVELS``).
         settled: whether the steps before took about the same time; None if too few were seen.
-        wall_ns: durations of unprofiled steps, from boundary to boundary.
-        by_device: whether ``wall_ns`` are times between marks on the device's stream, and not of the host's clock.
+        times: of unprofiled steps, from boundary to boundary.
         waited_for_cpu_ns: how long threads waited for a core meanwhile; None if the system does not tell.
         events: how many boundaries a step has.
         before: how many boundaries came before the timed steps.
         timed: how many boundaries came while steps were timed.
-        untimed: why ``wall_ns`` is empty; None if it is not, or if no times were asked for.
+        untimed: why there are no times; None if there are, or if no times were asked for.
         also: what else repeated.
         profiled_ns: durations of the profiled steps, by the host's clock.
         trace: the trace that was written; None if there is none.
@@ -51,8 +50,7 @@ class Found(Struct):
     first: int = 0
     level: str = LEVELS[0]
     settled: bool | None = None
-    wall_ns: list[int] = field(default_factory=list)
-    by_device: bool = False
+    times: Timed = Timed()
     waited_for_cpu_ns: int | None = None
     events: int = 1
     before: int = 0

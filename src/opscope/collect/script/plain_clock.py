@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from itertools import pairwise
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from opscope.collect.script.questions import grad_enabled
@@ -19,32 +19,29 @@ class PlainClock:
 
     Args:
         steps: the steps that an earlier run timed: what bounds them, and how many boundaries came before.
-        cycles: how many steps that run timed.
+        interrupted: whether something else came between them.
         annotation: the name of the ranges, if these are the steps; None otherwise.
     """
 
-    def __init__(self, steps: StepsFound, cycles: int, annotation: str | None) -> None:
-        self._kind, self._steps, self._cycles = stream_of(steps), steps, cycles
+    def __init__(self, steps: StepsFound, interrupted: bool, annotation: str | None) -> None:
+        self._kind, self._steps, self._interrupted = stream_of(steps), steps, interrupted
         self._annotation = annotation
         self._stamps: list[int] = []
         # The index of the boundary that ends the last timed step; stamps begin with the script's first boundary.
-        self._last = steps.before + max(cycles * steps.events, steps.timed)
+        self._last = steps.before + steps.timed
         self._pid, self._main = os.getpid(), threading.get_ident()
 
     def result(self) -> OwnClock | None:
         """Return how long the same steps took; None if the script ended before them."""
         stamps = self._stamps[self._steps.before :]
-        cycles = self._cycles
-        if len(stamps) <= self._steps.timed or not cycles:
+        timed, events = self._steps.timed, self._steps.events
+        cycles = timed // events
+        if len(stamps) <= timed or not cycles:
             return None
-        starts = stamps[:: self._steps.events][: cycles + 1]
-        each = [after - before for before, after in pairwise(starts)]
+        each = [after - before for before, after in pairwise(stamps[: timed + 1 : events])]
         # Where something came between the steps, single ones cannot be told apart: only the whole time counts.
-        regular = self._steps.timed == cycles * self._steps.events
-        whole = (stamps[self._steps.timed] - stamps[0]) / cycles
-        return OwnClock(
-            round(mean(each)) if regular else round(whole), round(median(each)) if regular else None, cycles
-        )
+        mean = round((stamps[timed] - stamps[0]) * events / timed)
+        return OwnClock(mean, None if self._interrupted else round(median(each)), cycles)
 
     # ---------------------------------------------------------------- signals
 

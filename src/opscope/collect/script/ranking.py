@@ -2,11 +2,11 @@
 
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from opscope.collect.script.step_events import Stream
-from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound, WantedSteps
+from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound, Timed, WantedSteps
 
 # The best first. Training ends with an optimizer's step. Module calls that record gradients are training whose updates
 # are not observed, or inference without no_grad. A graph is replayed for work that is done again and again. Evaluations
@@ -87,20 +87,17 @@ class Expected:
         return bool(self._streams[StepKind.TRAINING].events.count) or bool(self.optimizers)
 
 
-def next_run(
-    run: ScriptRun, streams: Mapping[StepKind, Stream], timed: Sequence[int], *, by_device: bool = False
-) -> ScriptRun:
+def next_run(run: ScriptRun, streams: Mapping[StepKind, Stream], timed: Timed) -> ScriptRun:
     """Describe another run that makes up for one that ended without a profile.
 
     Args:
         run: the run that ended.
         streams: the events seen in it, by kind.
-        timed: the durations of the steps that it timed without a profiler, in nanoseconds.
-        by_device: whether ``timed`` are times between marks on the device.
+        timed: the times of the steps that it timed without a profiler.
     """
     kind = run.wanted.kind or _best(streams)
     wanted = WantedSteps(kind, run.wanted.annotation)
-    wall = tuple(timed) if len(timed) >= _TIMED else ()
+    times = timed if len(timed.wall_ns) >= _TIMED else Timed()
     cycles = 0 if kind is None or kind not in streams else _cycles(streams[kind])
     enough = cycles >= _CYCLES_OF_A_RUN
     if enough:
@@ -113,8 +110,7 @@ def next_run(
         wanted=wanted,
         records=not enough,
         may_repeat=False,
-        wall_ns=wall,
-        by_device=by_device,
+        times=times,
         most_timed=cycles // 2,
         reason=reason,
     )

@@ -21,6 +21,7 @@ from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.finder import CYCLES_OF_OTHERS, StepFinder
 from opscope.collect.script.found import Found
 from opscope.collect.script.generations import PATIENCE_S, Generations
+from opscope.collect.script.host_waits import HostWaits
 from opscope.collect.script.own_profiler import OwnProfiler
 from opscope.collect.script.passes import Passes
 from opscope.collect.script.period import Pattern, settled
@@ -36,7 +37,7 @@ from opscope.collect.script.step_events import Stream
 from opscope.collect.script.together import Together, group_here
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
-from opscope.record.step_kinds import ScriptRun, StepKind
+from opscope.record.step_kinds import ScriptRun, StepKind, Timed
 
 _ATTEMPTS: Final = 3  # how often profiling is tried when something interrupts it
 _ENDINGS: Final = 3  # how often a script is asked to end
@@ -113,6 +114,7 @@ class Watcher(StepFinder):
         self._settling: list[int] = []  # durations of cycles since the last interruption or compilation
         self._typical_ns = 0.0  # of cycles, once they have settled
         self._clock: CycleClock | None = None
+        self._waits = HostWaits()
         self._waited: int | None = None  # how long threads had waited for a core when timing began
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
@@ -156,6 +158,7 @@ class Watcher(StepFinder):
         """
         import torch
 
+        self._waits.listen()
         self._expected.began = time.monotonic()
         if self._run.records and (torch.version.cuda is None or not _DRIVER.exists()):
             self._start_early()
@@ -237,7 +240,7 @@ class Watcher(StepFinder):
         if self.phase is Phase.READY:
             self._start_together()
         elif self.phase is Phase.TIME and self._clock is not None:
-            self._clock.start(now)
+            self._clock.start(now, *self._boundaries())
 
     def _end_cycle(self, now: int) -> None:
         if self.phase is Phase.SETTLE:
@@ -284,8 +287,8 @@ class Watcher(StepFinder):
         """
         if not self._options.benchmark:
             return False
-        if self._run.wall_ns:
-            self.found.wall_ns, self.found.by_device = list(self._run.wall_ns), self._run.by_device
+        if self._run.times.wall_ns:
+            self.found.times = self._run.times
             return False
         if self._own.was_used:
             self.found.untimed = "the script had started a profiler of its own, and what runs after one is slower"
@@ -301,24 +304,30 @@ class Watcher(StepFinder):
         self._waited = waited_for_cpu_ns()
         assert self._stream is not None
         self.found.before = self._stream.events.count
-        self._clock = CycleClock(on_device=on_device(), typical_ns=self._typical_ns, most=self._run.most_timed)
-        self._clock.start(now)
+        self._clock = CycleClock(
+            on_device=on_device(),
+            typical_ns=self._typical_ns,
+            most=self._run.most_timed,
+            quick=self._options.quick,
+            waited=self._waits.so_far,
+        )
+        self._clock.start(now, *self._boundaries())
 
     def _time(self, now: int) -> None:
         clock = self._clock
         assert clock is not None
-        clock.cycle(now)
+        clock.cycle(now, *self._boundaries())
         if compiled_graphs() != self._graphs:  # a step in which something was compiled is not steady: time anew
             self._graphs = compiled_graphs()
             self._begin_timing(now)
-        elif clock.enough:
+        elif clock.enough and not clock.goes_on():
             self._keep_times(clock)
             self._start_together()
 
     def _keep_times(self, clock: CycleClock) -> None:
         assert self._stream is not None
         self.found.timed = self._stream.events.count - self.found.before
-        self.found.wall_ns, self.found.by_device = clock.durations_ns(), clock.on_device
+        self.found.times = clock.times(self.found.events)
         waited = waited_for_cpu_ns()
         if waited is not None and self._waited is not None:
             self.found.waited_for_cpu_ns = max(0, waited - self._waited)
@@ -348,10 +357,14 @@ class Watcher(StepFinder):
         if self._clock is not None:
             self._clock.skip()
 
+    def _boundaries(self) -> tuple[int, int]:
+        """Return how many boundaries of the steps, and how many evaluations, have come so far."""
+        return 0 if self._stream is None else self._stream.events.count, self._evaluations
+
     def _look_again(self) -> None:
         super()._look_again()
         self.phase, self._clock, self._attempts, self._generations = Phase.WATCH, None, 0, None
-        self.found.wall_ns, self.found.profiled_ns, self.found.untimed = [], [], None
+        self.found.times, self.found.profiled_ns, self.found.untimed = Timed(), [], None
 
     # ---------------------------------------------------------------- profiling
 
@@ -453,7 +466,7 @@ class Watcher(StepFinder):
         if not self._run.may_repeat:
             self._start_early()
             return
-        self.again = next_run(self._run, self._streams, ())
+        self.again = next_run(self._run, self._streams, Timed())
         self.phase = Phase.DONE
 
     def _by_operators(self, minimum: int, *, going_on: bool) -> None:
@@ -510,8 +523,7 @@ class Watcher(StepFinder):
             return
         self._passes.abandon()
         # Read before _look_again, which drops the clock: another run takes these times over.
-        timed = [] if self._clock is None else self._clock.durations_ns()
-        by_device = self._clock is not None and self._clock.on_device
+        timed = Timed() if self._clock is None else self._clock.times(self.found.events)
         self._look_again()
         self._close_open_calls()
         self._early.stop()
@@ -525,7 +537,7 @@ class Watcher(StepFinder):
         elif self._run.may_repeat and "torch" in sys.modules:
             seen = sum(stream.events.count for stream in self._streams.values())
             if (failure is None or seen) and not self._unseen:
-                self.again = next_run(self._run, self._streams, tuple(timed), by_device=by_device)
+                self.again = next_run(self._run, self._streams, timed)
 
     def _close_open_calls(self) -> None:
         for stream in self._streams.values():
@@ -542,7 +554,7 @@ class Watcher(StepFinder):
             self.found.kind, self.found.source = kind, what(kind)
             self.found.pattern, self.found.seen = steps.pattern, steps.seen
             self.found.profiled_ns = steps.durations_ns
-            self.found.wall_ns, self.found.by_device = list(self._run.wall_ns), self._run.by_device
+            self.found.times = self._run.times
             count = self._streams[kind].events.count
             self.found.notes.append(
                 f"The script ended after {count} of them, so the profile is of its first ones, with warm-up"

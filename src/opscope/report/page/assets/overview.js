@@ -6,7 +6,7 @@ function overview(data) {
 
 function verdict(data) {
     const { document: doc, trace } = data;
-    const wall = doc.measurement.wall;
+    const step = doc.measurement.step;
     const profiled = doc.measurement.profiled_step;
     return el(
         "section",
@@ -24,9 +24,9 @@ function verdict(data) {
             { class: "figures" },
             big(
                 "unprofiled step",
-                wall ? wall.median_ns : null,
+                step ? step.ns : null,
                 formatNs,
-                wall ? interval(wall) : doc.measurement.benchmark_reason,
+                step ? stepNote(step) : doc.measurement.benchmark_reason,
             ),
             profiled
                 ? big(
@@ -79,10 +79,15 @@ function verdict(data) {
     );
 }
 
-const interval = (samples) =>
-    samples.median_low_ns === null
-        ? `median of ${samples.count}`
-        : `${formatNs(samples.median_low_ns)} to ${formatNs(samples.median_high_ns)} (95 %), ${formatCount(samples.count)} samples`;
+const stepNote = (step) =>
+    [
+        step.low_ns === null
+            ? `${formatCount(step.steps)} steps`
+            : `${formatNs(step.low_ns)} to ${formatNs(step.high_ns)} (95 %), ${formatCount(step.steps)} steps`,
+        step.sentence,
+    ]
+        .filter(Boolean)
+        .join(". ");
 
 function big(label, value, format, about) {
     return el(

@@ -1,0 +1,114 @@
+"""How long a step takes: the time of many consecutive ones over their number, what recurs in it, and its share."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from opscope.base.units import format_ns, format_share
+from opscope.documents.trace import MEDIAN_DIFFERS, StepTime
+from opscope.record.capture import Benchmark
+from opscope.record.step_kinds import Between
+
+_BLOCKS: Final = 10  # of consecutive samples; their means are nearly independent where single steps are not
+# Quantiles of Student's distribution for a two-sided interval of 95 %, by the number of blocks.
+_STUDENT: Final = {6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+_WORTH_SAYING: Final = 0.05  # of the step
+_LONG_WAIT: Final = 0.5  # of the mean wait: in bursts the others are much shorter
+_IN_EACH: Final = 0.9  # of the steps
+_SLOWEST: Final = 0.1  # of the steps: their share of the time is told where nothing else explains it
+
+
+def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None:
+    """Return how long a step takes; None where none was timed.
+
+    Args:
+        benchmark: the unprofiled steps, in the order in which they ran.
+        run_to_run: the share by which two runs differ, by which the interval is widened; None leaves it as it is.
+    """
+    samples = np.asarray(benchmark.wall_ns, np.float64)
+    if not len(samples):
+        return None
+    # What came between the steps once may never come again.
+    between = benchmark.between if len(benchmark.between) > 1 else ()
+    mean = float(samples.mean())
+    steps = benchmark.steps_each * len(samples) + sum(one.steps for one in between)
+    between_ns = max(sum(one.ns - one.steps * mean for one in between) / steps, 0.0)
+    low, high = _interval(samples, run_to_run)
+    found = StepTime(
+        ns=mean + between_ns,
+        low_ns=None if low is None else low + between_ns,
+        high_ns=None if high is None else high + between_ns,
+        median_ns=float(np.median(samples)),
+        steps=round(steps),
+        data_ns=_mean(benchmark.data_ns),
+        collecting_ns=_mean(benchmark.collecting_ns),
+        between_ns=between_ns,
+    )
+    return replace(found, sentence=" ".join(_sentences(found, benchmark, between)) or None)
+
+
+def _mean(waits_ns: Sequence[int]) -> float | None:
+    return float(np.mean(waits_ns)) if waits_ns else None
+
+
+def _interval(samples: NDArray[np.float64], run_to_run: float | None) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a mean, by blocks of consecutive samples; None where they are too few."""
+    blocks = min(_BLOCKS, len(samples))
+    if blocks not in _STUDENT:
+        return None, None
+    means = np.array([part.mean() for part in np.array_split(samples, blocks)])
+    half = _STUDENT[blocks] * float(means.std(ddof=1)) / math.sqrt(blocks)
+    spread = 1 + (run_to_run or 0.0) / 2
+    mean = float(samples.mean())
+    return max(mean - half, float(samples.min())) / spread, (mean + half) * spread
+
+
+def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between]) -> Iterator[str]:
+    differs = abs(step.median_ns / step.ns - 1) > MEDIAN_DIFFERS
+    if differs:
+        yield f"The median step takes {format_ns(step.median_ns)}."
+    known = step.between_ns
+    for waits, ns, what in (
+        (benchmark.data_ns, step.data_ns, "the host waits for data"),
+        (benchmark.collecting_ns, step.collecting_ns, "Python collects garbage"),
+    ):
+        if ns is not None and ns >= _WORTH_SAYING * step.ns:
+            known += ns
+            yield _waiting(np.asarray(waits, np.float64), step, what, alone=benchmark.steps_each == 1)
+    if step.between_ns >= _WORTH_SAYING * step.ns:
+        what = "evaluation" if all(one.evaluates for one in between) else "something else"
+        share = format_share(step.between_ns, step.ns)
+        yield f"Between the steps comes {what} ({len(between)} times while they were timed): {share} of the time."
+    if differs and 2 * known < abs(step.ns - step.median_ns):
+        yield _slowest(benchmark.wall_ns, benchmark.steps_each)
+
+
+def _waiting(waits: NDArray[np.float64], step: StepTime, what: str, *, alone: bool) -> str:
+    """Say how much of the time a wait takes, and in how many steps it comes.
+
+    Args:
+        waits: per sample, how long it takes in a step.
+        step: the step's times.
+        what: the wait, as a clause.
+        alone: whether each sample is of a single step.
+    """
+    share = format_share(float(waits.mean()), step.ns)
+    long = waits[waits > _LONG_WAIT * waits.mean()]
+    if not alone or not len(long):
+        return f"For {share} of the time {what}."
+    if len(long) >= _IN_EACH * len(waits):
+        return f"In each step {what} for {format_ns(float(waits.mean()))}: {share} of the time."
+    often = f"In {len(long)} of {len(waits):,} steps"
+    return f"{often} {what}, for {format_ns(float(long.mean()))} on average: {share} of the time."
+
+
+def _slowest(wall_ns: Sequence[int], each: int) -> str:
+    ordered = np.sort(np.asarray(wall_ns, np.float64))[::-1]
+    count = max(1, round(_SLOWEST * len(ordered)))
+    steps = "steps" if each == 1 else f"groups of {each} steps"
+    share = format_share(float(ordered[:count].sum()), float(ordered.sum()))
+    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; what they wait for is not known."
