@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.trust.checks import check_steady
-from opscope.analysis.trust.steadiness import of_any_run, steadiness_of
-from opscope.analysis.trust.step_statistics import summarise
+from opscope.analysis.trust.steadiness import steadiness_of
 from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.follower import Follower, Place
 from opscope.collect.script.period import Pattern
@@ -19,7 +18,7 @@ from opscope.collect.script.ranking import RANKED, Expected, next_run
 from opscope.collect.script.step_events import Stream
 from opscope.collect.script.updates import Updates
 from opscope.documents.trust import Verdict
-from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
+from opscope.record.step_kinds import ScriptRun, StepKind, Timed, WantedSteps
 from tests.command import opscope
 from tests.conftest import DATA
 
@@ -73,7 +72,7 @@ def test_a_clock_counts_whole_cycles_only(monkeypatch: pytest.MonkeyPatch) -> No
     clock.skip()
     clock.cycle(90)  # begins after the break
     clock.cycle(100)
-    assert clock.durations_ns() == [10, 10, 10]
+    assert clock.times().wall_ns == (10, 10, 10)
     assert not clock.enough
 
 
@@ -119,9 +118,10 @@ def test_a_lower_kind_waits_for_an_optimizer_that_is_alive() -> None:
     ],
 )
 def test_what_another_run_makes_up(counts: dict[str, int], kind: StepKind | None, *, records: bool) -> None:
-    found = next_run(ScriptRun(), streams(**counts), [5, 5])
-    assert (found.wanted.kind, found.records, found.may_repeat, found.wall_ns) == (kind, records, False, ())
-    assert next_run(ScriptRun(), streams(**counts), [5, 5, 5]).wall_ns == (5, 5, 5)
+    found = next_run(ScriptRun(), streams(**counts), Timed((5, 5)))
+    assert (found.wanted.kind, found.records, found.may_repeat, found.times) == (kind, records, False, Timed())
+    three = Timed((5, 5, 5), by_device=True)
+    assert next_run(ScriptRun(), streams(**counts), three).times == three
     if counts.get("EVALUATION"):
         seen = streams(**counts)[StepKind.EVALUATION].seen()
         assert seen is not None
@@ -167,10 +167,6 @@ def test_parts_and_trend_by_hand() -> None:
     assert rising.change == pytest.approx(39 / 1019.5)
     assert (rising.low_ns, rising.high_ns) == (1002.0, 1037.0)
     assert steadiness_of([1] * 15) is None
-    summary = summarise([100] * 8 + [200] * 8)
-    assert summary is not None
-    wide = of_any_run(summary, steadiness_of([100] * 8 + [200] * 8), 0.1)
-    assert (wide.median_low_ns, wide.median_high_ns) == (95, 210)
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -1,0 +1,158 @@
+"""A step takes what its throughput says: many are timed, with what the host waits for and what comes between them."""
+
+import math
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.analysis.trust.step_time import step_time
+from opscope.collect.script.clock import CycleClock
+from opscope.documents.trace import StepTime
+from opscope.record.capture import Benchmark
+from opscope.record.step_kinds import Between
+
+MS = 1_000_000
+
+
+def benchmark(wall_ns: list[int], **others: object) -> Benchmark:
+    return Benchmark(warmup_steps=3, wall_ns=tuple(wall_ns), event_ns=None, clocks=None, synchronised=False, **others)  # type: ignore[arg-type]
+
+
+def of(wall_ns: list[int], run_to_run: float | None = None, **others: object) -> StepTime:
+    found = step_time(benchmark(wall_ns, **others), run_to_run)
+    assert found is not None
+    return found
+
+
+def timed(cycles: list[int], **options: object) -> tuple[CycleClock, int]:
+    """Let cycles of these durations pass until the clock says that it is enough; return the clock, and how many did."""
+    clock, now = CycleClock(on_device=False, **options), 1  # type: ignore[arg-type]
+    clock.start(now)
+    for number, cycle in enumerate(cycles, start=1):
+        now += cycle
+        clock.cycle(now)
+        if clock.enough and not clock.goes_on():
+            return clock, number
+    return clock, 0
+
+
+# ---------------------------------------------------------------- how many are timed
+
+
+@pytest.mark.parametrize(
+    ("cycle_ns", "expected"),
+    [
+        (MS // 1000, 20_000),  # the most that are timed
+        (1 * MS, 1_000),  # a second
+        (10 * MS, 200),
+        (400 * MS, 75),  # thirty seconds
+        (20_000 * MS, 10),
+    ],
+)
+def test_two_hundred_steps_or_half_a_minute_are_timed(cycle_ns: int, expected: int) -> None:
+    assert timed([cycle_ns] * 20_000)[1] == expected
+
+
+def test_a_second_or_two_are_enough_where_that_is_asked_for() -> None:
+    assert timed([100 * MS] * 100, quick=True)[1] == 20
+    assert timed([400 * MS] * 100, quick=True)[1] == 10
+
+
+def test_steps_are_timed_until_queues_are_drained() -> None:
+    filled, drained = [10 * MS + (number % 3) * MS for number in range(150)], [30 * MS] * 1_000
+    clock, number = timed(filled + drained)
+    assert number > 350
+    assert set(clock.times().wall_ns) == {30 * MS}
+    rising = [round(10 * MS * 1.005**number) for number in range(2_000)]  # never steady: the longest time ends it
+    clock, number = timed(rising)
+    assert 75_000 * MS <= sum(rising[:number]) < 90_000 * MS
+
+
+def test_what_comes_between_steps_is_kept_with_the_steps_that_lie_in_it() -> None:
+    clock = CycleClock(on_device=False)
+    clock.start(100, 0, 0)
+    clock.cycle(110, 1, 0)
+    clock.skip()
+    clock.cycle(500, 3, 2)  # an evaluation, and two boundaries of training in it
+    clock.cycle(510, 4, 2)
+    clock.skip()
+    clock.cycle(530, 5, 2)
+    assert clock.times().between == (Between(390, 2.0, True), Between(20, 1.0, False))
+
+
+def test_waits_are_those_of_their_own_step() -> None:
+    waits = iter([(0, 0), (7, 0), (7, 0), (7, 3), (7, 3)])
+    clock = CycleClock(on_device=False, waited=lambda: next(waits))
+    clock.start(1)
+    clock.cycle(101)
+    clock.cycle(201)
+    assert clock.times().data_ns == (7, 0)
+    assert clock.times().collecting_ns == (0, 3)
+
+
+# ---------------------------------------------------------------- what a step takes
+
+
+def test_a_step_takes_what_its_throughput_says_bursts_included() -> None:
+    step = of([70, 70, 70, 70, 330] * 40, data_ns=(0, 0, 0, 0, 260) * 40, collecting_ns=(0,) * 200)
+    assert (step.ns, step.median_ns, step.data_ns, step.steps) == (122.0, 70.0, 52.0, 200)
+    assert step.typical_ns == 70.0
+    assert step.sentence == (
+        "The median step takes 70 ns. In 40 of 200 steps the host waits for data, for 260 ns on average: "
+        "42.6 % of the time."
+    )
+
+
+def test_a_regular_step_has_nothing_to_explain() -> None:
+    step = of([100, 101, 99, 100] * 50)
+    assert step.sentence is None
+    assert (step.ns, step.typical_ns) == (100.0, 100.0)
+    assert step.data_ns is None
+
+
+def test_waits_in_each_step_and_of_groups_of_steps_are_said_as_such() -> None:
+    assert of([100] * 20, data_ns=(40,) * 20).sentence == (
+        "In each step the host waits for data for 40 ns: 40.0 % of the time."
+    )
+    grouped = of([100] * 20, data_ns=(80, 0) * 10, steps_each=4)
+    assert grouped.sentence == "For 40.0 % of the time the host waits for data."
+    assert grouped.steps == 80
+
+
+def test_what_is_not_explained_is_said_too() -> None:
+    assert of([100] * 180 + [1000] * 20).sentence == (
+        "The median step takes 100 ns. The slowest 20 of 200 steps take 52.6 % of the time; what they wait for is not "
+        "known."
+    )
+
+
+def test_what_recurs_between_steps_belongs_to_them_and_what_came_once_does_not() -> None:
+    evaluations = (Between(700, 2.0, True), Between(700, 2.0, True))
+    step = of([100] * 20, between=evaluations)
+    assert step.ns == pytest.approx((20 * 100 + 1400) / 24)
+    assert step.sentence is not None
+    assert "Between the steps comes evaluation (2 times while they were timed): 29.4 % of the time." in step.sentence
+    assert of([100] * 20, between=evaluations[:1]).ns == 100.0
+
+
+def test_the_interval_is_by_blocks_of_consecutive_steps() -> None:
+    # Two blocks in ten are slow. Means 100 and 200: mean 120, standard deviation 42.16; 2.262 of it over sqrt(10).
+    step = of([100] * 160 + [200] * 40)
+    half = 2.262 * 42.1637 / math.sqrt(10)
+    assert (step.low_ns, step.high_ns) == (pytest.approx(100.0), pytest.approx(120 + half, rel=1e-4))
+    wide = of([100] * 160 + [200] * 40, run_to_run=0.1)
+    assert wide.high_ns == pytest.approx((120 + half) * 1.05, rel=1e-4)
+    few = of([100] * 5)
+    assert (few.low_ns, few.high_ns) == (None, None)
+    assert step_time(benchmark([]), None) is None
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=6, max_size=300), st.integers(0, 3))
+def test_the_mean_lies_in_its_interval(samples: list[int], between: int) -> None:
+    step = of(samples, between=tuple(Between(ns, 1.0) for _, ns in zip(range(between), count(5), strict=False)))
+    assert step.low_ns is not None
+    assert step.high_ns is not None
+    assert step.low_ns <= step.ns * (1 + 1e-9)
+    assert step.ns <= step.high_ns * (1 + 1e-9)
