@@ -2,13 +2,13 @@
 
 import functools
 import re
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, field
 
 from opscope.analysis.advice import Advice, advice_on
 from opscope.analysis.advice.context import Recording
@@ -56,6 +56,7 @@ from opscope.analysis.verdict.step_evidence import (
     busiest,
 )
 from opscope.base.errors import UsageError
+from opscope.base.losses import Losses
 from opscope.base.patterns import lazy_pattern
 from opscope.base.stages import Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
@@ -123,6 +124,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         trust: all checks.
         graph_capture: another trace, in which the graphs were captured; None where that is this trace, or unknown.
         rebuild: gives the costs of calls that no rule knows, by asking PyTorch; None to leave them unknown.
+        losses: the parts that failed; see `opscope.base.losses`.
     """
 
     source: TraceSource
@@ -145,6 +147,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
     trust: Trust
     graph_capture: Trace | None = None
     rebuild: Rebuild | None = None
+    losses: Losses = field(default_factory=Losses)
 
     @property
     def step_count(self) -> int:
@@ -263,16 +266,22 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
 
     def compute_for_verdicts(self) -> None:
         """Compute the properties that verdicts and trust need, on two threads for a large trace."""
-        works: list[Callable[[], object]] = [lambda: (self.waits, self._host_covered, self._host_elsewhere_ns)]
+        works = [lambda: self._ahead("waits", "_host_covered", "_host_elsewhere_ns")]
         if self.rebuild is None:  # to ask PyTorch takes long, and only what runs on this thread can be interrupted
-            works.append(lambda: self.limits_of_steps)
+            works.append(lambda: self._ahead("limits_of_steps"))
         together(works, events=self.source.event_count)
+
+    def _ahead(self, *names: str) -> None:
+        """Compute properties; one that fails does so again where it is needed."""
+        for name in names:
+            with suppress(Exception):
+                getattr(self, name)
 
     def compute_for_documents(self) -> None:
         """Compute the properties that every document needs, on two threads for a large trace."""
         # Nothing that both threads need is computed here: it would be computed twice.
         together(
-            (lambda: (self.backward, self.annotations), lambda: (self.memory, self.graph_nodes, self.gaps)),
+            (lambda: self._ahead("backward", "annotations"), lambda: self._ahead("memory", "graph_nodes", "gaps")),
             events=self.source.event_count,
         )
 
@@ -409,6 +418,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             backward=lambda: self.backward_pass,
             replayable=lambda: self.replayable,
             recorded=recorded,
+            losses=self.losses,
         )
         return advice_on(recording)
 
@@ -448,7 +458,11 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
     @functools.cached_property
     def _unlinked(self) -> pl.DataFrame:
         """The activities that no operator launched; ``charged_to`` says which operator a replay is charged to."""
-        charged = replayed_operators(self.trace, self.links, self.graph_nodes)
+        charged = self.losses.part(
+            "operators behind replays",
+            lambda: replayed_operators(self.trace, self.links, self.graph_nodes),
+            lambda: pl.Series([None] * self.trace.activities.height, dtype=pl.String),
+        )
         unlinked = pl.Series(self.links.activity_operator, dtype=pl.Int64) < 0
         return self.trace.activities.with_columns(charged_to=charged).filter(unlinked)
 
@@ -565,6 +579,7 @@ def analyze(
         graph_capture = read(graph_capture)
     # Before anything is computed, so that no figure includes a record that cannot be true.
     trace, implausible = plausible(with_named_devices(trace, gpu))
+    losses = Losses()
     links = link(trace)
     functions = functions or NativeFunctions.shipped()
     window, classifier = window_of(trace), classifier_of(functions)
@@ -608,8 +623,9 @@ def analyze(
             unlinked_activities=unlinked.height,
             activities_ns=int(trace.activities["duration_ns"].sum()),
         ),
-        trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work)),
+        trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work), losses),
         graph_capture=graph_capture,
+        losses=losses,
     )
 
 

@@ -1,6 +1,7 @@
 """A trace joined with its capture's record: the one place that decides steps, bound, throughput and trust."""
 
 from functools import cached_property
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,7 +10,14 @@ from opscope.analysis.advice import Advice
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.structure.window import Window
-from opscope.analysis.trust.checks import check_cpu_contention, check_limits, check_overhead, check_steady
+from opscope.analysis.trust.checks import (
+    check_cpu_contention,
+    check_limits,
+    check_overhead,
+    check_parts,
+    check_steady,
+    made,
+)
 from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, steadiness_of
 from opscope.analysis.trust.step_statistics import summarise
 from opscope.analysis.trust.step_time import step_time
@@ -24,6 +32,10 @@ from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
 
 NO_RULE_FOR_CPUS = "No rule is for work on a CPU: the table says where its time goes."
+_FAILED: Final = "The findings failed to be computed (see the trust checks)."
+_NO_VERDICT: Final = Bound(
+    BoundKind.UNKNOWN, None, None, "What bounds the step is not known: that part of the analysis failed."
+)
 
 
 class Measured(Struct, frozen=True, dict=True):
@@ -75,6 +87,9 @@ class Measured(Struct, frozen=True, dict=True):
     @cached_property
     def measurement(self) -> Measurement:
         """Times of whole steps, profiled and not, and what was measured with them."""
+        return self.analysis.losses.part("times of steps", self._measurement, Measurement)
+
+    def _measurement(self) -> Measurement:
         record, benchmark = self.record, self._benchmark
         step, profiled = self._step, summarise(self._step_spans())
         sequences, tokens = self._throughput()
@@ -99,12 +114,15 @@ class Measured(Struct, frozen=True, dict=True):
     @cached_property
     def bound(self) -> Bound:
         """What bounds a step: by the unprofiled step time where there is one."""
-        return bound_of(self.step_evidence)
+        return self.analysis.losses.part("the verdict", lambda: bound_of(self.step_evidence), lambda: _NO_VERDICT)
 
     @cached_property
     def advice(self) -> Advice:
         """What could make a step faster: by the unprofiled step time where there is one."""
-        return self.analysis.advice_with(self.step_evidence, self.record.configuration if self.record else None)
+        recorded = self.record.configuration if self.record else None
+        return self.analysis.losses.part(
+            "the findings", lambda: self.analysis.advice_with(self.step_evidence, recorded), Advice
+        )
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -116,6 +134,11 @@ class Measured(Struct, frozen=True, dict=True):
         """Why there are no findings; None where there are."""
         if self.findings:
             return None
+        return self.analysis.losses.part("why there are no findings", self._no_findings, lambda: _FAILED)
+
+    def _no_findings(self) -> str | None:
+        if any(loss.part == "the findings" for loss in self.analysis.losses.found):
+            return _FAILED
         if not self.analysis.has_device_times:
             on_host = self.bound.kind == BoundKind.HOST_ONLY
             return NO_RULE_FOR_CPUS if on_host else self.device_times_reason
@@ -164,22 +187,45 @@ class Measured(Struct, frozen=True, dict=True):
             return evidence
         return replace(evidence, light=LightEvidence(light.busy_in_window_ns, light.window.duration_ns, waits))
 
-    @cached_property
+    @property
     def trust(self) -> Trust:
-        """All checks: of the trace, of the machine while steps were timed, of the profiler's own cost."""
-        checks: list[Check] = list(self.analysis.trust.checks)
-        if any(row.ideal_ns is not None for row in self.analysis.limits_of_steps):
-            checks.append(check_limits(self.analysis.limits_of_steps))
-        benchmark, overhead = self._benchmark, self.measurement.profiler_overhead_percent
-        if benchmark and benchmark.waited_for_cpu_ns is not None:
-            checks.append(check_cpu_contention(benchmark.waited_for_cpu_ns, sum(benchmark.wall_ns)))
-        if self.record is not None and self.record.steady_state is not None and benchmark:
-            steps = steadiness_of(benchmark.wall_ns)
-            if steps is not None:
-                checks.append(check_steady(steps, self._busy_of_a_step))
-        if overhead is not None:
-            checks.append(check_overhead(overhead, has_device=self.analysis.has_device_times))
-        return Trust.of(tuple(checks))
+        """All checks: of the trace, of the machine while steps were timed, of the profiler's own cost.
+
+        Read it last: it also says which parts of the analysis failed until then.
+        """
+        checks = self._trust
+        parts = check_parts(self.analysis.losses)
+        return checks if parts is None else Trust.of((*checks.checks, parts))
+
+    @cached_property
+    def _trust(self) -> Trust:
+        further = (
+            ("limits", self._check_limits),
+            ("waits for a core", self._check_contention),
+            ("whether steps are steady", self._check_steady),
+            ("the profiler's cost", self._check_overhead),
+        )
+        return Trust.of((*self.analysis.trust.checks, *made(further, self.analysis.losses)))
+
+    def _check_limits(self) -> Check | None:
+        rows = self.analysis.limits_of_steps
+        return check_limits(rows) if any(row.ideal_ns is not None for row in rows) else None
+
+    def _check_contention(self) -> Check | None:
+        benchmark = self._benchmark
+        if benchmark is None or benchmark.waited_for_cpu_ns is None:
+            return None
+        return check_cpu_contention(benchmark.waited_for_cpu_ns, sum(benchmark.wall_ns))
+
+    def _check_steady(self) -> Check | None:
+        if self.record is None or self.record.steady_state is None or self._benchmark is None:
+            return None
+        steps = steadiness_of(self._benchmark.wall_ns)
+        return None if steps is None else check_steady(steps, self._busy_of_a_step)
+
+    def _check_overhead(self) -> Check | None:
+        overhead = self.measurement.profiler_overhead_percent
+        return None if overhead is None else check_overhead(overhead, has_device=self.analysis.has_device_times)
 
     @property
     def device_times_reason(self) -> str | None:

@@ -10,6 +10,7 @@ import click
 
 from opscope._version import __version__
 from opscope.base.errors import OpscopeError
+from opscope.base.losses import DEBUG
 from opscope.base.text import printable
 from opscope.cli.say import say
 
@@ -86,7 +87,7 @@ class _Commands(click.Group):
 def cli(debug: bool) -> None:
     """opscope: a profiler's workbench for PyTorch and CUDA."""
     if debug:
-        os.environ["OPSCOPE_DEBUG"] = "1"
+        os.environ[DEBUG] = "1"
 
 
 def main() -> None:
@@ -99,7 +100,7 @@ def main() -> None:
     try:
         cli(prog_name="opscope")
     except OpscopeError as error:
-        if os.environ.get("OPSCOPE_DEBUG"):
+        if os.environ.get(DEBUG):
             raise
         say(f"opscope: {printable(str(error))}")
         sys.exit(error.exit_code)
@@ -108,7 +109,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        if os.environ.get("OPSCOPE_DEBUG"):
+        if os.environ.get(DEBUG):
             raise
         say(f"opscope: {printable(str(error))}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

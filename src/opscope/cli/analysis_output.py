@@ -1,6 +1,7 @@
 """What ``opscope analyze`` prints of its traces. Apart from its options, because this takes a while to import."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -27,6 +28,7 @@ from opscope.report.finding_text import first_things, together_line
 from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import bar_lines, categories_line
 from opscope.report.tones import of_trust
+from opscope.report.trust_text import or_reason
 
 if TYPE_CHECKING:
     from opscope.documents.brief import BriefDocument
@@ -160,7 +162,9 @@ def brief_of(one: Analysed) -> "BriefDocument":
 
 
 def _table(one: Analysed, by: By, rows: Rows, *, short_names: bool) -> Table:
-    return table_by(one.analysis, by, sort=rows.sort, top=shown_rows(rows.top), short_names=short_names)
+    losses, part = one.analysis.losses, f"the table by {by}"
+    table = partial(table_by, one.analysis, by, sort=rows.sort, top=shown_rows(rows.top), short_names=short_names)
+    return or_reason(losses, part, lambda: (table(),), lambda reason: Table((part,), ((reason,),)))[0]
 
 
 def _section(one: Analysed, by: By, table: Table) -> Section:
@@ -186,12 +190,33 @@ def _default(analysed: Sequence[Analysed]) -> By:
 
 
 def _summary(one: Analysed) -> Iterator[Inline]:
-    """Yield what a reader must know before any row of a table."""
+    """Yield what a reader must know before any row of a table; what fails is left out with its reason."""
+    parts: tuple[tuple[str, Callable[[Analysed], Iterator[Inline]]], ...] = (
+        ("the file's name", _named),
+        ("what bounds the step", _bounds),
+        ("the light pass and the devices", _devices),
+        ("the longest gap", _gap),
+        ("the accounting", _accounting),
+        ("graphs", _graphs),
+    )
+    for name, make in parts:
+        yield from or_reason(one.analysis.losses, name, partial(make, one), lambda reason: (reason,))
+    trust = one.measured.trust  # last: it says what failed before
+    yield (of_trust(f"Trust: {trust.verdict}", trust.verdict),)
+    for check in trust.doubts():
+        yield (of_trust(f"  {check.verdict.upper()} {check.name}: {check.sentence}", check.verdict),)
+
+
+def _named(one: Analysed) -> Iterator[Inline]:
     analysis, measured = one.analysis, one.measured
     process = process_name(analysis.source)
     named = f" ({process})" if process != analysis.source.path else ""
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
     yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {steps}"
+
+
+def _bounds(one: Analysed) -> Iterator[Inline]:
+    analysis, measured = one.analysis, one.measured
     yield (Toned(f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}", Tone.STRONG),)
     yield from ((line,) for line in _where_it_goes(measured))
     yield from first_things(measured.findings)
@@ -202,6 +227,10 @@ def _summary(one: Analysed) -> Iterator[Inline]:
         yield (measured.findings_reason,)
     if measured.bound.evidence:
         yield (f"How that is known: {measured.bound.evidence}",)
+
+
+def _devices(one: Analysed) -> Iterator[Inline]:
+    measured = one.measured
     if measured.light is not None:
         yield (measured.light.sentence,)
     for device in measured.timed.devices:
@@ -213,17 +242,29 @@ def _summary(one: Analysed) -> Iterator[Inline]:
             f"sum {format_ns(device.sum_ns)}, busy {format_ns(busy)} ({format_share(busy, window.duration_ns)}), "
             f"idle {format_ns(device.idle_ns)} of the {window.kind} of {format_ns(window.duration_ns)}",
         )
+
+
+def _gap(one: Analysed) -> Iterator[Inline]:
+    analysis, measured = one.analysis, one.measured
     windows = {device.device: device.window.duration_ns for device in analysis.devices}
     light = measured.light is not None and measured.light.analysis is not None
     gap = longest_gap(analysis.gaps, windows, with_names=light, may_have_stacks=analysis.trace.operators.height > 0)
     if gap is not None and measured.bound.kind != BoundKind.CAPTURE:
         yield gap
+
+
+def _accounting(one: Analysed) -> Iterator[Inline]:
+    analysis = one.analysis
     if analysis.has_device_times:
         accounting = analysis.accounting
         yield (
             f"Accounting: operators {accounting.operators_ns:,} ns + unlinked {accounting.unlinked_ns:,} ns "
             f"({accounting.unlinked_activities:,} activities) = device sum {accounting.activities_ns:,} ns",
         )
+
+
+def _graphs(one: Analysed) -> Iterator[Inline]:
+    analysis = one.analysis
     if (unknown := analysis.graph_nodes.filter(pl.col("captured_operator").is_null())).height:
         # Of reasons that are equally frequent the first by name, so that the same trace gives the same text.
         most = unknown["captured_how"].mode().sort()[0]
@@ -231,9 +272,6 @@ def _summary(one: Analysed) -> Iterator[Inline]:
             f"Graphs: {unknown.height:,} of {analysis.graph_nodes.height:,} nodes have no operator: {most} "
             "(--graph-capture FILE: a trace of the capture)",
         )
-    yield (of_trust(f"Trust: {measured.trust.verdict}", measured.trust.verdict),)
-    for check in measured.trust.doubts():
-        yield (of_trust(f"  {check.verdict.upper()} {check.name}: {check.sentence}", check.verdict),)
 
 
 def _where_it_goes(measured: Measured) -> Iterator[str]:

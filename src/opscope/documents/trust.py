@@ -41,6 +41,7 @@ class CheckName(StrEnum):
     STEADY_STEPS = "steady_steps"
     PROFILER_OVERHEAD = "profiler_overhead"
     WITHIN_LIMITS = "within_limits"
+    PARTS_COMPUTED = "parts_computed"
 
 
 class Check(Struct, frozen=True):

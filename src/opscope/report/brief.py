@@ -30,11 +30,15 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         measured: the trace with its record.
         document: its document.
     """
+    part = measured.analysis.losses.part
     first = [finding for finding in document.findings if finding.is_first]
-    step, doubts = (
-        _step(measured, document),
-        sorted(measured.trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL),
+    step = part("the step's time in brief", lambda: _step(measured, document), lambda: None)
+    parts = part("where a step goes", lambda: tuple(_parts(measured, document)), tuple[BriefPart, ...])
+    not_measured = part(
+        "what was not measured", lambda: tuple(_not_measured(measured, document)), tuple[Unmeasured, ...]
     )
+    following = part("what to run next", lambda: tuple(_next(path, measured, document)), tuple[Command, ...])
+    doubts = sorted(measured.trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL)
     return BriefDocument(
         trace=printable(path),
         bound=str(document.bound.kind),
@@ -43,16 +47,16 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         step_basis=step.basis if step else None,
         step_address=step.address if step else None,
         step_count=document.step_count,
-        parts=tuple(_parts(measured, document)),
-        parts_address=_device_at(measured, document),
+        parts=parts,
+        parts_address=_device_at(measured, document) if parts else None,
         trust=str(document.trust.verdict),
         doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts),
         findings=tuple(_finding(finding) for finding in first),
         findings_reason=document.findings_reason,
         further_findings=tuple(finding.id for finding in document.findings if not finding.is_first),
         together=None if document.together is None else "".join(together_line(document.together)),
-        not_measured=tuple(_not_measured(measured, document)),
-        next=tuple(_next(path, measured, document)),
+        not_measured=not_measured,
+        next=following,
     )
 
 

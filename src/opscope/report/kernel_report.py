@@ -1,7 +1,9 @@
 """Builds the report of one configuration as sections. It shows what `TraceDocument` holds and computes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
+from opscope.base.losses import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import CaptureEntry, CategoryRow, TraceDocument
 from opscope.record.capture import WorkloadInfo
@@ -13,6 +15,7 @@ from opscope.render.table_columns import Column, table_of
 from opscope.report.limits_document import limits_blocks
 from opscope.report.operator_sections import operator_sections
 from opscope.report.overview import overview_section
+from opscope.report.trust_text import or_reason
 
 _HOW_TO_READ = (
     "Self time is what an operator's own launches took on the device, or its own code on the CPU. Total time adds the "
@@ -31,17 +34,24 @@ _LIMITS = 10  # calls with their limits
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 
 
-def kernel_report(document: TraceDocument) -> Section:
-    """Build the report of one configuration."""
-    sections = [
-        _configuration(document),
-        overview_section(document),
-        _categories(document),
-        operator_sections(document),
-        *_limits(document),
-        _trust(document),
-        _how_to_read(document),
-    ]
+def kernel_report(document: TraceDocument, losses: Losses | None = None) -> Section:
+    """Build the report of one configuration.
+
+    Args:
+        document: what it shows.
+        losses: notes the sections that fail; each is left out with its reason.
+    """
+    losses = losses or Losses()
+    parts: tuple[tuple[str, Callable[[TraceDocument], Iterable[Section]]], ...] = (
+        ("Configuration and environment", lambda document: (_configuration(document),)),
+        ("Overview", lambda document: (overview_section(document, losses),)),
+        ("Time by category", lambda document: (_categories(document),)),
+        ("Operators", lambda document: (operator_sections(document),)),
+        ("How far from the devices' limits", _limits),
+        ("Trust checks", lambda document: (_trust(document),)),
+        ("How to read this", lambda document: (_how_to_read(document),)),
+    )
+    sections = [section for title, make in parts for section in _sections(title, partial(make, document), losses)]
     capture = document.capture
     name = capture.workload.description if capture else document.name
     which = f" ({capture.configuration.id})" if capture else ""
@@ -52,6 +62,10 @@ def kernel_report(document: TraceDocument) -> Section:
             for number, section in enumerate(sections, 1)
         ),
     )
+
+
+def _sections(title: str, make: Callable[[], Iterable[Section]], losses: Losses) -> tuple[Section, ...]:
+    return or_reason(losses, title, make, lambda reason: Section((title,), (Paragraph.of(reason),)))
 
 
 def _configuration(document: TraceDocument) -> Section:

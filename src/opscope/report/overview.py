@@ -1,8 +1,10 @@
 """Builds section 2 of the report: what a step takes, what bounds it, and how the device time adds up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
+from opscope.base.losses import Losses
 from opscope.base.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import DeviceEntry, Measurement, SampleSummary, Step, StepTime, TraceDocument
 from opscope.documents.trust import Verdict
@@ -12,21 +14,30 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.table_columns import Column, table_of
 from opscope.report.finding_text import findings_section, first_things, together_line
 from opscope.report.gap_text import longest_gap
+from opscope.report.trust_text import or_reason
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
 
 
-def overview_section(document: TraceDocument) -> Section:
-    """Build the overview of a trace."""
-    blocks = (
-        *_verdict(document),
-        _step_times(document.measurement),
-        *_facts(document),
-        *_devices(document),
-        *_accounting(document),
-        *_phases(document),
-        *_steps(document),
-        *_memory(document),
+def overview_section(document: TraceDocument, losses: Losses) -> Section:
+    """Build the overview of a trace.
+
+    Args:
+        document: what it shows.
+        losses: notes the parts that fail; each is left out with its reason.
+    """
+    parts: tuple[tuple[str, Callable[[TraceDocument], Iterable[Block]]], ...] = (
+        ("what bounds the step", _verdict),
+        ("times of a step", lambda document: (_step_times(document.measurement),)),
+        ("facts", _facts),
+        ("devices", _devices),
+        ("the accounting", _accounting),
+        ("phases", _phases),
+        ("steps", _steps),
+        ("memory", _memory),
+    )
+    blocks = tuple(
+        block for name, make in parts for block in or_reason(losses, name, partial(make, document), Paragraph.of)
     )
     further = (
         (findings_section(document.findings, document.findings_reason, document.together),)

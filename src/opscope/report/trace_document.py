@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 from msgspec import Struct
@@ -32,6 +32,8 @@ _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings
 _MOST_LIMITS = 50  # rows of limits, those that lose most first
 _LISTED = 10  # shapes, kernels and callers listed per operator
+
+R = TypeVar("R", bound=Struct)
 
 
 class _Builder(Struct, frozen=True):
@@ -71,45 +73,60 @@ def build_trace_document(
     """
     builder, analysis = _Builder(measured, functions, lookup, most_rows), measured.analysis
     analysis.compute_for_documents()
-    launches = analysis.launches
+    part = analysis.losses.part
     return doc.TraceDocument(
         version=CURRENT,
         source=analysis.source,
         window=window_entry(analysis.window),
         bound=measured.bound,
-        devices=tuple(device_entry(timeline) for timeline in analysis.devices),
-        operators=tuple(_operators(builder)),
-        kernels=tuple(_kernels(analysis.kernels.head(most_rows), builder.resolver)),
-        categories=tuple(doc.CategoryRow(**row) for row in analysis.categories.iter_rows(named=True)),
-        captured=tuple(doc.CapturedRow(**row) for row in analysis.captured.iter_rows(named=True)),
-        graph_nodes=tuple(doc.GraphNodeRow(**row) for row in analysis.graph_nodes.iter_rows(named=True)),
-        backward=tuple(doc.BackwardRow(**row) for row in analysis.backward.iter_rows(named=True)),
-        launches=doc.LaunchesEntry(
-            api=launches.api,
-            latency=launches.latency,
-            backlog=launches.backlog,
-            without_activity=launches.without_activity,
-            calls=tuple(doc.LaunchCallRow(**row) for row in launches.calls.iter_rows(named=True)),
-        ),
+        devices=part("devices", lambda: tuple(device_entry(timeline) for timeline in analysis.devices), tuple),
+        operators=part("operators", lambda: tuple(_operators(builder)), tuple),
+        kernels=part("kernels", lambda: tuple(_kernels(analysis.kernels.head(most_rows), builder.resolver)), tuple),
+        categories=_rows(analysis, "categories", doc.CategoryRow),
+        captured=_rows(analysis, "captured", doc.CapturedRow),
+        graph_nodes=_rows(analysis, "graph_nodes", doc.GraphNodeRow),
+        backward=_rows(analysis, "backward", doc.BackwardRow),
+        launches=part("launches", lambda: _launches(analysis), lambda: doc.LaunchesEntry(None, None, None, None, ())),
         steps=analysis.steps,
         phases_ns=analysis.phases,
         unlinked=doc.UnlinkedEntry(analysis.accounting.unlinked_activities, analysis.accounting.unlinked_ns),
-        trust=measured.trust,
-        annotations=tuple(doc.AnnotationRow(**row) for row in analysis.annotations.iter_rows(named=True)),
+        annotations=_rows(analysis, "annotations", doc.AnnotationRow),
         device_times_reason=measured.device_times_reason,
-        memory=tuple(_memory(analysis)),
+        memory=part("memory", lambda: tuple(_memory(analysis)), tuple),
         trace=trace,
         step_count=measured.step_count,
         measurement=measured.measurement,
         capture=None if measured.record is None else _capture(measured.record),
-        gaps=analysis.gaps,
-        iterations=analysis.iterations,
-        light=_light(measured.light),
-        findings=tuple(_with_source(finding, builder.resolver) for finding in measured.findings),
+        gaps=part("gaps", lambda: analysis.gaps, tuple),
+        iterations=part("iterations", lambda: analysis.iterations, tuple),
+        light=part("the light pass", lambda: _light(measured.light), lambda: None),
+        findings=part("sources of findings", lambda: _findings(measured, builder.resolver), lambda: measured.findings),
         findings_reason=measured.findings_reason,
         together=measured.advice.together,
-        limits=_limits(measured),
+        limits=part("limits", lambda: _limits(measured), lambda: None),
+        trust=measured.trust,  # last: it says what failed before
     )
+
+
+def _rows(analysis: Analysis, name: str, kind: type[R]) -> tuple[R, ...]:
+    """Return the rows of one of the analysis' tables, as entries of a document."""
+    rows = lambda: tuple(kind(**row) for row in getattr(analysis, name).iter_rows(named=True))  # noqa: E731
+    return analysis.losses.part(name.replace("_", " "), rows, tuple)
+
+
+def _launches(analysis: Analysis) -> doc.LaunchesEntry:
+    launches = analysis.launches
+    return doc.LaunchesEntry(
+        api=launches.api,
+        latency=launches.latency,
+        backlog=launches.backlog,
+        without_activity=launches.without_activity,
+        calls=tuple(doc.LaunchCallRow(**row) for row in launches.calls.iter_rows(named=True)),
+    )
+
+
+def _findings(measured: Measured, resolver: SourceResolver | None) -> tuple[Finding, ...]:
+    return tuple(_with_source(finding, resolver) for finding in measured.findings)
 
 
 def _limits(measured: Measured) -> LimitsEntry | None:
@@ -161,15 +178,21 @@ def _operators(builder: _Builder) -> Iterator[doc.OperatorRow]:
             **row,
             native_function=native_function,
             cpp_function=detail.cpp_function,
-            detail=None if details is None else details.of(name, detail, shapes[name]),
+            detail=None if details is None else _detail(details, name, detail, shapes[name]),
         )
+
+
+def _detail(
+    details: "_Details", name: str, native: NativeFunctionDetail, shapes: pl.DataFrame
+) -> doc.OperatorDetail | None:
+    return details.losses.part(f"details of {name}", lambda: details.of(name, native, shapes), lambda: None)
 
 
 class _Details:
     """Builds the details of single operators."""
 
     def __init__(self, lookup: Lookup, analysis: Analysis, chosen: pl.Series) -> None:
-        self._lookup = lookup
+        self._lookup, self.losses = lookup, analysis.losses
         self._kernels = grouped(analysis.kernels_of.filter(pl.col("operator").is_in(chosen)), "operator")
         self._callers = None if analysis.callers is None else grouped(analysis.callers, "name")
         self._researched = set(analysis.operators.filter(pl.col("activities") > 0)["name"].head(_RESEARCHED))

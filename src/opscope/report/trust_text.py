@@ -1,8 +1,10 @@
 """Tells what to do about a trust check that fails."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
+from opscope.base.losses import Losses
+from opscope.base.text import told
 from opscope.documents.trust import Check, CheckName, Trust
 
 _MEASURE_ALONE: Final = "Measure again when nothing else runs on this machine"
@@ -31,8 +33,11 @@ _WHAT_TO_DO: Final = {
     CheckName.CPU_CONTENTION: _MEASURE_ALONE,
     CheckName.STEADY_STEPS: "Measure again on a machine that does nothing else, or later in the run",
     CheckName.PROFILER_OVERHEAD: "Go by the unprofiled step; times on the host are upper bounds",
+    CheckName.PARTS_COMPUTED: "Report it with the traceback that opscope --debug shows",
     CheckName.WITHIN_LIMITS: "Measure the device's peaks (opscope peaks), or report it: a model is wrong",
 }
+
+T = TypeVar("T")
 
 
 def failures(trust: Trust) -> Iterator[str]:
@@ -43,3 +48,20 @@ def failures(trust: Trust) -> Iterator[str]:
 def sentence(check: Check) -> str:
     """Return what a check found, and what to do about it."""
     return f"{check.sentence.rstrip('.')}. {_WHAT_TO_DO[check.name]}."
+
+
+def or_reason(losses: Losses, part: str, make: Callable[[], Iterable[T]], reason: Callable[[str], T]) -> tuple[T, ...]:
+    """Return the pieces of a part of a report; where that fails, the reason in their place.
+
+    Args:
+        losses: notes what failed.
+        part: what it is, for the middle of a sentence.
+        make: makes the pieces.
+        reason: makes a piece of a sentence.
+    """
+
+    def instead() -> tuple[T, ...]:
+        why = next((loss.reason for loss in losses.found if loss.part == part), "")
+        return (reason(f"Left out: {part}, as writing it failed ({told(why)}). That is a fault of opscope's."),)
+
+    return losses.part(part, lambda: tuple(make()), instead)

@@ -4,7 +4,6 @@ Everything here can be repeated at any time from the files of a run directory.
 """
 
 import functools
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from opscope.analysis.light_pass import LightPass, light_pass
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.producer import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
+from opscope.base.losses import Losses, raises
 from opscope.base.threads import together
 from opscope.base.timestamps import utc_timestamp
 from opscope.documents.advise import AdviseDocument
@@ -90,10 +90,21 @@ def write_outputs(directory: RunDirectory, entry: Entry, *, allow_damaged: bool 
     for number, cycle in enumerate(entry.files.cycles):
         result = result_of(directory, record, number, allow_damaged=allow_damaged)
         directory.write(cycle.statistics, statistics_json(result.document))
-        directory.write(cycle.report, render(kernel_report(result.document)).encode())
+        losses = result.analysis.losses
+        directory.write(cycle.report, render(kernel_report(result.document, losses)).encode())
+        _log(directory, entry, losses)
         results.append(result)
     first = results[0].document
     return Reported(replace(entry, trust=first.trust.verdict, problem=_problem(first)), tuple(results))
+
+
+def _log(directory: RunDirectory, entry: Entry, losses: Losses) -> None:
+    """Add the tracebacks of the parts that failed to the configuration's log."""
+    if losses.found:
+        told = "".join(f"\nopscope: left out of the report: {loss.part}\n{loss.traceback}" for loss in losses.found)
+        log = directory.inside(entry.files.log)
+        before = log.read_bytes() if log.is_file() else b""
+        directory.write(entry.files.log, before + told.encode())
 
 
 def _cycles(entry: Entry, record: CaptureRecord) -> tuple[CycleFiles, ...]:
@@ -195,7 +206,7 @@ class PageParts:
             UsageError: the trace does not mark the steps of the timelines.
         """
         # Computed before the threads begin, because both need it, or because it takes threads itself.
-        _ = measured.analysis.origins, measured.step_evidence
+        _ = measured.analysis.origins, measured.bound
         pictures, result = together(
             (
                 lambda: pictures_of(measured.analysis, most_slices=self._most, steps=self._steps),
@@ -211,7 +222,10 @@ class PageParts:
             documents = self._runs.setdefault(directory.path, [])
             if cycle == 0:
                 documents.append(document)
-        self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
+        entry = page_trace(measured, document, pictures, name=called, sweep=sweep)
+        if measured.analysis.losses.found:  # pictures may have failed after the document was made
+            entry = replace(entry, document=replace(entry.document, trust=measured.trust))
+        self._traces.append(entry)
 
     def _called(self, path: Path) -> str:
         """Return the name of a run: its folder's name, or the whole path if another run has that name."""
@@ -283,8 +297,7 @@ def write_page(
 ) -> str | None:
     """Write the page of a run into its directory, if any configuration is done.
 
-    A failure costs only the page: it is returned and not raised. With ``OPSCOPE_RAISE`` in the environment, unexpected
-    exceptions are raised, for tests.
+    A failure costs only the page: it is returned and not raised, unless `opscope.base.losses.raises`.
 
     Args:
         directory: the run directory.
@@ -300,7 +313,7 @@ def write_page(
     except OpscopeError as error:
         return str(error)
     except Exception as error:
-        if os.environ.get("OPSCOPE_RAISE"):
+        if raises():
             raise
         return f"{type(error).__name__}: {error}"
     return None

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.base.errors import OpscopeError
+from opscope.base.losses import raises
 from opscope.base.threads import cores
 from opscope.record.sweep import Entry
 from opscope.runs.pipeline import PageParts, Result, functions_of, write_outputs
@@ -78,7 +79,8 @@ class Reports(Struct):
 def report(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False) -> tuple[Entry, tuple[Result, ...]]:
     """Write the statistics and the report of a configuration that was measured.
 
-    Whatever goes wrong is a failure of that configuration alone, and raises nothing.
+    Whatever goes wrong is a failure of that configuration alone, and raises nothing, unless
+    `opscope.base.losses.raises`.
 
     Args:
         directory: of the run.
@@ -93,5 +95,7 @@ def report(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False
     try:
         done = write_outputs(directory, measured, allow_damaged=allow_damaged)
     except Exception as error:
+        if raises():
+            raise
         return replace(measured, status="failed", failure=failure_of(error)), ()
     return done.entry, done.results

@@ -136,23 +136,23 @@ def advice_on(recording: Recording) -> Advice:
         return Advice()
     if evidence.is_capture or evidence.timeless is not None:
         return Advice()
-    context = Context(recording)
+    context, losses = Context(recording), recording.losses
     if evidence.is_warm_up:
         return Advice(_named(context, list(cold_start(context)) or [_warm_up(context)]))
     drafts = [context.beside_others(draft) for found in _drafts(context) for draft in found]
-    replayed = Replayed.of(context) if any(draft.remedy for draft in drafts) else None
-    drafts = [replayed.replayed(draft) if replayed else draft for draft in drafts]
+    replayed = _replayed(context) if any(draft.remedy for draft in drafts) else None
+    drafts = _as_replayed(context, replayed, drafts)
     if evidence.host_unknown is not None:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # what the host did is unknown
     elif replayed is not None:
-        drafts += list(pairs(context, replayed, drafts))
+        drafts += losses.part("pairs of findings", partial(_pairs, context, replayed, drafts), list)
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
     if context.busy_ns >= BUSY_SHARE * context.step_ns:
         # After all other rules: far_from_limit leaves out the work that their findings claim.
-        far = [context.beside_others(draft) for draft in far_from_limit(context, drafts)]
+        far = losses.part("the rule far_from_limit", partial(_far, context, drafts), list[Draft])
         if far and replayed is None:
-            replayed = Replayed.of(context)
-        drafts += [replayed.replayed(draft) if replayed else draft for draft in far]
+            replayed = _replayed(context)
+        drafts += _as_replayed(context, replayed, [context.beside_others(draft) for draft in far])
     drafts.sort(key=lambda draft: -draft.rank)
     if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
@@ -163,7 +163,35 @@ def advice_on(recording: Recording) -> Advice:
     remedies = {name: draft.remedy for name, draft in named.items() if draft.remedy is not None}
     pieces = {name: draft.pieces for name, draft in named.items() if len(draft.pieces)}
     advice = replace(advice, remedies=remedies, pieces=pieces, replayed=replayed)
-    return advice if replayed is None else _together(replayed, drafts, advice)
+    if replayed is None:
+        return advice
+    return losses.part("what findings save together", lambda: _together(replayed, drafts, advice), lambda: advice)
+
+
+def _replayed(context: Context) -> Replayed | None:
+    return context.losses.part("the replay of a step", lambda: Replayed.of(context), lambda: None)
+
+
+def _as_replayed(context: Context, replayed: Replayed | None, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return drafts with the savings that a replay tells; one whose replay fails keeps its own."""
+    if replayed is None:
+        return list(drafts)
+    return [
+        context.losses.part(f"the replay of {draft.rule}", partial(replayed.replayed, draft), partial(_same, draft))
+        for draft in drafts
+    ]
+
+
+def _pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> list[Draft]:
+    return list(pairs(context, replayed, drafts))
+
+
+def _far(context: Context, drafts: Sequence[Draft]) -> list[Draft]:
+    return list(far_from_limit(context, drafts))
+
+
+def _same(draft: Draft) -> Draft:
+    return draft
 
 
 def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice) -> Advice:
@@ -196,7 +224,8 @@ def _drafts(context: Context) -> list[list[Draft]]:
 
 
 def _found(rule: AdviceRule, context: Context) -> list[Draft]:
-    return list(rule(context))
+    name = getattr(rule, "__name__", str(rule))
+    return context.losses.part(f"the rule {name}", lambda: list(rule(context)), list)
 
 
 def _warm_up(context: Context) -> Draft:

@@ -26,6 +26,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
+from opscope.base.losses import Losses
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
@@ -156,6 +157,7 @@ class Recording(Struct, frozen=True, kw_only=True):
         places, backward: computed on demand, as ``inputs`` is.
         replayable: builds a few steps as a graph; None where they cannot be replayed.
         recorded: what opscope ran; None for a trace that it did not record.
+        losses: notes the rules that fail.
     """
 
     trace: Trace
@@ -169,13 +171,14 @@ class Recording(Struct, frozen=True, kw_only=True):
     backward: Callable[[], BackwardPass]
     replayable: Callable[[], Steps | None]
     recorded: Configuration | None
+    losses: Losses
 
 
 class Context:
     """A recording, and what its steps spend their time on. Times are nanoseconds a step, or of the whole recording.
 
     Attributes:
-        trace, links, host, evidence, backward, replayable, recorded: of the recording.
+        trace, links, host, evidence, backward, replayable, recorded, losses: of the recording.
         work: rows of the activities of the busiest device that the steps launched.
         device: the timeline of the busiest device.
         rows: its work with its limits.
@@ -186,7 +189,7 @@ class Context:
 
     def __init__(self, recording: Recording) -> None:
         self.trace, self.links, self.host = recording.trace, recording.links, recording.host
-        self.evidence = recording.evidence
+        self.evidence, self.losses = recording.evidence, recording.losses
         self.backward, self.recorded, self.replayable = recording.backward, recording.recorded, recording.replayable
         self._inputs, self._places = recording.inputs, recording.places
         self.cost, self.steps = recording.evidence.cost, recording.evidence.steps or 1

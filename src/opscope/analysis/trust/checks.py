@@ -1,6 +1,6 @@
 """The trust checks, one function each. Every check has a sentence for the good case too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, WindowKind, window_of
 from opscope.analysis.trust.plausible import Implausible
 from opscope.analysis.trust.steadiness import Steadiness
+from opscope.base.losses import Losses
 from opscope.base.text import told
 from opscope.base.units import NS_PER_US, format_ns, format_share
 from opscope.documents.limits import LimitRow
@@ -71,9 +72,35 @@ class Evidence(Struct, frozen=True):
     expect_device_work: bool | None
 
 
-def check_trace(evidence: Evidence) -> Trust:
-    """Run every check that needs only the trace."""
-    return Trust.of(_with_failed_before(tuple(_checks(evidence)), evidence.trace.source))
+def check_trace(evidence: Evidence, losses: Losses) -> Trust:
+    """Run every check that needs only the trace.
+
+    Args:
+        evidence: what they look at.
+        losses: notes the checks that fail to be made.
+    """
+    return Trust.of(_with_failed_before(made(_checks(evidence), losses), evidence.trace.source))
+
+
+def made(checks: Iterable[tuple[str, Callable[[], Check | None]]], losses: Losses) -> tuple[Check, ...]:
+    """Make checks; one that fails to be made costs no other one.
+
+    Args:
+        checks: of each what it is about, and the function that makes it; None where it does not apply.
+        losses: notes those that failed.
+    """
+    found = (losses.part(f"the check of {about}", check, lambda: None) for about, check in checks)
+    return tuple(check for check in found if check is not None)
+
+
+def check_parts(losses: Losses) -> Check | None:
+    """Say which parts of an analysis failed; None where none did."""
+    lost = losses.found
+    if not lost:
+        return None
+    parts = "; ".join(f"{loss.part} ({told(loss.reason)})" for loss in lost)
+    sentence = f"Left out, as computing it failed: {parts}. That is a fault of opscope's; opscope --debug raises it."
+    return Check(CheckName.PARTS_COMPUTED, Verdict.WARN, len(lost), sentence)
 
 
 def _with_failed_before(checks: tuple[Check, ...], source: TraceSource) -> tuple[Check, ...]:
@@ -86,31 +113,32 @@ def _with_failed_before(checks: tuple[Check, ...], source: TraceSource) -> tuple
     return tuple(before.pop(check.name, check) for check in checks) + tuple(before.values())
 
 
-def _checks(evidence: Evidence) -> Iterator[Check]:
+def _checks(evidence: Evidence) -> Iterator[tuple[str, Callable[[], Check]]]:
     trace, links = evidence.trace, evidence.links
-    yield _anything(evidence)
-    yield check_file(trace.source)
-    yield check_recording(trace.source)
-    yield _impossible_durations(trace, evidence.implausible)
-    yield _self_times(links)
-    yield _one_process(trace)
-    yield _time_resolution(trace, links)
-    yield _devices_understood(trace)
+    yield "whether anything was recorded", lambda: _anything(evidence)
+    yield "the file", lambda: check_file(trace.source)
+    yield "what the recording says of itself", lambda: check_recording(trace.source)
+    yield "durations", lambda: _impossible_durations(trace, evidence.implausible)
+    yield "self times", lambda: _self_times(links)
+    yield "processes", lambda: _one_process(trace)
+    yield "the resolution of times", lambda: _time_resolution(trace, links)
+    yield "devices", lambda: _devices_understood(trace)
     if not trace.activities.height:
-        yield _host_time_covered(trace, links)
+        yield "the host's time", lambda: _host_time_covered(trace, links)
         return
+    busy_ns = sum(timeline.busy_ns for timeline in evidence.timelines)
     queued = queued_before(trace, links)
-    yield _launch_recorded(trace, links, queued)
-    yield _operator_recorded(trace, links)
-    yield _links_recorded(trace, links)
-    yield _launches_without_activity(evidence.launches, sum(timeline.busy_ns for timeline in evidence.timelines))
-    yield _launched_outside_steps(trace, links)
-    yield _outside_window(trace, queued, evidence.timelines)
-    yield _stream_overlaps(trace)
-    yield _repeated_correlations(trace, links)
-    yield _cold_launches(trace)
-    yield _profiler_interruptions(trace)
-    yield _graph_replays(trace, links, evidence.timelines)
+    yield "launches", lambda: _launch_recorded(trace, links, queued)
+    yield "operators", lambda: _operator_recorded(trace, links)
+    yield "links", lambda: _links_recorded(trace, links)
+    yield "launches without activity", lambda: _launches_without_activity(evidence.launches, busy_ns)
+    yield "launches outside of steps", lambda: _launched_outside_steps(trace, links)
+    yield "work outside of the window", lambda: _outside_window(trace, queued, evidence.timelines)
+    yield "streams", lambda: _stream_overlaps(trace)
+    yield "correlations", lambda: _repeated_correlations(trace, links)
+    yield "cold launches", lambda: _cold_launches(trace)
+    yield "interruptions by the profiler", lambda: _profiler_interruptions(trace)
+    yield "replays of graphs", lambda: _graph_replays(trace, links, evidence.timelines)
 
 
 def check_recording(source: TraceSource) -> Check:

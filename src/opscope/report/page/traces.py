@@ -29,6 +29,8 @@ from opscope.documents.page import (
     PageTrace,
     Part,
     StepBar,
+    StepChoices,
+    TimelineEntry,
 )
 from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.report.page.names import LONGEST_NAME, Names, cut
@@ -78,11 +80,20 @@ def pictures_of(
     """
     trace, links = analysis.trace, analysis.links
     tree, origins, names = CallTree.of(trace), analysis.origins, Names()
-    slices = slices_of(trace, links, tree, analysis.devices, most=most_slices, steps=steps)
-    trees = flames(trace, links, tree, origins, analysis.backward_pass, _MOST_NODES)
-    entries = tuple(_flame(flame, names) for flame in trees)
-    memory = live_memory(trace, links, origins) if trace.allocations.height else ()
-    timeline = None if slices is None else drawn(analysis, slices, memory, names)
+    part = analysis.losses.part
+
+    def flame_entries() -> tuple[FlameEntry, ...]:
+        trees = flames(trace, links, tree, origins, analysis.backward_pass, _MOST_NODES)
+        return tuple(_flame(flame, names) for flame in trees)
+
+    def timeline_of() -> Drawn | None:
+        slices = slices_of(trace, links, tree, analysis.devices, most=most_slices, steps=steps)
+        return None if slices is None else drawn(analysis, slices, memory, names)
+
+    entries = part("the flame view", flame_entries, tuple[FlameEntry, ...])
+    curves = lambda: live_memory(trace, links, origins) if trace.allocations.height else ()  # noqa: E731
+    memory: Sequence[LiveMemory] = part("the curve of memory", curves, tuple)
+    timeline = part("the timeline", timeline_of, lambda: None)
     tables = (analysis.operators["name"], analysis.kernels["name"].cast(pl.String))
     # The page looks up rows of these tables by name, so the names must be cut alike in both places.
     whole = frozenset(name for table in tables for name in table.head(MOST_ROWS))
@@ -102,20 +113,36 @@ def page_trace(
         sweep: the name of the run it belongs to; None for a trace that stands alone.
     """
     shown, left_out = _few_rows(document, measured.analysis)
+    part = measured.analysis.losses.part
     return PageTrace(
         name=cut(name, LONGEST_NAME),
         sweep=sweep,
         document=_without_long_texts(shown),
         left_out=left_out,
-        bars=tuple(_bars(measured, document)),
+        bars=part("the bars of the step", lambda: tuple(_bars(measured, document)), tuple),
         samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
         names=pictures.names,
-        timeline=None if pictures.timeline is None else with_findings(pictures.timeline, measured),
+        timeline=_timeline(pictures.timeline, measured),
         flames=pictures.flames,
         memory=pictures.memory,
-        kernel_limits=tuple(_by_kernel(measured.analysis.limits)) if measured.analysis.has_device_times else (),
-        choices=choices_of(measured.advice.replayed, measured.findings, measured.advice.remedies),
+        kernel_limits=part("the roofline", lambda: _kernel_limits(measured.analysis), tuple),
+        choices=part("what several findings save", lambda: _choices(measured), lambda: None),
     )
+
+
+def _timeline(timeline: Drawn | None, measured: Measured) -> TimelineEntry | None:
+    if timeline is None:
+        return None
+    found = lambda: with_findings(timeline, measured)  # noqa: E731
+    return measured.analysis.losses.part("findings in the timeline", found, lambda: timeline.entry)
+
+
+def _kernel_limits(analysis: Analysis) -> tuple[KernelLimit, ...]:
+    return tuple(_by_kernel(analysis.limits)) if analysis.has_device_times else ()
+
+
+def _choices(measured: Measured) -> StepChoices | None:
+    return choices_of(measured.advice.replayed, measured.findings, measured.advice.remedies)
 
 
 # ---------------------------------------------------------------- the step

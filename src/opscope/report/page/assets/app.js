@@ -162,7 +162,7 @@ class App {
             const panel = el("div", { role: "tabpanel", class: `view of-${key}`, "aria-labelledby": `tab-${key}` });
             this.made.set(name, panel);
             clear(this.main).append(panel);
-            add(panel, [view[2](ofTrace ? this.traces[this.current] : this.page)]);
+            add(panel, [this.drawn(view, ofTrace ? this.traces[this.current] : this.page)]);
         } else {
             clear(this.main).append(this.made.get(name));
         }
@@ -178,6 +178,17 @@ class App {
         tooltip.hide();
         this.main.dataset.shownMs = (performance.now() - began).toFixed(1);
         if (!quiet) this.remember();
+    }
+
+    // A view that cannot be drawn costs no other one.
+    drawn([, label, make], data) {
+        try {
+            return make(data);
+        } catch (error) {
+            console.error(error);
+            const reason = `${label} cannot be drawn: ${error.message}. That is a fault of opscope's.`;
+            return el("p", { class: "trust fail" }, reason);
+        }
     }
 
     choose(number) {
