@@ -29,6 +29,7 @@ class Comparing:
     def __init__(self, session: Session, job: Job, say: Callable[[str], None]) -> None:
         self._session, self._job, self._say = session, job, say
         self._written: list[LongRun] = []  # the step as written, from several seeds
+        self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
 
     def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
         """Compare finalists with float64: as a whole, and what is exact of them at the precision as written.
@@ -94,10 +95,19 @@ class Comparing:
 
     def _recorded(self, jobs: Sequence[Job]) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
-        workers = self._session.build(jobs)
+        missing = [job for job in jobs if self._kept(job) is None]
+        workers = self._session.build(missing)
         found = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
         self._session.close(workers)
-        return [_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)]
+        told = iter([_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)])
+        results = [kept if (kept := self._kept(job)) is not None else next(told) for job in jobs]
+        for job, one in zip(jobs, results, strict=True):
+            if isinstance(one, Recording) and not (job.changes or job.sources):
+                self._known[job.reference, job.rounding] = one
+        return results
+
+    def _kept(self, job: Job) -> Recording | None:
+        return None if job.changes or job.sources else self._known.get((job.reference, job.rounding))
 
     def longer(self, jobs: Sequence[Job]) -> list[str | None]:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""

@@ -8,6 +8,13 @@ from opscope.documents.advise import ErrorClass
 
 Names = tuple[str, ...]
 
+# What takes seconds to start, as nothing is compiled: the best of these is proven while there is time for anything.
+_QUICK_RECIPES: Final[tuple[Names, ...]] = (
+    ("sdpa", "fused_attention", "autocast_bf16", "channels_last", "deferred_items", "fused_optimizer"),
+    ("sdpa", "fused_attention", "weights_bf16", "channels_last"),
+    ("sdpa", "fused_attention", "tf32", "channels_last", "deferred_items", "fused_optimizer"),
+    ("sdpa", "fused_attention", "channels_last", "deferred_items", "fused_optimizer"),
+)
 # Combinations that were the best of many workloads: what each part saves shows only with the others. They come before
 # what is tried alone, as time may be up before all is tried.
 _RECIPES: Final[tuple[Names, ...]] = (
@@ -40,14 +47,15 @@ _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
 
 def first_tries(possible: Sequence[str]) -> list[Names]:
     """Return what is tried first: recipes as far as their changes are possible, and each possible change alone."""
-    first, later = (
+    quick, first, later = (
         [in_order([name for name in recipe if name in possible]) for recipe in recipes]
-        for recipes in (_RECIPES, _LATER_RECIPES)
+        for recipes in (_QUICK_RECIPES, _RECIPES, _LATER_RECIPES)
     )
     alone = [(name,) for name in possible if BY_NAME[name].alone or not _has_place(name, possible)]
     several = [names for names in first if len(names) > 1]
     in_many = [(name,) for name in _IN_MANY_RECIPES if name in possible]
-    return list(dict.fromkeys([*in_many, *several, *alone, *(names for names in later if len(names) > 1)]))
+    at_once = [names for names in quick if names]
+    return list(dict.fromkeys([*in_many, *at_once, *several, *alone, *(names for names in later if len(names) > 1)]))
 
 
 def _has_place(name: str, possible: Sequence[str]) -> bool:

@@ -8,17 +8,18 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Final, TypeVar
 
 from opscope.advise.messages import Broken, Built, Job, Time, Turn
 from opscope.advise.pinning import fastest_cores
-from opscope.base.errors import OpscopeError
+from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.processes import SAFE_PATH
 from opscope.base.threads import cores
 
+S = TypeVar("S")
 T = TypeVar("T")
 # PyTorch then asks the driver's library for management whether there is a GPU, which does not set up the driver: a
 # process that has set it up cannot be forked.
@@ -30,10 +31,15 @@ _PRELOADED: Final = ["torch", "torch._dynamo", "opscope.advise.worker"]
 _LONGEST_FOLDER: Final = 70
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
+_ENDS_AT_ONCE_S: Final = 0.1
 
 
 class AdviseError(OpscopeError):
     """The step as written does not run."""
+
+
+class OutOfTimeError(InconclusiveError):
+    """The time for the whole command is over."""
 
 
 class Worker:
@@ -74,10 +80,14 @@ class Worker:
         """Have the process end by itself, as nobody asks any more."""
         self._connection.close()
 
-    def close(self) -> None:
-        """End the process, and what the user's code has started in it."""
+    def kill(self) -> None:
+        """End the process at once; whoever waits for its answer learns of it."""
+        self._process.kill()
+
+    def close(self, patience_s: float = _ENDS_S) -> None:
+        """End the process, and what the user's code has started in it, for which it has so many seconds."""
         self.hang_up()
-        self._process.join(_ENDS_S)
+        self._process.join(patience_s)
         if self._process.pid is not None:
             with contextlib.suppress(OSError):  # nothing is left
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -118,10 +128,12 @@ class Session:
         width: how many are built at once.
         timeout_s: for so long a process may build, or answer.
         seed: of the order of rounds.
+        ends_at: when all of it ends, by ``time.monotonic``: whoever waits then gets an `OutOfTimeError`.
     """
 
-    def __init__(self, job: Job, *, width: int, timeout_s: float, seed: int = 0) -> None:
-        self._job, self._width, self._timeout = job, width, timeout_s
+    def __init__(self, job: Job, *, width: int, timeout_s: float, seed: int = 0, ends_at: float = float("inf")) -> None:
+        self._job, self._width, self._timeout, self._ends_at = job, width, timeout_s, ends_at
+        self._is_stopped = False
         self._orders = random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
@@ -136,14 +148,44 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close(self._open)
 
-    def build(self, jobs: Sequence[Job]) -> list[Worker]:
-        """Start a process for each job, several at once, and wait until all run or have failed."""
-        with ThreadPoolExecutor(self._width) as pool:
-            return list(pool.map(self._built, jobs))
+    def build(self, jobs: Sequence[Job], within_s: float | None = None) -> list[Worker]:
+        """Start a process for each job, several at once, and wait until all run or have failed.
 
-    def _built(self, job: Job) -> Worker:
+        Args:
+            jobs: what each builds.
+            within_s: for so long each may take; None for as long as the session allows.
+
+        Raises:
+            OutOfTimeError: the session's time is over.
+        """
+        timeout = self._timeout if within_s is None else min(within_s, self._timeout)
+        return self._at_once(jobs, lambda job: self._built(job, timeout))
+
+    def _at_once(self, items: Sequence[S], work: Callable[[S], T]) -> list[T]:
+        """Do something with each of some items, several at once."""
+        with ThreadPoolExecutor(self._width) as pool:
+            try:
+                found = list(pool.map(work, items))
+            except BaseException:  # Ctrl-C: threads wait for processes that nobody needs any more
+                self._is_stopped = True
+                for worker in list(self._open):
+                    worker.kill()
+                raise
+        self._check_time()
+        return found
+
+    def _check_time(self) -> None:
+        if time.monotonic() >= self._ends_at:
+            raise OutOfTimeError("the time is up")
+
+    def _patience(self, timeout: float) -> float:
+        return max(0.0, min(timeout, self._ends_at - time.monotonic()))
+
+    def _built(self, job: Job, timeout: float) -> Worker:
+        if self._is_stopped or time.monotonic() >= self._ends_at:
+            raise OutOfTimeError("the time is up")
         worker = self._start(job)
-        worker.wait_until_built(self._timeout)
+        worker.wait_until_built(self._patience(timeout))
         return worker
 
     def _start(self, job: Job) -> Worker:
@@ -165,9 +207,11 @@ class Session:
         Args:
             asked: the process and what it is asked, for each.
             kind: of the answers.
+
+        Raises:
+            OutOfTimeError: the session's time is over.
         """
-        with ThreadPoolExecutor(self._width) as pool:
-            return list(pool.map(lambda one: one[0].ask(one[1], kind, self._timeout), asked))
+        return self._at_once(asked, lambda one: one[0].ask(one[1], kind, self._patience(self._timeout)))
 
     def time(self, workers: Sequence[Worker], rounds: int, seconds: float) -> None:
         """Time variants in turns, each round in a new order; `blocks` and `waited` of each get what a turn says.
@@ -176,6 +220,9 @@ class Session:
             workers: the variants.
             rounds: how many turns each gets.
             seconds: how long a turn is.
+
+        Raises:
+            OutOfTimeError: the session's time is over.
         """
         for _ in range(rounds):
             pair = fastest_cores() if any(_is_launched_by_host(worker) for worker in workers) else None
@@ -183,7 +230,8 @@ class Session:
             self._orders.shuffle(order)
             for worker in order:
                 time.sleep(_SETTLES_S)
-                found = worker.ask(Time(seconds, pair), Turn, self._timeout)
+                found = worker.ask(Time(seconds, pair), Turn, self._patience(self._timeout))
+                self._check_time()
                 if found is not None:
                     worker.blocks.append(found.step_ns)
                     worker.waited.append(found.waited or 0.0)
@@ -193,7 +241,8 @@ class Session:
         for worker in workers:
             worker.hang_up()  # all at once: letting a GPU go takes a second
         for worker in list(workers):
-            worker.close()
+            is_over = self._is_stopped or time.monotonic() >= self._ends_at
+            worker.close(_ENDS_AT_ONCE_S if is_over else _ENDS_S)
             self._open.remove(worker)
 
 

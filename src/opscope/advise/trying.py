@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,12 +15,24 @@ from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
 from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, is_slower, least_gain, measured, of_itself
 from opscope.advise.measured import verdict as verdict_of
-from opscope.advise.messages import Built, Job, Profile
+from opscope.advise.messages import Built, Job, Load, Loaded, Profile
 from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries, without_broken
-from opscope.advise.session import AdviseError, Session, Worker
-from opscope.documents.advise import AdviseDocument, ErrorClass, Facts, InputProof, LargerBatch, Outcome, Tried
+from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
+from opscope.advise.telling import Telling
+from opscope.base.errors import InconclusiveError
+from opscope.documents.advise import (
+    AdviseDocument,
+    Ended,
+    ErrorClass,
+    Facts,
+    InputProof,
+    LargerBatch,
+    Outcome,
+    Patch,
+    Tried,
+)
 from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import median_interval
@@ -31,8 +42,16 @@ _FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
 _LAST_ROUNDS: Final = 13
 _PROFILED: Final = 3  # steps in traces
 _LARGER: Final = (2, 4)  # times the batch size
-_SEARCHING: Final = 0.5  # of the time: measuring the best again, and proving it, takes about as long
-_SEARCHING_ON: Final = 0.85  # while nothing was found
+_OVERTIME: Final = 1.08  # of the time: then all of it ends, whatever is being done
+_PROOF_TAKES: Final = 3.0  # times what starting the step as written takes, until a proof has shown how long one takes
+_CLEARLY: Final = 1.1  # times as fast as what is proven: worth a proof before the search goes on
+_BETTER: Final = 1.02  # times as fast as what is proven: worth one after it
+_SEVERAL: Final = 2.0  # times what a proof takes: with less left, only the fastest is proven
+_LEAST_BUILD_S: Final = 10.0
+_BUILD_SHARE: Final = 0.6  # of what is left: a combination that takes longer to start is given up
+_LOOKED_S: Final = 1.0  # for so long is looked whether steps wait for their data
+_LOOKED_BATCHES: Final = 8
+_WAITS: Final = 0.1  # of a step, for its data: more is looked into before anything else
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _ROUNDS_SHARE: Final = 0.07  # of the whole time, for the same: building and comparing them need several times as long
@@ -55,7 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
         only: names of changes, `INPUT` and `LARGER_BATCH`; empty for all.
         precision: nothing of a lower class is tried.
-        budget_s: nothing new is tried after half of it, and no new phase begins after all of it, in seconds.
+        budget_s: what takes longer is not begun, and a twelfth later all of it ends, in seconds.
         timeout_s: for so long one process may build.
         width: how many processes build at once.
         log: the file that gets what the target prints.
@@ -89,9 +108,10 @@ def advise(plan: Plan, say: Say) -> AdviseDocument:
 
     Raises:
         AdviseError: the step as written does not run.
+        InconclusiveError: the time was over before that was known.
     """
-    job = _job(plan)
-    with Session(job, width=plan.width, timeout_s=plan.timeout_s) as session:
+    job, ends_at = _job(plan), time.monotonic() + _OVERTIME * plan.budget_s
+    with Session(job, width=plan.width, timeout_s=plan.timeout_s, ends_at=ends_at) as session:
         return _Trying(plan, session, job, say).run()
 
 
@@ -158,61 +178,127 @@ class Baseline(Struct, frozen=True):
 
 class _Trying:
     def __init__(self, plan: Plan, session: Session, job: Job, say: Say) -> None:
-        self._plan, self._session, self._job, self._say = plan, session, job, say
+        self._plan, self._session, self._job = plan, session, job
+        self._telling = Telling(say, self._so_far)
+        self._say = self._telling.say
         self._began = time.monotonic()
         self._known: dict[Names, Measured] = {}
+        self._proofs: dict[Names, Judged] = {}
+        self._patches: dict[Names, Patch] = {}
+        self._again: set[Names] = set()  # what was measured again, in new processes
         self._journal = Journal(None, Heading())
-        self._comparing = Comparing(session, job, say)
+        self._comparing = Comparing(session, job, self._say)
         self._unfinished: list[str] = []
-        self._batch_s = self._finals_s = 0.0  # how long a batch of combinations, and measuring the best, has taken
+        self._batch_s = 0.0  # how long a batch of combinations has taken
+        self._proof_s = 0.0  # how long it takes to measure something again and to prove it
         self._baseline: Baseline | None = None
+        self._found: InputProof | None = None
+        self._larger: tuple[LargerBatch, ...] = ()
 
     def run(self) -> AdviseDocument:
-        self._say("the step as written")
-        base, twin = self.as_written()
-        assert base.built is not None
-        facts = base.built.facts
-        refused, possible = self.possible(facts)
-        results: list[Tried] = []
-        if not self._plan.only or set(self._plan.only) - {INPUT, LARGER_BATCH}:
-            if self._plan.journal is not None:
-                self._journal = Journal(self._plan.journal, heading(self._job, base.built))
-            kept = self._journal.known.items()
-            self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
-            self._search([base, twin], possible)
-            self._session.close([base, twin])
-            results = self._finals(facts)
-            if is_script(self._plan.configuration.target):
-                built, tried = base.built, results
-                results = self._phase("patches", lambda: self._with_patches(tried, built), results)
-        else:
-            self._session.close([base, twin])
-        folder = self._plan.traces
-        if folder is not None:
-            self._phase("traces", lambda: self._write_traces(folder, results), None)
-        found = self._phase("loading", lambda: self._input(facts), None)
-        none: tuple[LargerBatch, ...] = ()
-        larger = self._phase("larger batches", self._larger_batches, none)
-        return self._document(base.built, refused, results, found, larger)
-
-    def _phase(self, what: str, phase: Callable[[], T], otherwise: T) -> T:
-        """Run a phase. If it fails, what was found before is not lost."""
+        base: Worker | None = None
+        refused: list[Tried] = []
+        ended: Ended | None = None
         try:
-            return phase()
-        except AdviseError as error:
+            with self._telling:
+                self._say("the step as written")
+                written = self.as_written()
+                base = written[0]
+                assert base.built is not None
+                self._proof_s = _PROOF_TAKES * (time.monotonic() - self._began)
+                refused, possible = self.possible(base.built.facts)
+                self._try(written, base.built, possible)
+        except OutOfTimeError:
+            ended = Ended.BUDGET
+            self._unfinished.append(f"{self._plan.budget_s:.0f} s were over during: {self._telling.doing}")
+        except KeyboardInterrupt:
+            ended = Ended.INTERRUPT
+            self._unfinished.append(f"it was ended during: {self._telling.doing}")
             if self._baseline is None:
                 raise
-            self._unfinished.append(f"{what}: {error}")
-            return otherwise
+        if self._baseline is None or base is None or base.built is None:
+            raise InconclusiveError(
+                f"nothing was measured of {self._plan.configuration.target} in {self._plan.budget_s:.0f} s: starting "
+                "the step as written took that long. Give it a larger --budget"
+            )
+        if ended is None and self._unfinished:
+            ended = Ended.BUDGET
+        return self._document(base.built, refused, ended)
 
-    def _write_traces(self, folder: Path, results: list[Tried]) -> None:
+    def _try(self, written: tuple[Worker, Worker], built: Built, possible: Sequence[str]) -> None:
+        facts = built.facts
+        self._refuse_impossible(facts)
+        tries = not self._plan.only or bool(set(self._plan.only) - {INPUT, LARGER_BATCH})
+        if tries:
+            if self._plan.journal is not None:
+                self._journal = Journal(self._plan.journal, heading(self._job, built))
+            kept = self._journal.known.items()
+            self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
+        self._time_written(written, [], _FIRST_ROUNDS)
+        self._measure_baseline(written)
+        if self._waits_for_data(written[0]):  # then nothing else counts before that is known
+            self._phase("loading", lambda: self._input(facts))
+        if tries:
+            self._search(written, possible, facts)
+            self._session.close(written)
+            self._phase("the last round", lambda: self._finals(facts))
+            if is_script(self._plan.configuration.target):
+                self._phase("patches", lambda: self._write_patches(built))
+        else:
+            self._session.close(written)
+        folder = self._plan.traces
+        if folder is not None:
+            self._phase("traces", lambda: self._write_traces(folder))
+        if self._found is None:
+            self._phase("loading", lambda: self._input(facts))
+        self._phase("larger batches", self._larger_batches)
+
+    def _refuse_impossible(self, facts: Facts) -> None:
+        target = self._plan.configuration.target
+        if INPUT in self._plan.only and not facts.loaders:
+            raise AdviseError(f"{target} takes no batches from a DataLoader in its steps")
+        if LARGER_BATCH in self._plan.only and not isinstance(self._plan.configuration.get("batch_size"), int):
+            raise AdviseError(f"{target} takes no --batch-size")
+
+    def _phase(self, what: str, phase: Callable[[], None]) -> None:
+        """Run a phase. If it fails, what was found before is not lost."""
+        try:
+            phase()
+        except AdviseError as error:
+            self._unfinished.append(f"{what}: {error}")
+
+    def _so_far(self) -> str:
+        """Say what is the best so far, and how far that is known."""
+        proofs, known = dict(self._proofs), dict(self._known)
+        gains = {names: one.gain.median for names, one in known.items() if one.gain is not None}
+        proven = {names: gains[names] for names, proof in proofs.items() if proof.right and names in gains}
+        seen = {names: gain for names, gain in gains.items() if names not in proofs and gain > LEAST_GAIN}
+        said = []
+        for what, some in (("proven", proven), ("measured, not yet compared", seen)):
+            if some:
+                names = max(some, key=lambda one: some[one])
+                said.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
+        return f"best so far: {'; '.join(said)}" if said else "nothing faster so far"
+
+    def _waits_for_data(self, worker: Worker) -> bool:
+        """Tell whether a step waits for its batches for a good part of the time."""
+        assert self._baseline is not None
+        if worker.built is None or not worker.built.facts.loaders or (self._plan.only and INPUT not in self._plan.only):
+            return False
+        (loaded,) = self._session.ask_each([(worker, Load(_LOOKED_S, _LOOKED_BATCHES))], Loaded)
+        self._check([worker])
+        if loaded is None or not loaded.steps:
+            return False
+        return sum(loaded.waits_ns) / loaded.steps > _WAITS * self._baseline.step_ns
+
+    def _write_traces(self, folder: Path) -> None:
         """Record some steps as written, and some of the fastest that is proven, for ``opscope diff``."""
-        proven = [results[place] for place in _best(results).values()]
+        proven = self._proven()
         if not proven:
             self._say(f"{folder} gets no traces: nothing is proven")
             return
-        fastest = max(proven, key=lambda one: one.ratio or 0.0)
-        jobs = {"before.json": self._job, "after.json": replace(self._job, changes=fastest.changes)}
+        fastest = max(proven, key=lambda one: proven[one])
+        jobs = {"before.json": self._job, "after.json": replace(self._job, changes=fastest)}
         workers = self._session.build(list(jobs.values()))
         for name, worker in zip(jobs, workers, strict=True):
             if worker.ask(Profile(str(folder / name), _PROFILED), bool, self._plan.timeout_s) is None:
@@ -221,13 +307,15 @@ class _Trying:
         self._session.close(workers)
         self._say(f"opscope diff {folder / 'before.json'} {folder / 'after.json'} compares them")
 
-    def _search(self, written: Sequence[Worker], possible: Sequence[str]) -> None:
-        self._measure(written, first_tries(possible), "alone and in known combinations")
+    # ---------------------------------------------------------------- the search
+
+    def _search(self, written: Sequence[Worker], possible: Sequence[str], facts: Facts) -> None:
+        self._measure(written, first_tries(possible), "alone and in known combinations", facts)
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
         best = best_of(self._gains(), LEAST_GAIN)
         around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
-        if around and self._has_time("what lies around the best was not tried", self._batch_s, _SEARCHING):
-            self._measure(written, around, "around the best")
+        if around:
+            self._measure(written, around, "around the best", facts)
         self._check_losses(written)
 
     def _check_losses(self, written: Sequence[Worker]) -> None:
@@ -235,9 +323,10 @@ class _Trying:
         slower = [names for names, known in self._known.items() if is_slower(known)]
         if not slower:
             return
-        if not self._has_time("what seems slower was not compared with other processes", self._finals_share_s):
+        if not self._has_time("what seems slower was not compared with other processes", self._kept_free_s):
             self._known |= {names: replace(self._known[names], is_checked=False) for names in slower}
             return
+        self._say("the step as written again, beside what seems slower")
         again = self.as_written()
         self._time_written([*written, *again], [], _FIRST_ROUNDS)
         least = max(least_gain(one, other) for one in written for other in again)
@@ -247,19 +336,39 @@ class _Trying:
         self._session.close(again)
 
     @property
-    def _finals_share_s(self) -> float:
-        """What measuring the best again, and proving it, is kept free for, in seconds."""
-        return (1 - _SEARCHING) * self._plan.budget_s if best_of(self._gains(), LEAST_GAIN) else 0.0
+    def _kept_free_s(self) -> float:
+        """The seconds that the search leaves for what comes after it: to prove the best, and to write its patch."""
+        gains = self._gains()
+        seen = max((gain for names, gain in gains.items() if names not in self._proofs), default=0.0)
+        proven = max(self._proven().values(), default=1.0)
+        needed = self._proof_s if seen > max(LEAST_GAIN, _BETTER * proven) else 0.0
+        patched = is_script(self._plan.configuration.target) and (needed or self._proven())
+        return needed + (self._proof_s if patched else 0.0)
 
-    def _input(self, facts: Facts) -> InputProof | None:
+    def _proven(self) -> dict[Names, float]:
+        """Return what is proven, and how many times as fast each is."""
+        return {names: gain for names, gain in self._gains().items() if names in self._proofs and self._is_right(names)}
+
+    def _is_right(self, names: Names) -> bool:
+        return self._proofs[names].right is True and is_faster(self._known[names])
+
+    def _prove_early(self, facts: Facts) -> None:
+        """Prove the best as soon as it is clearly the best: then it stands, whatever becomes of the rest."""
+        gains = {names: gain for names, gain in self._gains().items() if names not in self._again}
+        proven = max(self._proven().values(), default=1.0)
+        best = max(gains, key=lambda one: gains[one], default=None)
+        if best is None or gains[best] < _CLEARLY * proven:
+            return
+        if time.monotonic() - self._began + self._proof_s < self._plan.budget_s:
+            self._phase("comparison", lambda: self._prove([best], facts))
+
+    def _input(self, facts: Facts) -> None:
         """Find out whether steps wait for their data: where it is asked for, and where they may."""
-        if INPUT in self._plan.only and not facts.loaders:
-            raise AdviseError(f"{self._plan.configuration.target} takes no batches from a DataLoader in its steps")
         if not facts.loaders or (self._plan.only and INPUT not in self._plan.only):
-            return None
+            return
         # As long as a batch of combinations, or longer: loaders are started several times.
         if not self._has_time("whether steps wait for their data was not tried", self._batch_s):
-            return None
+            return
         proving = Proving(
             self._session,
             self._job,
@@ -267,31 +376,24 @@ class _Trying:
             lambda workers: self._time(workers, _LAST_ROUNDS),
             self._say,
         )
-        found, itself = proving.prove(facts)
-        self._baseline = self._baseline or Baseline(found.step_ns, 0.0, itself)
-        return found
+        self._found, _ = proving.prove(facts)
 
-    def _larger_batches(self) -> tuple[LargerBatch, ...]:
+    def _larger_batches(self) -> None:
         """Time the step as written with larger batches: where it is asked for, and where the batch size is known."""
         known = self._plan.configuration.get("batch_size")
-        asked = LARGER_BATCH in self._plan.only
-        if asked and not isinstance(known, int):
-            raise AdviseError(f"{self._plan.configuration.target} takes no --batch-size")
-        if not isinstance(known, int) or (self._plan.only and not asked):
-            return ()
+        if not isinstance(known, int) or (self._plan.only and LARGER_BATCH not in self._plan.only):
+            return
         if not self._has_time("larger batches were not tried", self._batch_s):
-            return ()
+            return
         self._say("larger batches")
         sizes = [known * factor for factor in _LARGER]
         base, twin = self.as_written()
         workers = self._session.build([with_batch(self._job, size) for size in sizes])
         self._time_written([base, twin], [worker for worker in workers if worker.broken is None], _LAST_ROUNDS)
-        found = tuple(
+        self._larger = tuple(
             larger_batch(size, size / known, base, worker) for size, worker in zip(sizes, workers, strict=True)
         )
-        self._baseline = self._baseline or Baseline(median_interval(base.blocks).median, 0.0, of_itself(base, twin))
         self._session.close([base, twin, *workers])
-        return found
 
     def as_written(self) -> tuple[Worker, Worker]:
         base, twin = self._session.build([self._job, self._job])
@@ -319,13 +421,12 @@ class _Trying:
                 )
         return refused, possible
 
-    def _measure(self, written: Sequence[Worker], tries: Sequence[Names], what: str) -> None:
+    def _measure(self, written: Sequence[Worker], tries: Sequence[Names], what: str, facts: Facts) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known]
-        takes_s, together = 0.0, max(_FEWEST_TOGETHER, self._plan.width)
-        while left and (
-            not self._known
-            or self._has_time(f"{len(left)} of {len(tries)} {what} were not tried", takes_s, self._share)
+        together = max(_FEWEST_TOGETHER, self._plan.width)
+        while left and self._has_time(
+            f"{len(left)} of {len(tries)} {what} were not tried", self._batch_s + self._kept_free_s
         ):
             began = time.monotonic()
             now, left = left[:together], left[together:]
@@ -333,14 +434,9 @@ class _Trying:
             without_memory = self._measure_together(written, now)
             for names in without_memory if len(now) > 1 else ():  # others that were built beside it held the rest
                 self._measure_together(written, [names])
-            takes_s = time.monotonic() - began
-            self._batch_s = max(self._batch_s, takes_s)
+            self._batch_s = max(self._batch_s, time.monotonic() - began)
+            self._prove_early(facts)
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
-
-    @property
-    def _share(self) -> float:
-        """The share of the time for trying: as long as nothing is faster, there is nothing to measure again."""
-        return _SEARCHING if best_of(self._gains(), LEAST_GAIN) else _SEARCHING_ON
 
     def _broken(self) -> set[str]:
         """Return the changes that fail alone, or change nothing."""
@@ -352,7 +448,8 @@ class _Trying:
 
     def _measure_together(self, written: Sequence[Worker], tries: Sequence[Names]) -> list[Names]:
         """Build and time combinations at once; return those for which the device's memory was too small."""
-        workers = self._session.build([replace(self._job, changes=names) for names in tries])
+        jobs = [replace(self._job, changes=names) for names in tries]
+        workers = self._session.build(jobs, self._may_build_s)
         running = [worker for worker in workers if worker.broken is None]
         self._time_written(written, running, _FIRST_ROUNDS)
         least = least_gain(written[0], written[1])
@@ -361,6 +458,17 @@ class _Trying:
             self._journal.keep(worker.job.changes, self._known[worker.job.changes])
         self._session.close(workers)
         return [worker.job.changes for worker in workers if worker.broken is not None and worker.broken.lacks_memory]
+
+    @property
+    def _may_build_s(self) -> float:
+        """How long a combination may take to start: one that is compiled for minutes must not cost all others."""
+        left_s = self._plan.budget_s - (time.monotonic() - self._began) - self._kept_free_s
+        return max(_LEAST_BUILD_S, _BUILD_SHARE * left_s)
+
+    def _measure_baseline(self, written: Sequence[Worker]) -> None:
+        base, twin = written
+        first_s = base.built.first_s if base.built else 0.0
+        self._baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
 
     def _time_written(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
         self._time([*written, *others], rounds)
@@ -378,71 +486,94 @@ class _Trying:
     def _gains(self) -> dict[Names, float]:
         return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
 
-    def _has_time(self, otherwise: str, takes_s: float = 0.0, share: float = 1.0) -> bool:
+    def _has_time(self, otherwise: str, takes_s: float = 0.0) -> bool:
         """Tell whether something can be done in time, and if not, note what is not done for that.
 
         Args:
             otherwise: what is not done.
             takes_s: how long it takes, as far as is known.
-            share: of the whole time, for it and what was done before.
         """
-        if time.monotonic() - self._began + takes_s < share * self._plan.budget_s:
+        if time.monotonic() - self._began + takes_s < self._plan.budget_s:
             return True
         self._unfinished.append(f"{self._plan.budget_s:.0f} s were too few: {otherwise}")
         return False
 
     # ---------------------------------------------------------------- the last round, and the proof
 
-    def _finals(self, facts: Facts) -> list[Tried]:
-        """Measure the best of each class again and prove it; where it was only lucky, or is wrong, the next best."""
-        proofs: dict[Names, Judged] = {}
-        again: set[Names] = set()
-        takes_s = 0.0
+    def _finals(self, facts: Facts) -> None:
+        """Prove the best of each class; where it was only lucky, or is wrong, the next best."""
         for attempt in range(_MOST_ATTEMPTS):
-            proven = {class_of(names) for names, proof in proofs.items() if proof.right}
-            gains = {names: gain for names, gain in self._gains().items() if names not in again}
-            finalists = [names for kind, names in best_of(gains, LEAST_GAIN).items() if kind not in proven]
-            if attempt and not (finalists and self._has_time("the next best were not proven", takes_s)):
+            finalists = self._finalists()
+            if not finalists:
                 break
-            began = time.monotonic()
-            self._measure_again(finalists)
-            again |= set(finalists)
-            faster = [names for names in finalists if is_faster(self._known[names])]
-            compare: Callable[[], dict[Names, Judged]] = partial(self._comparing.proofs, faster, facts)
-            nothing: dict[Names, Judged] = {}
-            proofs |= self._phase("comparison", compare, nothing)
-            takes_s = self._finals_s = time.monotonic() - began
-        proven = {class_of(names) for names, proof in proofs.items() if proof.right}
-        return [
-            self._tried(names, known, proofs.get(names), facts, is_best_known=class_of(names) in proven)
-            for names, known in self._known.items()
-        ]
+            more_s = self._proof_s * (2 if self._proven() and is_script(self._plan.configuration.target) else 1)
+            if (attempt or self._proven()) and not self._has_time("the next best were not proven", more_s):
+                break
+            left_s = self._plan.budget_s - (time.monotonic() - self._began)
+            if left_s < _SEVERAL * self._proof_s:  # then the fastest alone
+                finalists = finalists[:1]
+            self._prove(finalists, facts)
 
-    def _with_patches(self, results: list[Tried], built: Built) -> list[Tried]:
-        """Add to the best of each class what it is in the script's own source."""
-        best = [results[place] for place in _best(results).values()]
-        if not best or not (self._plan.wants_patch or self._has_time("no patch was written", self._finals_s)):
-            return results
+    def _finalists(self) -> list[Names]:
+        """Return the best of each class that was not measured again yet, the fastest first."""
+        proven: dict[ErrorClass, float] = {}
+        for names, gain in self._proven().items():
+            proven[class_of(names)] = max(gain, proven.get(class_of(names), 0.0))
+        gains = {names: gain for names, gain in self._gains().items() if names not in self._again}
+        best = [
+            names
+            for kind, names in best_of(gains, LEAST_GAIN).items()
+            if kind not in proven or gains[names] > _BETTER * proven[kind]
+        ]
+        return sorted(best, key=lambda names: -gains[names])
+
+    def _prove(self, finalists: Sequence[Names], facts: Facts) -> None:
+        """Measure some combinations again, in new processes, and compare with float64 what is faster then."""
+        began = time.monotonic()
+        self._again |= set(finalists)
+        self._measure_again(finalists)
+        faster = [names for names in finalists if is_faster(self._known[names])]
+        self._proofs |= self._comparing.proofs(faster, facts)
+        if faster:
+            self._proof_s = time.monotonic() - began
+        for names in faster:
+            if self._is_right(names):
+                gain = self._known[names].gain
+                assert gain is not None
+                self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
+
+    def _write_patches(self, built: Built) -> None:
+        """Write the best of each class into the script's own source."""
+        proven = self._proven()
+        best: dict[ErrorClass, Names] = {}
+        for names in sorted(proven, key=lambda one: proven[one]):
+            best[class_of(names)] = names
+        if not best or not (self._plan.wants_patch or self._has_time("no patch was written", self._proof_s)):
+            return
         patching = Patching(
             self._session,
             self._job,
             self._comparing,
-            lambda written, others: time_finalists(self._session, written, others),
+            lambda written, others: time_finalists(self._session, written, others, self._rounds_s),
             self._say,
         )
-        patches = patching.patches([one.changes for one in best], built)
-        return [replace(one, patch=patches.get(one.changes)) for one in results]
+        self._patches = patching.patches(list(best.values()), built)
+
+    @property
+    def _rounds_s(self) -> float:
+        return min(_LONGEST_S, _ROUNDS_SHARE * self._plan.budget_s)
 
     def _measure_again(self, finalists: Sequence[Names]) -> None:
         """Measure in new processes: those that came first were lucky, too."""
-        self._say("the best again, in new processes")
-        base, twin = self.as_written()
-        workers = self._session.build([replace(self._job, changes=names) for names in finalists])
-        running = [worker for worker in workers if worker.broken is None]
-        time_finalists(self._session, [base, twin], running, min(_LONGEST_S, _ROUNDS_SHARE * self._plan.budget_s))
+        self._say(f"again, in new processes: {', '.join(' + '.join(names) for names in finalists)}")
+        written, jobs = [self._job, self._job], [replace(self._job, changes=names) for names in finalists]
+        base, twin, *workers = self._session.build([*written, *jobs])
         self._check([base, twin])
-        least, first_s = least_gain(base, twin), base.built.first_s if base.built else 0.0
-        self._baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
+        running = [worker for worker in workers if worker.broken is None]
+        time_finalists(self._session, [base, twin], running, self._rounds_s)
+        self._check([base, twin])
+        least = least_gain(base, twin)
+        self._measure_baseline([base, twin])
         for worker in workers:
             self._known[worker.job.changes] = measured([base, twin], worker, least)
         self._session.close([base, twin, *workers])
@@ -479,17 +610,16 @@ class _Trying:
             pays_after_steps=pays,
             lines=tuple(lines_of(names, facts)),
             caveats=tuple(BY_NAME[name].caveat for name in names if BY_NAME[name].caveat),
+            patch=self._patches.get(names),
         )
 
-    def _document(
-        self,
-        built: Built,
-        refused: list[Tried],
-        results: list[Tried],
-        found: InputProof | None,
-        larger: tuple[LargerBatch, ...],
-    ) -> AdviseDocument:
+    def _document(self, built: Built, refused: list[Tried], ended: Ended | None) -> AdviseDocument:
         assert self._baseline is not None
+        proven = {class_of(names) for names in self._proven()}
+        results = [
+            self._tried(names, known, self._proofs.get(names), built.facts, is_best_known=class_of(names) in proven)
+            for names, known in self._known.items()
+        ]
         order = list(Outcome)
         results.sort(key=lambda one: (order.index(one.verdict), -(one.ratio or 0.0)))
         results += refused
@@ -506,8 +636,9 @@ class _Trying:
             processes=self._session.started,
             seconds=time.monotonic() - self._began,
             unfinished="; ".join(dict.fromkeys(self._unfinished)) or None,
-            input=found,
-            larger_batches=larger,
+            ended=ended,
+            input=self._found,
+            larger_batches=self._larger,
         )
 
 

@@ -2,6 +2,8 @@
 
 import importlib.util
 import shlex
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +18,14 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import ListOf, Positive, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
-from opscope.cli.targets import TargetCommand, refuse_others_options
-from opscope.documents.advise import AdviseDocument, ErrorClass
+from opscope.cli.targets import (
+    TargetCommand,
+    interrupted_code,
+    refuse_others_options,
+    say_own_words,
+    stopped_like_ctrl_c,
+)
+from opscope.documents.advise import AdviseDocument, Ended, ErrorClass
 from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.settings import SETTINGS
 from opscope.sweep.plan import default_sizes, expand
@@ -91,7 +99,8 @@ _NOT_OF_SCRIPTS: Final = (
     default=180,
     show_default=True,
     metavar="SECONDS",
-    help="How long to take, about: half of it to try changes, the rest to measure the best again and to prove them.",
+    help="How long to take. What is most likely to help is tried and proven first; when the time is over, or at "
+    "Ctrl-C, what is known by then is printed.",
 )
 @click.option(
     "--timeout",
@@ -176,13 +185,20 @@ def command(
                     say(line, err=False)
                 return
             began = time.monotonic()
-            document = advise(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
+            with stopped_like_ctrl_c():
+                document = advise(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
+        except KeyboardInterrupt as interrupt:
+            say("opscope: ended before anything was measured")
+            sys.exit(interrupted_code(interrupt))
         except OpscopeError:
             _say_last_lines(log)
+            say_own_words(arguments)
             raise
     emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
     if patch is not None:
         _write_patch(patch, document)
+    if document.ended is Ended.INTERRUPT:
+        sys.exit(128 + signal.SIGINT)
 
 
 def _say_last_lines(log: Path) -> None:

@@ -4,11 +4,9 @@ import contextlib
 import importlib.util
 import re
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -28,7 +26,13 @@ from opscope.cli.options import (
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.progress import SweepProgress
 from opscope.cli.say import say
-from opscope.cli.targets import TargetCommand, refuse_others_options
+from opscope.cli.targets import (
+    TargetCommand,
+    interrupted_code,
+    refuse_others_options,
+    say_own_words,
+    stopped_like_ctrl_c,
+)
 from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
 from opscope.record.redaction import Redactor
 from opscope.record.settings import SETTINGS, Value
@@ -269,20 +273,20 @@ def command(
     root = new_folder(short_name(target)) if output_dir is None else None
     finished = []
     try:
-        with _stopped_like_ctrl_c():
+        with stopped_like_ctrl_c():
             for sweep, plan in zip(sweeps, plans, strict=True):
                 placed = plan if root is None else replace(plan, directory=RunDirectory(root / sweep.folder))
                 finished.append((placed.directory, _run(placed)))
     except KeyboardInterrupt as interrupt:
         where = "" if root is None else f" --output-dir {root if rank_here() is None else root.parent}"
         say(f"opscope: interrupted; what is done is kept, and the same command with --resume{where} goes on")
-        sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
+        sys.exit(interrupted_code(interrupt))
     if root is not None and any(entry.measured for _, manifest in finished for entry in manifest.entries):
         point_latest(root)
     from opscope.cli.results import print_sweep
 
     print_sweep(finished, output_format)
-    sys.exit(_exit_code([manifest for _, manifest in finished]))
+    sys.exit(_exit_code([manifest for _, manifest in finished], arguments))
 
 
 def _check_job(settings: Mapping[str, Any], *, resume: bool) -> None:
@@ -300,7 +304,7 @@ def _of_job(job: "Job", output_dir: Path | None, output_format: str, *, overwrit
     root = new_folder(short_name(job.entry.configuration.target)) if output_dir is None else output_dir
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _stopped_like_ctrl_c():
+        with stopped_like_ctrl_c():
             manifests = profile_job(replace(job, folder=root), replaced, output_format)
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write to {root}: {error.strerror or error}") from error
@@ -308,7 +312,7 @@ def _of_job(job: "Job", output_dir: Path | None, output_format: str, *, overwrit
         with contextlib.suppress(OSError):
             root.rmdir()  # if it is empty, as a new one is
         say("opscope: interrupted; all ranks were ended, and nothing of them is kept")
-        sys.exit(128 + (interrupt.number if isinstance(interrupt, _Stopped) else signal.SIGINT))
+        sys.exit(interrupted_code(interrupt))
     if output_dir is None and any(entry.measured for manifest in manifests for entry in manifest.entries):
         point_latest(root)
     return manifests
@@ -361,32 +365,6 @@ def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_p
         raise UsageError("--run-on is for scripts: other targets end with their last step")
     if in_process and is_script(target):
         raise UsageError("a script is run in a process of its own, as python would run it: leave out --in-process")
-
-
-class _Stopped(KeyboardInterrupt):
-    """A signal other than Ctrl-C's asked the command to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@contextlib.contextmanager
-def _stopped_like_ctrl_c() -> Iterator[None]:
-    """Let a closed terminal and a plain ``kill`` end the sweep as Ctrl-C does: workers ended, what is done kept."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        raise _Stopped(number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup wants SIGHUP ignored
-            signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _given(target: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -464,7 +442,7 @@ def _run(plan: "Plan") -> Manifest:
         return run_sweep(plan, progress)
 
 
-def _exit_code(manifests: Sequence[Manifest]) -> int:
+def _exit_code(manifests: Sequence[Manifest], arguments: Sequence[str] = ()) -> int:
     from opscope.sweep.runner import failed_entries, worthless_entries
 
     failed = [entry for manifest in manifests for entry in failed_entries(manifest)]
@@ -472,5 +450,7 @@ def _exit_code(manifests: Sequence[Manifest]) -> int:
     for kind, code in _FATAL_EXIT_CODES.items():
         if kind in kinds:
             return code
+    if failed:
+        say_own_words(arguments)
     worthless = any(worthless_entries(manifest) for manifest in manifests)
     return 1 if failed or worthless else 0

@@ -1,13 +1,17 @@
 """Commands whose target may be a script with arguments of its own."""
 
+import contextlib
 import shlex
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 import click
 from click.core import ParameterSource
 
 from opscope.base.errors import UsageError
 from opscope.cli.options import ListCommand
+from opscope.cli.say import say
 from opscope.sweep.launchers import KNOWN
 from opscope.workloads.catalog import is_script
 
@@ -56,3 +60,47 @@ def refuse_others_options(
     for name in not_of_scripts:  # a default is not refused, only what the command line says
         if context.get_parameter_source(name.replace("-", "_")) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} cannot be applied to a script: it chooses for itself, and is run as it is")
+
+
+def say_own_words(arguments: Sequence[str]) -> None:
+    """Say, of a script that failed, which of its arguments are options of the running command."""
+    command = click.get_current_context().command
+    own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
+    given = dict.fromkeys(word.partition("=")[0] for word in arguments)
+    if words := [word for word in given if word in own]:
+        verb = "stands" if len(words) == 1 else "stand"
+        say(
+            f"opscope: {', '.join(words)} {verb} behind the script, which gets it as its own argument. Where opscope's "
+            "option is meant, write it before the script"
+        )
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal other than Ctrl-C's asked the command to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stopped_like_ctrl_c() -> Iterator[None]:
+    """Let a closed terminal and a plain ``kill`` end the command as Ctrl-C does: workers ended, what is done kept."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup wants SIGHUP ignored
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def interrupted_code(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code of a command that was ended by a signal."""
+    return 128 + (interrupt.number if isinstance(interrupt, Stopped) else signal.SIGINT)

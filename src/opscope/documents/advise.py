@@ -27,6 +27,13 @@ class Outcome(StrEnum):
     REFUSED = "refused"  # not tried: it makes no sense here, or it would be wrong
 
 
+class Ended(StrEnum):
+    """Why not everything was done."""
+
+    BUDGET = "budget"  # the time was over
+    INTERRUPT = "interrupt"  # the user ended it
+
+
 class Facts(Struct, frozen=True, kw_only=True):
     """What is known of a step before anything is tried.
 
@@ -278,6 +285,7 @@ class AdviseDocument(Struct, frozen=True, kw_only=True):
         processes: how many processes were started.
         seconds: how long it took.
         unfinished: why less was tried than planned; null if all was.
+        ended: what ended it before everything was done; null if nothing did.
         input: whether steps wait for their data; null where that was not tried.
         larger_batches: the step as written with larger batches; empty where that was not tried.
     """
@@ -294,5 +302,6 @@ class AdviseDocument(Struct, frozen=True, kw_only=True):
     processes: int
     seconds: float
     unfinished: str | None
+    ended: Ended | None = None
     input: InputProof | None = None
     larger_batches: tuple[LargerBatch, ...] = ()
