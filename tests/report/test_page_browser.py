@@ -121,11 +121,11 @@ def test_every_view_of_a_sweep_opens(browser: Any, made: Callable[..., Path]) ->
 
 
 def test_a_sweep_says_by_which_law_its_times_grow(browser: Any, made: Callable[..., Path]) -> None:
-    """Recorded on an H200: the step takes 861 us at batch sizes 1, 8 and 16, gelu 2.77, 5.17 and 7.92 us."""
+    """Recorded on an H200: the step takes 870 us at batch sizes 1, 8 and 16, gelu 2.77, 5.17 and 7.92 us."""
     with opened(browser, made(DATA / "h200_bert_small")) as page:
         page.show("sweep")
         laws = page.page.inner_text("section:has(h2:text('By which law'))")
-        assert re.search(r"wall\s+batch size\s+seq len 128\s+861.1 us\s+-\s+0.2 %", laws)
+        assert re.search(r"wall\s+batch size\s+seq len 128\s+870.1 us\s+-\s+0.9 %", laws)
         assert re.search(r"aten::gelu\s+batch size\s+seq len 128\s+2.424 us \+ 343 ns per n\s+7.06", laws)
         assert "none (3 sizes)" in laws
         assert_clean(page)

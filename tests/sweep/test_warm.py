@@ -138,8 +138,8 @@ def test_watching_shows_what_ends_and_what_is_left_when_the_process_is_gone(run:
     assert seen.returncode == 0, seen.stderr
     lines = [line.strip() for line in seen.stdout.splitlines()]
     assert lines[0] == f"{run}:"
-    assert lines[1] == "1 of 3  bs1_seq128: 860.7 us per step, dispatch"
-    assert lines[2].startswith("2 of 3  bs8_seq128: 862.4 us per step")
+    assert lines[1] == "1 of 3  bs1_seq128: 872.3 us per step, dispatch"
+    assert lines[2].startswith("2 of 3  bs8_seq128: 864.7 us per step")
     assert lines[3] == "The process that measured it has ended. Not measured: bs16_seq128."
 
 

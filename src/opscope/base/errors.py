@@ -4,7 +4,9 @@ Every error carries one line that says what was wrong, what was found and what t
 that line and exits with ``exit_code``; a traceback is shown only with ``--debug``.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+DEBUG: Final = "OPSCOPE_DEBUG"  # in the environment: errors are raised, and shown with their traceback
 
 
 class OpscopeError(Exception):

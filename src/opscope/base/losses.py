@@ -7,11 +7,10 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from opscope.base.errors import UsageError
+from opscope.base.errors import DEBUG, UsageError
 
 T = TypeVar("T")
-DEBUG: Final = "OPSCOPE_DEBUG"  # in the environment: errors are raised
-_RAISE: Final = "OPSCOPE_RAISE"  # the same, but for errors that are told in a sentence; for tests
+_RAISE: Final = "OPSCOPE_RAISE"  # the same, but but only of what is a fault of opscope's own; for tests
 
 
 def raises() -> bool:

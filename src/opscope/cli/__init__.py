@@ -9,8 +9,7 @@ from typing import Final
 import click
 
 from opscope._version import __version__
-from opscope.base.errors import OpscopeError
-from opscope.base.losses import DEBUG
+from opscope.base.errors import DEBUG, OpscopeError
 from opscope.base.text import printable
 from opscope.cli.say import say
 

@@ -95,7 +95,7 @@ def report(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False
     try:
         done = write_outputs(directory, measured, allow_damaged=allow_damaged)
     except Exception as error:
-        if raises():
+        if raises() and not isinstance(error, OpscopeError):
             raise
         return replace(measured, status="failed", failure=failure_of(error)), ()
     return done.entry, done.results

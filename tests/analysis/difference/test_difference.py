@@ -284,7 +284,11 @@ def walls(name: str) -> list[int]:
 def test_the_same_thing_twice_shows_no_difference() -> None:
     pair = recorded("again")
     assert pair.unprofiled.verdict is ChangeVerdict.NO_DIFFERENCE
-    assert (pair.gate, pair.culprit, pair.differing) == (Gate.FINE, None, ())
+    assert (pair.gate, pair.culprit, pair.differing) == (
+        Gate.INCONCLUSIVE,
+        None,
+        (),
+    )  # for a while it took 730 us a step: -3 % to +15 %
     assert {row.matched for row in pair.step.work} == {Matched.SAME}
     assert all(abs(row.change_ns) < 1_000 for row in pair.step.work)
 
@@ -293,8 +297,8 @@ def test_tf32_changes_the_kernels_of_products_alone() -> None:
     pair = recorded("tf32")
     assert pair.unprofiled.verdict is ChangeVerdict.FASTER
     assert ("float32 matmul precision", "highest", "high") in [(d.name, d.before, d.after) for d in pair.differing]
-    # The change of the step is that of the medians of the raw samples.
-    before, after = statistics.median(walls("before")), statistics.median(walls("tf32"))
+    # The change of the step is that of the means of the raw samples.
+    before, after = statistics.mean(walls("before")), statistics.mean(walls("tf32"))
     assert pair.step.unprofiled
     assert pair.step.change_ns == round(after - before)
     changed = {row.operator: 0 for row in pair.step.work}
