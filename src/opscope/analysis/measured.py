@@ -179,7 +179,9 @@ class Measured(Struct, frozen=True, dict=True):
             steps=self.step_count, wall_ns=self.unprofiled_step_ns, ran_on_gpu=self.ran_on_gpu
         )
         if (step := self._step) is not None:
-            evidence = replace(evidence, typical_ns=step.typical_ns, data_ns=step.data_ns or 0.0)
+            evidence = replace(
+                evidence, typical_ns=step.typical_ns, data_ns=step.data_ns or 0.0, between_ns=step.between_ns
+            )
         if self.timed is self.analysis or evidence.unprofiled_ns is None:
             return evidence
         light, waits = busiest(self.timed.devices), self.timed.waits

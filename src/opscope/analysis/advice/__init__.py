@@ -165,7 +165,8 @@ def advice_on(recording: Recording) -> Advice:
     advice = replace(advice, remedies=remedies, pieces=pieces, replayed=replayed)
     if replayed is None:
         return advice
-    return losses.part("what findings save together", lambda: _together(replayed, drafts, advice), lambda: advice)
+    joined = partial(_together, replayed, drafts, advice, context.unprofiled_ns)
+    return losses.part("what findings save together", joined, lambda: advice)
 
 
 def _replayed(context: Context) -> Replayed | None:
@@ -194,7 +195,7 @@ def _same(draft: Draft) -> Draft:
     return draft
 
 
-def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice) -> Advice:
+def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice, unprofiled_ns: float | None) -> Advice:
     """Return findings with what each adds to those before it, and what all of them save."""
     joint = all_of_them(replayed, drafts)
     if joint is None:
@@ -210,7 +211,7 @@ def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice) -> Ad
         saving_ns=saving,
         saving=saving_text(saving, first.of_step_ns, first.of_step),
         likely_ns=together.saving.likely,
-        of_step_ns=replayed.base_ns,
+        of_step_ns=unprofiled_ns or replayed.base_ns,
         of_step=first.of_step,
     )
     return replace(advice, findings=findings, together=joined)

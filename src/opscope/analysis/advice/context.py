@@ -230,6 +230,11 @@ class Context:
         return self.evidence.unprofiled_ns
 
     @property
+    def inside_ns(self) -> float | None:
+        """The same without what comes between steps, such as evaluations: nothing of those is recorded."""
+        return self.evidence.inside_ns
+
+    @property
     def step_ns(self) -> float:
         """The step that savings refer to: unprofiled where that is known, else as recorded."""
         return self.unprofiled_ns or self._profiled_ns
@@ -346,7 +351,7 @@ class Context:
         """Return how much shorter a step gets with less device work, if the host itself needs ``host_ns``."""
         # A step takes as long as the longer of the two: the device with the waits that stay, or the host.
         of_device = self.busy_ns + self._serial_ns
-        before = max(self.unprofiled_ns or of_device, host_ns)
+        before = max(self.inside_ns or of_device, host_ns)
         return max(before - max(of_device - less, host_ns), 0.0)
 
     def of_removed(self, low: float, high: float, launches: float) -> Range:
@@ -402,14 +407,14 @@ class Context:
     @property
     def least_idle_ns(self) -> float:
         """How long the device idles per step; without a profiler, where that step is known."""
-        return max(self.step_ns - self.busy_ns, 0.0)
+        return max((self.inside_ns or self.step_ns) - self.busy_ns, 0.0)
 
     def of_waiting(self, pieces: Bools) -> Range:
         """Return how much shorter a step gets if the host ran ahead instead of waiting before these pieces."""
         idle = float(self.waits.lengths[pieces].sum()) / self.steps
         # What overlaps then is no more than the device's work, or the host's own.
         most = min(idle, self.busy_ns, self.host_ns.high)
-        if self.unprofiled_ns is None:
+        if self.inside_ns is None:
             low = most / self.cost.most if self.busy_ns >= self.host_ns.high else 0.0
             likely = most / math.sqrt(self.cost.least * self.cost.most)
             return Range(low, most / self.cost.least, likely).within(self.step_ns)
@@ -418,11 +423,11 @@ class Context:
         of_all /= max(float(self.waits.lengths[self.waits.after >= 0].sum()), 1.0)
         others = sum(self.idle_for(kind).high for kind in (BoundKind.ALLOCATION, BoundKind.DEPENDENCY))
         low, likely, high = (
-            min(self.unprofiled_ns - others - max(self.busy_ns, host), self.busy_ns) * min(of_all, 1.0)
+            min(self.inside_ns - others - max(self.busy_ns, host), self.busy_ns) * min(of_all, 1.0)
             for host in (self.host_ns.high, self.host_ns.likely, self.host_ns.low)
         )
         # The host, slowed by recording, leaves the device idle after a wait for longer than it does without.
-        most = min(max(self.unprofiled_ns - self.busy_ns, 0.0), idle)
+        most = min(max(self.inside_ns - self.busy_ns, 0.0), idle)
         if high > most and self.busy_ns >= self.host_ns.high:
             low, likely = 0.0, most / 2  # the device is the bound: such a gap may close by itself
         return Range(low, high, likely).within(most)

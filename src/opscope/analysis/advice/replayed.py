@@ -64,7 +64,9 @@ class Replayed:
             return None
         if residual_share(edit) > MOST_RESIDUAL:
             return None
-        found = cls(steps, context.unprofiled_ns)
+        # The recorded steps are typical ones: what a few others wait for is not in them.
+        unprofiled = None if context.inside_ns is None else context.evidence.typical_ns or context.inside_ns
+        found = cls(steps, None if unprofiled is None else min(unprofiled, context.inside_ns or unprofiled))
         # With a quicker host the path may go through what the recorded one went around.
         return found if found.meets_the_wall and found.residual_share <= MOST_RESIDUAL else None
 

@@ -142,12 +142,12 @@ def _saving(context: Context, whole: float, calls: float) -> Range:
     """
     recorded = max(context.device.window.duration_ns / context.steps, 1.0)
     own = max(whole - calls, 0.0)
-    if context.unprofiled_ns is None:
+    if context.inside_ns is None:
         fast, slow = (calls + own) / context.cost.most, calls + own / context.cost.least
         found = Range(fast, slow)
     else:
         # Calls take as long without the profiler. What is left of an unprofiled step tells how much faster the rest is.
-        factor = max(context.unprofiled_ns - calls, 0.0) / max(recorded - calls, 1.0)
+        factor = max(context.inside_ns - calls, 0.0) / max(recorded - calls, 1.0)
         likely = calls + own * min(factor, 1.0)
         found = Range(_OTHER_OWN[0] * likely, _OTHER_OWN[1] * likely, likely)
     return found.within(max(context.step_ns - context.busy_ns, 0.0))

@@ -109,10 +109,12 @@ class _DeviceShare(Struct, frozen=True):
         steps = evidence.steps or 1
         amount = f"{format_ns(busy / steps)} per step" if evidence.steps else f"{format_ns(busy)} in the recording"
         if (wall := evidence.unprofiled_ns) is not None:
-            share, high = busy / steps / wall, (busy + hidden) / steps / wall
+            inside = evidence.inside_ns or wall
+            share, high = busy / steps / inside, (busy + hidden) / steps / inside
+            without = f" without the {format_ns(evidence.between_ns)} between steps" if inside < wall else ""
             sentence = (
                 f"The device is busy {amount}{doubt}, {format_share(min(share, 1.0), 1)} of the unprofiled step of "
-                f"{format_ns(wall)}."
+                f"{format_ns(wall)}{without}."
             )
             return cls(share, min(share, 1.0), min(high, 1.0), wall, sentence, of_steps=True)
         # Idle time that the profiler itself caused would not be there without it.
@@ -193,8 +195,8 @@ def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Wait
     steps = evidence.steps or 1
     by_kind = waits.by_kind if evidence.light is None else evidence.light.by_kind(waits)
     parts = {kind: time / steps for kind, time in by_kind.items()}
-    if evidence.unprofiled_ns is not None:
-        idle = max(evidence.unprofiled_ns - evidence.busy_ns / steps, 0.0)
+    if evidence.inside_ns is not None:
+        idle = max(evidence.inside_ns - evidence.busy_ns / steps, 0.0)
         slowed = parts.pop(BoundKind.DISPATCH, 0.0)
         # Waits for data come in bursts: those that were measured with the unprofiled steps say more than a few steps.
         loading = min(max(evidence.data_ns, 0.0), idle)

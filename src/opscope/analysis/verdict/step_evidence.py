@@ -85,6 +85,8 @@ class StepEvidence(Struct, frozen=True):
         typical_ns: how long one takes of the kind that is recorded, where a few take much longer; None if that is
             ``wall_ns``.
         data_ns: for how much of ``wall_ns`` the host waited for a DataLoader, as measured with it.
+        between_ns: how much of ``wall_ns`` comes between steps, such as evaluations: what the device does then is not
+            recorded.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
         light: what a light pass over as many steps says of the busiest device; None without one.
         captures: which part of the recording is the capture of graphs; None if that was not looked for.
@@ -105,6 +107,7 @@ class StepEvidence(Struct, frozen=True):
     wall_ns: float | None = None
     typical_ns: float | None = None
     data_ns: float = 0.0
+    between_ns: float = 0.0
     ran_on_gpu: bool | None = None
     light: "LightEvidence | None" = None
     captures: Captures | None = None
@@ -165,6 +168,11 @@ class StepEvidence(Struct, frozen=True):
         if not self.wall_ns or not self.steps or self.not_theirs is not None:
             return None
         return self.wall_ns
+
+    @property
+    def inside_ns(self) -> float | None:
+        """How long an unprofiled step takes without what comes between steps; None likewise."""
+        return None if self.unprofiled_ns is None else self.unprofiled_ns - self.between_ns
 
     @property
     def not_theirs(self) -> str | None:
