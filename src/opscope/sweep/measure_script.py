@@ -6,16 +6,17 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.base.errors import OpscopeError, UsageError
+from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.found import Found
 from opscope.collect.script.plain_clock import PlainClock
-from opscope.collect.script.questions import current_device
+from opscope.collect.script.questions import current_device, torch_is_idle
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
 from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog
@@ -39,6 +40,7 @@ class ScriptTask(Struct, frozen=True):
         files: the names of its files there.
         run: which run of the script it is, and what it makes up for.
         among_ranks: whether it is one of several ranks that are all measured.
+        restart: begins the process that measures anew, with some environment; None where it cannot be.
     """
 
     configuration: Configuration
@@ -48,6 +50,7 @@ class ScriptTask(Struct, frozen=True):
     files: EntryFiles
     run: ScriptRun
     among_ranks: bool = False
+    restart: Callable[[Mapping[str, str]], None] | None = None
 
 
 class Again(Struct, frozen=True):
@@ -99,6 +102,7 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     watcher = Watcher(
         options, trace, keep, run=task.run, light=light, run_on=run_on, among_ranks=task.among_ranks, progress=phase
     )
+    children = Children(script, lambda: watcher.saw_something, _rank() if task.among_ranks else None, task.restart)
     # Processes that the script forks inherit the watcher, and are not measured.
     os.register_at_fork(after_in_child=lambda: setattr(watcher, "active", False))
 
@@ -106,10 +110,12 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
         # The watcher hooks into PyTorch, which is not there before the script imports it.
         install(watcher, ranges=task.run.wanted.annotation is not None)
         watcher.torch_imported()
+        children.torch_imported()
         start_watchdog(watcher)
 
     phase("running the script")
     listen_to_watchdog(watcher)
+    children.listen()
     error = run_script(script, shlex.split(task.arguments), torch_imported)
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
     if failed:
@@ -125,14 +131,40 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
         return None
     if failures and not failed:
         raise failures[0]
+    if isinstance(error, WorkElsewhereError):
+        raise error
+    return _unmeasured(script, watcher, children, error if failed else None)
+
+
+def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseException | None) -> Again:
+    """Return what makes up for a run in which nothing was measured.
+
+    Args:
+        script: its path.
+        watcher: what has watched it.
+        children: the processes that it started.
+        error: what ended the script; None if it ended by itself.
+
+    Raises:
+        UsageError: nothing can: what it does with PyTorch is in other processes, or it does not use PyTorch.
+        OpscopeError: it failed before anything could be measured.
+    """
+    elsewhere = None if watcher.saw_something else children.sentence
+    if elsewhere is not None and error is None and torch_is_idle():
+        raise WorkElsewhereError(f"{script} itself does nothing on the GPU; {elsewhere}")
     if watcher.again is not None:
-        return Again(watcher.again, _one_line(error) if failed else None)
-    if not failed:
-        raise UsageError(f"{script} ended, and {watcher.missed}")
+        return Again(watcher.again, None if error is None else _one_line(error))
+    if error is None:
+        raise UsageError(f"{script} ended, and {watcher.missed}{'' if elsewhere is None else f'; {elsewhere}'}")
     if isinstance(error, SystemExit):
         raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
-    assert error is not None
     raise error
+
+
+def _rank() -> tuple[int, int] | None:
+    """Return which rank of a launcher this process is, and how many there are; None where it does not say."""
+    rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return (int(rank), int(world)) if rank.isdecimal() and world.isdecimal() else None
 
 
 def check_clock(task: ScriptTask) -> None:

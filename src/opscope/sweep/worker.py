@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,13 +95,14 @@ def main() -> None:
     # Ctrl-C reaches the whole group; the parent decides when this process ends, and it ends with the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(signal.SIGTERM)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    content = sys.stdin.buffer.read()
+    request = msgspec.json.decode(content, type=Request)
     pipe = os.fdopen(request.messages, "wb", buffering=0)
 
     def send(message: Message) -> None:
         pipe.write(msgspec.json.encode(message) + b"\n")
 
-    ended = run(request, send)
+    ended = run(request, send, restart=partial(_restart, content))
     send(ended)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -108,7 +110,25 @@ def main() -> None:
     os._exit(0 if ended.failure is None else 1)
 
 
-def run(request: Request, send: Sender, *, isolated: bool = True) -> Message:
+def _restart(content: bytes, environment: Mapping[str, str]) -> None:
+    """Begin this process anew with the same request, and another environment."""
+    reading, writing = os.pipe()
+    # More than a pipe holds would never be read: requests are smaller by far.
+    os.set_blocking(writing, False)
+    if os.write(writing, content) < len(content):
+        return
+    os.close(writing)
+    os.dup2(reading, 0)
+    os.execve(sys.executable, sys.orig_argv, {**environment})
+
+
+def run(
+    request: Request,
+    send: Sender,
+    *,
+    isolated: bool = True,
+    restart: Callable[[Mapping[str, str]], None] | None = None,
+) -> Message:
     """Measure; return how it ended.
 
     Args:
@@ -116,10 +136,11 @@ def run(request: Request, send: Sender, *, isolated: bool = True) -> Message:
         send: gets the progress.
         isolated: whether this process exists for the request alone: then tracebacks are printed, since its output is
             a log, and an interrupt is the workload's own. Otherwise an interrupt is the user's.
+        restart: begins this process anew, with some environment; None where it cannot be.
     """
     try:
         if is_script(request.configuration.target):
-            again = _measure_script(request, send)
+            again = _measure_script(request, send, restart)
             if again is not None:
                 return Message(again=again.run, error=again.error)
         else:
@@ -141,7 +162,9 @@ def _measure(request: Request, send: Sender) -> None:
     measure(task, lambda progress: send(Message(progress.phase, progress.fraction)))
 
 
-def _measure_script(request: Request, send: Sender) -> "Again | None":
+def _measure_script(
+    request: Request, send: Sender, restart: Callable[[Mapping[str, str]], None] | None
+) -> "Again | None":
     from opscope.sweep.measure_script import ScriptTask, check_clock, measure_script
 
     task = ScriptTask(
@@ -152,6 +175,7 @@ def _measure_script(request: Request, send: Sender) -> "Again | None":
         request.files,
         request.script,
         request.among_ranks,
+        restart,
     )
     if task.run.clock:
         check_clock(task)

@@ -50,6 +50,15 @@ def on_device() -> bool:
     return bool(torch.cuda.is_initialized())
 
 
+def torch_is_idle() -> bool:
+    """Tell whether there is a GPU for the script's PyTorch, which it has not used; False without PyTorch or a GPU."""
+    if "torch" not in sys.modules:
+        return False
+    import torch
+
+    return torch.cuda.is_available() and not torch.cuda.is_initialized()
+
+
 def current_device() -> Any:
     """Return the CUDA device that is current, or the CPU if the script has not used CUDA."""
     import torch

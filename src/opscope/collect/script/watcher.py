@@ -129,6 +129,12 @@ class Watcher(StepFinder):
         return asked is not None and asked.events.count < 2
 
     @property
+    def saw_something(self) -> bool:
+        """Whether anything was seen that may be a step, or was recorded; an optimizer may still step."""
+        seen = any(stream.events.count or stream.open for stream in self._streams.values())
+        return bool(seen or self.found.trace is not None or self._own.was_used or self._expected.optimizers)
+
+    @property
     def missed(self) -> str:
         """Why nothing was measured, as the end of a sentence."""
         nothing = "PyTorch did nothing in it that could be recorded"

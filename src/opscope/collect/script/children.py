@@ -1,0 +1,224 @@
+"""Notes which processes a script starts, and tells where its work is if it is in them and not in the script itself."""
+
+import contextlib
+import functools
+import multiprocessing.process
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from opscope.base.errors import UsageError
+from opscope.base.text import printable, told
+
+_LOOKED_AT_S: Final = 10.0  # a process that is waited for
+_POLL_S: Final = 0.5
+_SHOWN: Final = 3
+# Processes of PyTorch's own, and of Python's, that do no step's work.
+_OTHERS_TARGETS: Final = ("torch.utils.data", "torch._inductor", "concurrent.futures", "multiprocessing")
+_OTHERS_WORDS: Final = ("torch/_inductor", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
+
+
+# How a launcher's processes find each other.
+_OF_LAUNCHERS: Final = ("TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class WorkElsewhereError(UsageError):
+    """What the script does with PyTorch runs in processes that it starts."""
+
+
+class Children:
+    """Notes the processes that a script starts.
+
+    Args:
+        script: its path.
+        seen: tells whether anything of PyTorch was seen in the script itself that may be a step.
+        rank: which one of a launcher's ranks this process is, and how many there are; None without a launcher.
+        restart: begins this process anew, with some environment; None where it cannot be.
+    """
+
+    def __init__(
+        self,
+        script: Path,
+        seen: Callable[[], bool],
+        rank: tuple[int, int] | None,
+        restart: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> None:
+        self._script, self._seen, self._rank, self._restart = script, seen, rank, restart
+        self._is_restarting = False
+        self._pid, self._main = os.getpid(), threading.get_ident()
+        self._functions: dict[str, int] = {}  # that ran in other processes, and in how many
+        self._commands: list[str] = []
+
+    @property
+    def sentence(self) -> str | None:
+        """What runs in other processes, as a sentence without its full stop; None where none were started."""
+        if self._functions:
+            count = sum(self._functions.values())
+            names = ", ".join(told(name) for name in list(self._functions)[:_SHOWN])
+            processes = "a process" if count == 1 else f"{count} processes"
+            return (
+                f"it started {processes} (for {names}), and what they do is not followed. Profile what one of them "
+                f"does: opscope profile {shlex.quote(str(self._script))}:FUNCTION, or a script that does it itself"
+            )
+        if self._commands:
+            names = ", ".join(told(name) for name in self._commands[:_SHOWN])
+            return (
+                f"it started {names}, and what that does is not followed. Profile it: {_profiling(self._commands[0])}"
+            )
+        return None
+
+    def listen(self) -> None:
+        """Begin, before the script runs."""
+        process, popen = multiprocessing.process.BaseProcess, subprocess.Popen
+        process.start = self._starting(process.start)  # type: ignore[method-assign]
+        process.join = self._waiting(process.join)  # type: ignore[method-assign]
+        popen.__init__ = self._calling(popen.__init__)  # type: ignore[method-assign]
+        popen.wait = self._waiting(popen.wait)  # type: ignore[method-assign]
+        sys.addaudithook(self._audit)
+
+    def torch_imported(self) -> None:
+        """Note that PyTorch was imported: it can start processes, too."""
+        import torch.multiprocessing
+
+        module = sys.modules["torch.multiprocessing.spawn"]
+        started = self._spawning(module.start_processes)
+        module.start_processes = torch.multiprocessing.start_processes = started  # type: ignore[attr-defined]
+
+    @property
+    def _is_ours(self) -> bool:
+        return os.getpid() == self._pid and threading.get_ident() == self._main
+
+    # ---------------------------------------------------------------- what is started
+
+    def _spawning(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap ``torch.multiprocessing.start_processes``, in whose processes all of the work is."""
+
+        @functools.wraps(function)
+        def start(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *more: Any, **named: Any) -> Any:
+            if not self._is_ours or self._seen():
+                return function(fn, args, nprocs, *more, **named)
+            number, world = self._rank or (0, 1)
+            if nprocs == world:  # the launcher has started as many processes, of which this one is one
+                for name in _OF_LAUNCHERS:  # processes that the script starts itself would not find these
+                    os.environ.pop(name, None)
+                fn(number, *args)
+                return None
+            name, script = getattr(fn, "__name__", "a function"), shlex.quote(str(self._script))
+            raise WorkElsewhereError(
+                f"{self._script} starts {nprocs} processes with torch.multiprocessing.spawn, and its work, "
+                f"{told(name)}, is in them: opscope profile --nproc {nprocs} {script} measures each of them as a rank"
+            )
+
+        return start
+
+    def _starting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def start(process: Any) -> Any:
+            target = getattr(process, "_target", None)
+            module = getattr(target, "__module__", None) or type(process).__module__
+            if self._is_ours and not module.startswith(_OTHERS_TARGETS):
+                name = getattr(target, "__name__", None) or type(process).__name__
+                self._functions[name] = self._functions.get(name, 0) + 1
+            return function(process)
+
+        return start
+
+    def _calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def init(process: Any, args: Any, *more: Any, **named: Any) -> None:
+            if self._is_ours and (command := _python_command(args)) is not None:
+                self._commands.append(command)
+            function(process, args, *more, **named)
+
+        return init
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse that a script replaces its process by another program, which nothing could be measured of.
+
+        Where that is the script itself, with another environment, this process begins anew with that.
+        """
+        if event != "os.exec" or not self._is_ours or self._seen() or self._is_restarting:
+            return
+        _, given, environment = arguments
+        words = [os.fsdecode(word) for word in given]
+        if self._restart is not None and self._is_itself(words):
+            self._is_restarting = True
+            self._restart(dict(os.environ if environment is None else environment))
+        raise WorkElsewhereError(
+            f"{self._script} replaces its process by {told(shlex.join(words))} (os.exec): profile that command instead"
+        )
+
+    def _is_itself(self, words: Sequence[str]) -> bool:
+        """Tell whether a command runs the script with the arguments that it has."""
+        place = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+        if place is None or not Path(words[0]).name.startswith("python"):
+            return False
+        return Path(words[place]).resolve() == self._script.resolve() and words[place + 1 :] == sys.argv[1:]
+
+    # ---------------------------------------------------------------- what is waited for
+
+    def _waiting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap what waits for a process without end, to look after a while whether the work is there."""
+
+        @functools.wraps(function)
+        def wait(process: Any, timeout: float | None = None) -> Any:
+            if timeout is not None or not self._is_ours or not (self._functions or self._commands):
+                return function(process, timeout)
+            began = time.monotonic()
+            while time.monotonic() - began < _LOOKED_AT_S:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    found = function(process, _POLL_S)
+                    if found is not None or getattr(process, "exitcode", None) is not None:
+                        return found
+            if not self._seen():
+                self._refuse(process)
+            return function(process, None)
+
+        return wait
+
+    def _refuse(self, process: Any) -> None:
+        """Say where the work is, if it is in a process that is waited for."""
+        is_command = isinstance(process, subprocess.Popen)
+        if is_command and ("torch" in sys.modules or _python_command(process.args) is None):
+            return  # the script itself may go on with PyTorch after it
+        if not is_command and not _uses_a_gpu(process.pid):
+            return
+        with contextlib.suppress(Exception):
+            process.terminate()
+        raise WorkElsewhereError(f"{self._script} waits for what runs elsewhere: {self.sentence}")
+
+
+def _python_command(args: Any) -> str | None:
+    """Return a command that runs Python, as one text; None for other programs, and for PyTorch's own helpers."""
+    words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
+    command = " ".join(os.fsdecode(word) if isinstance(word, bytes | os.PathLike) else str(word) for word in words)
+    first = command.split()[:1]
+    name = Path(first[0]).name if first else ""
+    if any(word in command for word in _OTHERS_WORDS):
+        return None
+    is_python = name.startswith("python") or name in _LAUNCHERS or name.endswith(".py")
+    return command if is_python else None
+
+
+def _profiling(command: str) -> str:
+    """Return the command that profiles another one, as far as a reader can run it."""
+    words = command.split()
+    place = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+    if place is None or any(Path(word).name in _LAUNCHERS for word in words[:place]):
+        return f"opscope profile -- {printable(command)}"
+    return f"opscope profile {printable(shlex.join(words[place:]))}"
+
+
+def _uses_a_gpu(pid: int) -> bool:
+    """Tell whether a process has a device of NVIDIA's open."""
+    try:
+        return any(os.readlink(one.path).startswith("/dev/nvidia") for one in os.scandir(f"/proc/{pid}/fd"))
+    except OSError:
+        return False
