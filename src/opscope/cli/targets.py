@@ -4,6 +4,7 @@ import contextlib
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -13,7 +14,9 @@ from opscope.base.errors import UsageError
 from opscope.cli.options import ListCommand
 from opscope.cli.say import say
 from opscope.sweep.launchers import KNOWN
-from opscope.workloads.catalog import is_script
+from opscope.workloads.catalog import functions_alone, is_script
+
+_SHOWN = 8  # functions in a message
 
 
 class TargetCommand(ListCommand):
@@ -50,6 +53,15 @@ def refuse_others_options(
         UsageError: there is one.
     """
     context = click.get_current_context()
+    if is_script(target) and (names := functions_alone(Path(target))):
+        command = context.command.name
+        targets = ", ".join(f"{target}:{name}" for name in names[:_SHOWN])
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise UsageError(
+            f"{target} only defines functions, and nothing happens when it is run: name one of them, "
+            f"{targets}{more} (opscope {command} {shlex.quote(f'{target}:{names[0]}')}). It returns a step to run, or "
+            "(module, example inputs)"
+        )
     if not is_script(target):
         if arguments:
             raise UsageError(f"only a script takes arguments, not {target}: {shlex.join(arguments)}")

@@ -1,5 +1,6 @@
 """The built-in workloads by name: which sizes and options each takes. Read before PyTorch is imported."""
 
+import ast
 import difflib
 import re
 import sys
@@ -140,3 +141,37 @@ def _near(path: Path) -> str:
 def is_script(target: str) -> bool:
     """Tell whether a target is a script, to be run as it is."""
     return target.endswith(".py")
+
+
+def functions_alone(path: Path) -> tuple[str, ...]:
+    """Return the functions of a file that only defines things, so that to run it as a script does nothing.
+
+    Returns:
+        Their names, without those that begin with an underscore; empty for a script, and for what is no Python.
+    """
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    names = tuple(node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    if not all(_only_defines(node, names) for node in body):
+        return ()
+    return tuple(name for name in names if not name.startswith("_"))
+
+
+def _only_defines(node: ast.stmt, functions: Sequence[str]) -> bool:
+    """Tell whether a statement of a module defines something, and calls none of the module's functions."""
+    if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return True
+    if isinstance(node, ast.Expr):  # a docstring, or a setting such as torch.manual_seed(0)
+        return isinstance(node.value, ast.Constant) or _is_setting(node.value)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        called = {one.func.id for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)}
+        return not called & set(functions)
+    return False
+
+
+def _is_setting(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr.startswith(("set_", "manual_seed", "seed", "filterwarnings", "simplefilter"))
