@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ _RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 # Which work of one stream another stream waits for stands in no other record. They make a profiled step of two streams
 # 2.7 % longer (benchmarks/results/h100-waits-recorded.json).
 _WAITS: Final = _ExperimentalConfig(enable_cuda_sync_events=True)
+_ALL_THREADS_FROM: Final = (2, 13)  # of PyTorch; before, threads that a program starts itself are not recorded
 
 
 def collected_activities(activities: Sequence[Activity], device: torch.device) -> list[ProfilerActivity]:
@@ -190,7 +192,7 @@ class TorchProfiler(Struct, frozen=True):
             record_shapes="cpu" in self.options.activities,
             profile_memory=self.options.profile_memory,
             with_stack=self.options.with_stack,
-            experimental_config=_WAITS if "cpu" in self.options.activities else None,
+            experimental_config=_extras() if "cpu" in self.options.activities else None,
         )
 
     def describe(self, profiler: profile) -> None:
@@ -202,6 +204,20 @@ class TorchProfiler(Struct, frozen=True):
             "device": str(self.device),
         }
         profiler.add_metadata_json("opscope", json.dumps(facts))
+
+
+def _extras() -> _ExperimentalConfig:
+    """Return what else is recorded: waits of streams, and operators on threads that the program has started itself."""
+    release = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
+    if release < _ALL_THREADS_FROM or not _has_threads():
+        return _WAITS
+    return _ExperimentalConfig(enable_cuda_sync_events=True, profile_all_threads=True)
+
+
+def _has_threads() -> bool:
+    """Tell whether the program runs Python threads of its own."""
+    others = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+    return any(thread.is_alive() and not thread.name.startswith("opscope") for thread in others)
 
 
 def refuse_second_profiler() -> None:

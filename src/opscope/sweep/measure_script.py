@@ -111,7 +111,7 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
         install(watcher, ranges=task.run.wanted.annotation is not None)
         watcher.torch_imported()
         children.torch_imported()
-        start_watchdog(watcher)
+        start_watchdog(watcher, at_first_use=task.run.records)
 
     phase("running the script")
     listen_to_watchdog(watcher)

@@ -246,8 +246,8 @@ def _host_time_covered(trace: Trace, links: Links) -> Check:
         return Check(name, Verdict.PASS, 0, f"{share}.", covered, "host")
     sentence = (
         f"{share}. The rest was not recorded: Python between operators, waiting, input and output, and operators on "
-        "threads that the workload starts itself, which torch.profiler does not see. Shares of the operators' time say "
-        "nothing about it."
+        "threads that the workload starts itself, which torch.profiler does not see before PyTorch 2.13. Shares of the "
+        "operators' time say nothing about it."
     )
     return Check(name, Verdict.WARN, 0, sentence, whole - covered, "host")
 

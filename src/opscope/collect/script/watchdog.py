@@ -3,7 +3,6 @@
 import _thread
 import signal
 import threading
-import time
 from typing import Final
 
 from opscope.collect.script.watcher import Phase, Watcher
@@ -18,19 +17,46 @@ def listen_to_watchdog(watcher: Watcher) -> None:
     signal.signal(_SIGNAL, lambda _number, _frame: watcher.asked_by_watchdog())
 
 
-def start_watchdog(watcher: Watcher) -> None:
+def start_watchdog(watcher: Watcher, *, at_first_use: bool = False) -> None:
     """Start a thread that has `Watcher.asked_by_watchdog` called in the main thread.
+
+    Args:
+        watcher: the watcher.
+        at_first_use: whether it is called as soon as CUDA was set up, too: a script may end right after that.
 
     Python calls it between two bytecodes, never inside an operator. No real signal is sent, so system calls of the
     script are not interrupted.
     """
+    used = _first_use() if at_first_use else threading.Event()
 
     def watch() -> None:
         window = _FIRST_WINDOW_S
         while watcher.active and watcher.phase is not Phase.DONE:
-            time.sleep(window)
+            if used.wait(window):
+                used.clear()
             if watcher.phase is Phase.WATCH and watcher.active:
                 _thread.interrupt_main(_SIGNAL)  # type: ignore[arg-type]  # real-time signals have no enum members
             window = min(2 * window, _LONGEST_WINDOW_S)
 
     threading.Thread(target=watch, daemon=True, name="opscope-watchdog").start()
+
+
+def _first_use() -> threading.Event:
+    """Return an event that is set once PyTorch has set up CUDA in this process.
+
+    A profiler that starts within that first use has crashed programs: whoever waits for the event is another thread,
+    and what it asks for runs between two of the main thread's bytecodes.
+    """
+    import torch
+
+    used = threading.Event()
+    original = torch._C._cuda_init if hasattr(torch._C, "_cuda_init") else None
+    if original is None:
+        return used
+
+    def cuda_init() -> None:
+        original()
+        used.set()
+
+    torch._C._cuda_init = cuda_init
+    return used

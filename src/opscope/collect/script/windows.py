@@ -1,5 +1,6 @@
 """A window that is recorded from a script's beginning: for scripts that end soon or have no boundaries of steps."""
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
-from opscope.collect.script.questions import current_device
+from opscope.collect.script.questions import current_device, synchronize
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions
 
@@ -103,6 +104,8 @@ class EarlyWindow:
         self._held, self._profiler = self._profiler, None
         self._close_mark()
         self._recorded_us = (time.perf_counter_ns() - self._started) / 1000
+        with contextlib.suppress(RuntimeError):  # the script may have brought the device into an error
+            synchronize()  # or what the device has not done yet is lost
         self._held.stop()
 
     def write(self) -> bool:
