@@ -28,6 +28,9 @@ $(DONE): pyproject.toml constraints.txt hatch_build.py src/opscope/trace/columns
 
 demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and say where the reports are
 	$(BIN)/opscope profile bert --batch-sizes 1 8 --seq-lens 128
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { \
+		echo; echo "This machine has no GPU that PyTorch can use. A training step that was recorded on an H200:"; \
+		$(BIN)/opscope analyze examples/training_step.json.xz --top 3; }
 
 test: setup  ## Run all tests; those that need a GPU are skipped where there is none
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

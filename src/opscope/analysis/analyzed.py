@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from opscope.analysis.advice import Advice, advice_on
-from opscope.analysis.advice.context import Recording
+from opscope.analysis.advice import Advice, advice_on, advice_on_cpu
+from opscope.analysis.advice.context import Recording, words_for
+from opscope.analysis.advice.on_cpu import CpuSteps
 from opscope.analysis.costs.allocations import MemoryUse, memory_use
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
 from opscope.analysis.costs.launch_shapes import called_operators, inputs_of_activities, launch_shapes
@@ -32,7 +33,7 @@ from opscope.analysis.structure.autograd import BackwardPass, backward_table
 from opscope.analysis.structure.captures import captured_table, captures_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.launches import LaunchSummary, summarise_launches
-from opscope.analysis.structure.links import Links, link
+from opscope.analysis.structure.links import Links, link, operator_self_cpu
 from opscope.analysis.structure.modules import module_table
 from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Floats, Ints
@@ -421,6 +422,29 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             losses=self.losses,
         )
         return advice_on(recording)
+
+    def advice_on_cpu(
+        self, evidence: StepEvidence, recorded: Configuration | None, threads: tuple[int, int] | None
+    ) -> Advice:
+        """Return what could make steps faster of which no device works.
+
+        Args:
+            evidence: as for `advice_with`.
+            recorded: likewise.
+            threads: how many PyTorch uses within an operator, and how many cores there are; None if that is unknown.
+        """
+        steps = CpuSteps(
+            trace=self.trace,
+            self_ns=operator_self_cpu(self.links),
+            steps=evidence.steps,
+            unprofiled_ns=evidence.wall_ns if evidence.steps else None,
+            data_ns=evidence.data_ns,
+            threads=threads,
+            recorded=recorded,
+            losses=self.losses,
+            words=words_for(evidence.steps),
+        )
+        return advice_on_cpu(steps)
 
     @functools.cached_property
     def replayable(self) -> Steps | None:

@@ -31,7 +31,7 @@ from opscope.documents.trace import Measurement, SampleSummary, StepTime
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
 
-NO_RULE_FOR_CPUS = "No rule is for work on a CPU: the table says where its time goes."
+_NOTHING_ON_CPU: Final = "No rule for work on a CPU found anything that is worth more than 2 % of a step"
 _FAILED: Final = "The findings failed to be computed (see the trust checks)."
 _NO_VERDICT: Final = Bound(
     BoundKind.UNKNOWN, None, None, "What bounds the step is not known: that part of the analysis failed."
@@ -119,10 +119,16 @@ class Measured(Struct, frozen=True, dict=True):
     @cached_property
     def advice(self) -> Advice:
         """What could make a step faster: by the unprofiled step time where there is one."""
-        recorded = self.record.configuration if self.record else None
-        return self.analysis.losses.part(
-            "the findings", lambda: self.analysis.advice_with(self.step_evidence, recorded), Advice
-        )
+        return self.analysis.losses.part("the findings", self._advice, Advice)
+
+    def _advice(self) -> Advice:
+        record = self.record
+        recorded = record.configuration if record else None
+        if not self.analysis.devices and self.bound.kind == BoundKind.HOST_ONLY:
+            framework = record.framework if record else None
+            threads = (framework.torch_threads, record.machine.cpu_count) if record and framework else None
+            return self.analysis.advice_on_cpu(self.step_evidence, recorded, threads)
+        return self.analysis.advice_with(self.step_evidence, recorded)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -141,7 +147,7 @@ class Measured(Struct, frozen=True, dict=True):
             return _FAILED
         if not self.analysis.has_device_times:
             on_host = self.bound.kind == BoundKind.HOST_ONLY
-            return NO_RULE_FOR_CPUS if on_host else self.device_times_reason
+            return self._nothing_on_cpu if on_host else self.device_times_reason
         if (incomplete := self.trust.failed(CheckName.FILE_IS_VALID)) is not None:
             return incomplete.sentence
         if self.step_evidence.is_capture:
@@ -149,6 +155,12 @@ class Measured(Struct, frozen=True, dict=True):
         if self.analysis.knows_limits:
             return "No rule found anything that is worth more than 2 % of a step."
         return f"No rule found anything, but most rules could not look: {self._limits_unknown}."
+
+    @property
+    def _nothing_on_cpu(self) -> str:
+        if self.analysis.trace.frames.height:
+            return f"{_NOTHING_ON_CPU}."
+        return f"{_NOTHING_ON_CPU}; lines of Python were not recorded (--with-stack)."
 
     @property
     def _limits_unknown(self) -> str:

@@ -56,6 +56,11 @@ class Rule(StrEnum):
     FAR_FROM_LIMIT = "far_from_limit"
     DEAREST_WORK = "dearest_work"
     ONLY_TOGETHER = "only_together"
+    IDLE_CORES = "idle_cores"
+    DOUBLE_PRECISION = "double_precision"
+    SCALAR_READS = "scalar_reads"
+    ACTIVE_DROPOUT = "active_dropout"
+    UNUSED_GRAPH = "unused_graph"
 
 
 class Where(Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ def overview_section(document: TraceDocument, losses: Losses) -> Section:
     )
     further = (
         (findings_section(document.findings, document.findings_reason, document.together),)
-        if document.has_device_times
+        if document.has_device_times or document.findings
         else ()
     )
     return Section(("Overview",), blocks, further)

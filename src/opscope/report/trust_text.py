@@ -7,7 +7,6 @@ from opscope.base.losses import Losses
 from opscope.base.text import told
 from opscope.documents.trust import Check, CheckName, Trust
 
-_MEASURE_ALONE: Final = "Measure again when nothing else runs on this machine"
 _RECORD_AGAIN: Final = "Record it again"
 _WHAT_TO_DO: Final = {
     CheckName.DEVICE_WORK_RECORDED: "Run opscope doctor: it tries whether the profiler sees the GPU",
@@ -30,7 +29,6 @@ _WHAT_TO_DO: Final = {
     CheckName.COLD_LAUNCHES: "Record later steps",
     CheckName.PROFILER_INTERRUPTIONS: "Record fewer steps at once",
     CheckName.GRAPH_REPLAYS_COMPLETE: "Record fewer replays at once",
-    CheckName.CPU_CONTENTION: _MEASURE_ALONE,
     CheckName.STEADY_STEPS: "Measure again on a machine that does nothing else, or later in the run",
     CheckName.PROFILER_OVERHEAD: "Go by the unprofiled step; times on the host are upper bounds",
     CheckName.PARTS_COMPUTED: "Report it with the traceback that opscope --debug shows",
@@ -47,7 +45,9 @@ def failures(trust: Trust) -> Iterator[str]:
 
 def sentence(check: Check) -> str:
     """Return what a check found, and what to do about it."""
-    return f"{check.sentence.rstrip('.')}. {_WHAT_TO_DO[check.name]}."
+    if (what := _WHAT_TO_DO.get(check.name)) is None:  # the sentence says it itself
+        return check.sentence
+    return f"{check.sentence.rstrip('.')}. {what}."
 
 
 def or_reason(losses: Losses, part: str, make: Callable[[], Iterable[T]], reason: Callable[[str], T]) -> tuple[T, ...]:

@@ -19,6 +19,8 @@ from opscope.analysis.advice.evidence import derived, measured
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
+from opscope.analysis.advice.on_cpu import STATEMENTS as STATEMENTS_ON_CPU
+from opscope.analysis.advice.on_cpu import CpuSteps, drafts_on_cpu
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
 from opscope.analysis.advice.proving import proving_command
@@ -86,6 +88,7 @@ _NEAR_LIMIT: Final = RuleDescription(
     "trace tells",
 )
 STATEMENTS: Final = (
+    *STATEMENTS_ON_CPU,
     *(statement for rule in RULES for statement in rule.statements),
     *(_NEAR_LIMIT, FAR_FROM_LIMIT, DEAREST_WORK, ONLY_TOGETHER),
 )
@@ -195,6 +198,11 @@ def _same(draft: Draft) -> Draft:
     return draft
 
 
+def advice_on_cpu(steps: CpuSteps) -> Advice:
+    """Return what could make steps on a CPU faster."""
+    return Advice(_named(steps, drafts_on_cpu(steps)))
+
+
 def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice, unprofiled_ns: float | None) -> Advice:
     """Return findings with what each adds to those before it, and what all of them save."""
     joint = all_of_them(replayed, drafts)
@@ -278,7 +286,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
     )
 
 
-def _named(context: Context, drafts: Sequence[Draft], *, replayed: bool = False) -> tuple[Finding, ...]:
+def _named(context: Context | CpuSteps, drafts: Sequence[Draft], *, replayed: bool = False) -> tuple[Finding, ...]:
     first = first_of(drafts)
     ids = _ids(drafts)
     return tuple(
@@ -319,7 +327,7 @@ def _replayable(draft: Draft, own: str, drafts: Sequence[Draft], ids: Sequence[s
     return tuple(name for name, other in zip(ids, drafts, strict=True) if any(other is part for part in draft.parts))
 
 
-def _step_of(context: Context, draft: Draft) -> tuple[float, StepBasis]:
+def _step_of(context: Context | CpuSteps, draft: Draft) -> tuple[float, StepBasis]:
     """Return the step that a finding's saving is of, and which step that is."""
     if draft.of_estimate_ns is None:
         return context.step_ns, context.step_kind

@@ -145,6 +145,11 @@ _OF_A_RECORDING: Final = StepWords(
 )
 
 
+def words_for(steps: int) -> StepWords:
+    """Return the words for what savings refer to: a step, or the recording where it marks none."""
+    return _OF_STEPS if steps else _OF_A_RECORDING
+
+
 class Recording(Struct, frozen=True, kw_only=True):
     """What was computed of a trace.
 
@@ -242,7 +247,7 @@ class Context:
     @property
     def words(self) -> StepWords:
         """The words for what savings refer to: a step, or the recording."""
-        return _OF_STEPS if self.evidence.steps else _OF_A_RECORDING
+        return words_for(self.evidence.steps)
 
     @property
     def step_kind(self) -> StepBasis:
