@@ -24,7 +24,7 @@ from opscope.collect.script.watcher import EnoughMeasured, Watcher
 from opscope.record.capture import Benchmark, CaptureRecord, WorkloadInfo
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions, Configuration
-from opscope.record.step_kinds import ScriptRun, StepsFound
+from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory
 
@@ -88,6 +88,9 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     failures: list[Exception] = []
 
     def keep(found: Found) -> None:
+        if found.kind is StepKind.RUN and children.sentence is not None and _has_no_operator(trace):
+            failures.append(WorkElsewhereError(f"{script} itself runs no operator; {children.sentence}"))
+            return
         try:
             _write(configuration, options, directory, files, found)
         except Exception as error:  # it is not the script's, which may catch whatever is raised in it
@@ -159,6 +162,12 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
     if isinstance(error, SystemExit):
         raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
     raise error
+
+
+def _has_no_operator(trace: Path) -> bool:
+    """Tell whether a trace that was just written holds neither an operator nor work of a device."""
+    content = trace.read_bytes()
+    return b'"cpu_op"' not in content and b'"kernel"' not in content
 
 
 def _rank() -> tuple[int, int] | None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from opscope.sweep.measure_script import Again
 
 _LONGEST = 300  # characters of a message, which is to be one line
+_LONGEST_OF_OURS = 1_000  # its end says what to do
 _OUT_OF_MEMORY = lazy_pattern("out of memory|can't allocate memory", re.IGNORECASE)
 
 
@@ -192,8 +193,9 @@ def failure_of(error: BaseException) -> Failure:
 def describe(error: BaseException) -> str:
     """Return an exception as one line of at most about `_LONGEST` characters."""
     text = " ".join(str(error).split())
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST].rsplit('. ', 1)[0]} ... (the log has all of it)"
+    longest = _LONGEST_OF_OURS if isinstance(error, OpscopeError) else _LONGEST
+    if len(text) > longest:
+        text = f"{text[:longest].rsplit('. ', 1)[0]} ... (the log has all of it)"
     if isinstance(error, OpscopeError):
         return text
     if isinstance(error, SystemExit):

@@ -4,6 +4,8 @@ Times are those of the main thread, of recorded steps, scaled to an unprofiled s
 belongs to the innermost record around it: an operator, a line of the user's Python, a named range, or nothing.
 """
 
+import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Final
@@ -207,7 +209,7 @@ class _Shares(Struct, frozen=True):
         every = pl.concat(tables).with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"))
         every = every.filter((pl.col("thread") == steps.main) & (pl.col("end_ns") > begin) & (pl.col("start_ns") < end))
         names = every["name"].unique()
-        users = {name for name in names if is_users(name)}
+        users = {name for name in names if is_users(name) and not _is_pythons(name)}
         loads = {name for name in names if _LOADS.search(name)}
         is_load = every["name"].is_in(list(loads)) & (every["kind"] != 0)
         kept = every.filter(is_load | (every["kind"] != 0) | every["name"].is_in(list(users)))
@@ -232,6 +234,11 @@ class _Shares(Struct, frozen=True):
                 continue
             found[kind[place]][name] = found[kind[place]].get(name, 0) + int(own[place])
         return cls(loading, found[0], found[1], max(end - begin - covered, 0) + unnamed)
+
+
+def _is_pythons(frame: str) -> bool:
+    """Tell whether a frame is of Python's own library, whose files are named from its folder on: json/encoder.py."""
+    return re.split(r"[/.(]", frame, maxsplit=1)[0] in sys.stdlib_module_names
 
 
 def _below(parent: Ints, marked: Bools) -> Bools:

@@ -1,0 +1,124 @@
+"""Findings on steps that ran on a CPU, by hand: what fills them, and what is silent where nothing is to be said."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis.analyzed import analyze
+from opscope.analysis.measured import Measured
+from opscope.documents.findings import Finding, Rule
+from tests.kineto import KinetoTrace
+
+
+class Trace(KinetoTrace):
+    """Two steps of a millisecond; slices from when to when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number in range(2):
+            self.step(number, number * 1_000_000, 1_000_000)
+
+    def range(self, name: str, begin: int, end: int) -> None:
+        self.annotation(name, begin, end - begin)
+
+    def runs(self, name: str, begin: int, end: int, types: Sequence[str] = ("float",)) -> None:
+        self.operator(name, begin, end - begin, **{"Input Dims": [[4]] * len(types), "Input type": list(types)})
+
+    def frame(self, name: str, begin: int, end: int) -> None:
+        self.slice("python_function", name, begin, end - begin)
+
+
+def findings(built: KinetoTrace, tmp_path: Path) -> dict[str, Finding]:
+    measured = Measured(analyze(built.write(tmp_path / "t.json")))
+    return {finding.rule: finding for finding in measured.findings}
+
+
+def test_a_step_that_loads_names_the_loader(tmp_path: Path) -> None:
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + 650_000)
+        built.runs("aten::mm", begin + 700_000, begin + 1_000_000)
+    found = findings(built, tmp_path)
+    loading = found[Rule.INPUT_PIPELINE]
+    assert "650.0 us of a step in a DataLoader" in loading.title
+    assert (loading.saving_ns.low, loading.saving_ns.high) == (0, 650_000)
+    assert loading.is_first
+    assert Rule.HOST_WORK not in found
+
+
+def test_a_range_in_which_no_operator_runs_is_named_and_its_operators_are_not_counted(tmp_path: Path) -> None:
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.range("tokenize", begin, begin + 800_000)
+        built.runs("aten::add", begin + 100_000, begin + 200_000)  # within the range
+        built.runs("aten::mm", begin + 800_000, begin + 1_000_000)
+    found = findings(built, tmp_path)[Rule.HOST_WORK]
+    assert "`tokenize` takes 700.0 us of a step in which no operator runs" in found.title
+    assert found.where.annotation == "tokenize"
+    assert found.saving_ns.high == 700_000
+
+
+def test_a_line_of_the_users_python_is_named_with_what_it_takes_itself(tmp_path: Path) -> None:
+    built = Trace()
+    built.frame("train.py(3): <module>", -10_000, 2_100_000)
+    for number in range(2):
+        begin = number * 1_000_000
+        built.frame("train.py(9): tokenize", begin, begin + 600_000)
+        built.frame("json/__init__.py(1): dumps", begin + 100_000, begin + 500_000)
+        built.runs("aten::mm", begin + 500_000, begin + 550_000)  # in tokenize, and not of its own time
+        built.runs("aten::mm", begin + 650_000, begin + 1_000_000)
+    found = findings(built, tmp_path)[Rule.HOST_WORK]
+    assert found.where.python == "train.py(9): tokenize"
+    assert "takes 550.0 us of a step in Python" in found.title
+
+
+def test_time_of_which_nothing_is_recorded_is_said(tmp_path: Path) -> None:
+    built = Trace()
+    for number in range(2):
+        built.runs("aten::mm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000)
+    found = findings(built, tmp_path)[Rule.HOST_WORK]
+    assert "For 600.0 us of a step nothing is recorded" in found.title
+    assert "--with-stack" in found.action
+
+
+def test_float64_short_operators_and_items(tmp_path: Path) -> None:
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.runs("aten::mm", begin, begin + 300_000, types=["double", "double"])
+        for call in range(100):
+            at = begin + 300_000 + call * 7_000
+            built.runs("aten::item", at, at + 6_000)
+    found = findings(built, tmp_path)
+    assert found[Rule.DOUBLE_PRECISION].saving_ns.high == 150_000
+    assert "item() is called 100 times a step" in found[Rule.SCALAR_READS].title
+    assert "100 short operator calls a step take 600.0 us" in found[Rule.DISPATCH_BOUND].title
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_dropout_is_a_finding_where_nothing_goes_backward(tmp_path: Path, *, trains: bool) -> None:
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.runs("aten::dropout", begin, begin + 200_000)
+        built.runs("aten::bernoulli_", begin + 10_000, begin + 150_000)
+        built.runs("aten::mm", begin + 200_000, begin + 900_000)
+        if trains:
+            built.runs("autograd::engine::evaluate_function: MmBackward0", begin + 900_000, begin + 1_000_000)
+    found = findings(built, tmp_path)
+    assert (Rule.ACTIVE_DROPOUT in found) is not trains
+    if not trains:
+        assert found[Rule.ACTIVE_DROPOUT].saving_ns.low == 140_000
+
+
+def test_a_step_full_of_products_has_nothing_to_be_said(tmp_path: Path) -> None:
+    built = Trace()
+    for number in range(2):
+        built.runs("aten::mm", number * 1_000_000, (number + 1) * 1_000_000)
+    measured = Measured(analyze(built.write(tmp_path / "t.json")))
+    assert measured.findings == ()
+    assert measured.findings_reason is not None
+    assert "lines of Python were not recorded" in measured.findings_reason

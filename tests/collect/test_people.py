@@ -1,0 +1,98 @@
+"""Scripts as people write them run to their end under ``profile``; where the work is elsewhere, it is said at once."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command import ROOT, opscope
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
+
+SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [
+        ("fused", "training"),
+        ("loader", "training"),
+        ("reinforcement", "training"),
+        ("sampling", "evaluation"),
+        ("generate", "evaluation"),
+        ("threads", "training"),
+        ("own_trainer", "training"),
+        ("again", "training"),
+    ],
+)
+def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = opscope("profile", "--quick", "--output-dir", str(tmp_path / "r"), str(SCRIPTS / "people.py"), kind)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    document = json.loads((tmp_path / "r" / "profiling_stats_default.json").read_text())
+    assert document["capture"]["steps"]["kind"] == steps
+    assert document["measurement"]["step"]["ns"] > 0
+    assert "parts_computed" not in {check["name"] for check in document["trust"]["checks"]}
+    assert (tmp_path / "r" / "report.html").is_file()
+    if kind == "threads":  # operators of the thread that prepares are recorded, too
+        assert "aten::randn" in {row["name"] for row in document["operators"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            (str(SCRIPTS / "people.py"), "spawned"),
+            "starts 2 processes with torch.multiprocessing.spawn, and its work, `rank`, is in them: "
+            "opscope profile --nproc 2",
+        ),
+        ((str(SCRIPTS / "people.py"), "in_processes"), "it started 2 processes (for `train`)"),
+        (
+            (str(SCRIPTS / "launches.py"), str(SCRIPTS / "train.py"), "--steps", "400"),
+            f"--steps 400`, and what that does is not followed. Profile it: opscope profile {SCRIPTS}/train.py",
+        ),
+    ],
+)
+def test_work_in_other_processes_is_named(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    began = time.monotonic()
+    done = opscope("profile", "--output-dir", str(tmp_path / "r"), *words)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert time.monotonic() - began < 120  # not after a second run of the script, or the end of a long one
+
+
+def test_processes_that_a_script_spawns_are_measured_as_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = ("--quick", "--nproc", "2", "--output-dir", str(tmp_path / "r"), str(SCRIPTS / "people.py"), "spawned")
+    done = opscope("profile", *words)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        document = json.loads((tmp_path / "r" / f"rank{rank}" / "profiling_stats_default.json").read_text())
+        assert (document["capture"]["rank"]["number"], document["capture"]["rank"]["world_size"]) == (rank, 2)
+        assert document["measurement"]["step"]["ns"] > 0
+
+
+@pytest.mark.parametrize("command", ["profile", "advise"])
+def test_a_file_of_functions_names_them(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "fn.py"
+    file.write_text('"""Doc."""\nimport torch\nSIZE = 4\ndef _own():\n    pass\ndef step():\n    return 1\n')
+    done = opscope(command, str(file))
+    assert done.returncode == 2
+    assert f"{file}:step" in done.stderr
+    assert "_own" not in done.stderr
+    file.write_text("def main():\n    raise SystemExit(7)\nmain()\n")
+    assert "only defines functions" not in opscope(command, str(file)).stderr
+
+
+@pytest.mark.parametrize("command", ["profile", "advise"])
+def test_an_option_behind_a_script_that_fails_is_pointed_at(command: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import argparse, torch\nargparse.ArgumentParser().parse_args()\n")
+    done = opscope(command, str(script), "--debug-me", "--steps", "3")
+    assert done.returncode == 1
+    assert "--steps stands behind the script, which gets it as its own argument" in done.stderr
+    assert "--debug-me stands" not in done.stderr

@@ -1,0 +1,174 @@
+"""Scripts as people write them, small: ``people.py KIND``. Each kind of public script that we try has one."""
+
+import os
+import sys
+import threading
+
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+STEPS = 400
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 64 * STEPS
+
+    def __getitem__(self, index):
+        return torch.full((64,), float(index % 7)), index % 4
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 4))
+
+
+def train(net, batches, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), 0.01)
+    for inputs, labels in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+
+
+def random_batches(count=STEPS):
+    for _ in range(count):
+        yield torch.randn(16, 64), torch.randint(4, (16,))
+
+
+def fused():
+    """An optimizer whose step counters are tensors without dimensions, in lists."""
+    net = network()
+    train(net, random_batches(), torch.optim.AdamW(net.parameters(), fused=True))
+
+
+def loader():
+    """Epochs with workers and validation after each, as classifiers of images have them."""
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(3):
+        train(net, DataLoader(Numbers(), 128, num_workers=2), optimizer)
+        net.eval()
+        with torch.no_grad():
+            for inputs, _ in DataLoader(Numbers(), 1024):
+                net(inputs)
+        net.train()
+
+
+def reinforcement():
+    """Episodes of different lengths, with one step of the optimizer after each."""
+    net = network()
+    optimizer = torch.optim.Adam(net.parameters())
+    for episode in range(STEPS):
+        losses, state = [], torch.randn(64)
+        for _ in range(5 + episode % 11):
+            choice = torch.distributions.Categorical(logits=net(state))
+            action = choice.sample()
+            losses.append(-choice.log_prob(action))
+            state = torch.tanh(state + 0.1 * action.item())
+        optimizer.zero_grad()
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+
+
+def sampling():
+    """Images that are made of noise in fifty steps each, without gradients."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 3, 3, padding=1)).eval()
+    with torch.no_grad():
+        for _ in range(STEPS // 10):
+            image = torch.randn(2, 3, 16, 16)
+            for _ in range(50):
+                image = image - 0.1 * net(image)
+
+
+def generate():
+    """Tokens, one after the other, with what came before kept."""
+    net, head = nn.GRU(32, 32, batch_first=True).eval(), nn.Linear(32, 100)
+    table = nn.Embedding(100, 32)
+    with torch.inference_mode():
+        for _ in range(STEPS // 20):
+            token, kept = torch.zeros(1, 1, dtype=torch.long), None
+            for _ in range(60):
+                out, kept = net(table(token), kept)
+                token = head(out[:, -1:]).argmax(-1)
+
+
+def threads():
+    """A thread that prepares batches beside the one that trains."""
+    ready, wanted = threading.Semaphore(0), threading.Semaphore(4)
+    batches = []
+
+    def prepare():
+        while True:
+            wanted.acquire()
+            batches.append((torch.randn(16, 64) @ torch.eye(64), torch.randint(4, (16,))))
+            ready.release()
+
+    threading.Thread(target=prepare, daemon=True).start()
+
+    def taken():
+        for _ in range(STEPS):
+            ready.acquire()
+            yield batches.pop()
+            wanted.release()
+
+    train(network(), taken())
+
+
+def own_trainer():
+    """A class with hooks that calls itself, as trainers of frameworks do."""
+
+    class Trainer:
+        def __init__(self, net, hooks):
+            self.net, self.hooks = net, hooks
+            self.optimizer = torch.optim.AdamW(net.parameters())
+            self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step))
+
+        def fit(self):
+            for number, batch in enumerate(random_batches()):
+                self.training_step(*batch)
+                for hook in self.hooks:
+                    hook(number)
+
+        def training_step(self, inputs, labels):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(self.net(inputs).float(), labels)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+            self.optimizer.step()
+            self.scheduler.step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+    Trainer(network(), [lambda number: print(number) if number % 100 == 0 else None]).fit()
+
+
+def again():
+    """Sets a variable that is read when Python starts, and begins anew."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    train(network(), random_batches())
+
+
+def rank(number, world):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "29517"
+    torch.distributed.init_process_group("gloo", rank=number, world_size=world)
+    train(nn.parallel.DistributedDataParallel(network()), random_batches())
+    torch.distributed.destroy_process_group()
+
+
+def spawned():
+    mp.spawn(rank, args=(2,), nprocs=2)
+
+
+def in_processes():
+    children = [mp.get_context("spawn").Process(target=train, args=(network(), [])) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
