@@ -1,0 +1,411 @@
+"""Runs opscope on public scripts that lie in a folder, unmodified: ``python tools/try_scripts.py CHECKOUTS -o RESULT``.
+
+CHECKOUTS holds one folder for each repository, as ``git clone`` makes it; none of it is part of opscope. Each script
+runs in a copy, with its own command line, and with random data in place of what it would download. Beside what opscope
+says stands the script's own clock: a hook after each step of its optimizers, in runs without opscope before and after.
+A script whose repository or libraries are not there is left out, and said so.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "it", "for", "on", "with", "as", "by", "at", "from", "that")
+COMMANDS = ("own", "profile", "page", "diff", "advise")
+# Runs in the script's process before its first line.
+CLOCK = """
+import atexit, json, os, sys, time
+out = os.environ.pop("OPSCOPE_OWN_CLOCK", None)
+if out:
+    seconds, stamps, pid = float(os.environ.pop("OPSCOPE_OWN_SECONDS")), [], os.getpid()
+    def write():
+        if os.getpid() == pid:
+            with open(out, "w") as file:
+                json.dump(stamps, file)
+    def stepped(optimizer, args, kwargs):
+        if os.getpid() == pid:
+            stamps.append((id(optimizer), time.perf_counter()))
+            if stamps[-1][1] - stamps[0][1] > seconds:
+                write()
+                sys.stdout.flush()
+                os._exit(0)
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    register_optimizer_step_post_hook(stepped)
+    atexit.register(write)
+"""
+
+
+# ---------------------------------------------------------------- random data in place of downloads
+
+
+def no_data(_folder: Path) -> None:
+    """Write nothing: the script makes its data itself."""
+
+
+def text(name: str, words: int = 200_000) -> Callable[[Path], None]:
+    """Return what writes a file of random words, eight a line."""
+
+    def write(folder: Path) -> None:
+        draw = random.Random(0)
+        lines = (" ".join(draw.choices(WORDS, k=8)) for _ in range(words // 8))
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+
+    return write
+
+
+def wikitext(folder: Path) -> None:
+    """Write the three parts of a corpus of words."""
+    for part, words in (("train", 400_000), ("valid", 20_000), ("test", 20_000)):
+        text(f"data/wikitext-2/{part}.txt", words)(folder)
+
+
+def characters(folder: Path) -> None:
+    """Write what nanoGPT's preparation of Shakespeare's characters would."""
+    data = folder / "data" / "shakespeare_char"
+    data.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(0)
+    for part, count in (("train", 1_000_000), ("val", 100_000)):
+        numbers = [draw.randrange(65) for _ in range(count)]
+        (data / f"{part}.bin").write_bytes(struct.pack(f"<{count}H", *numbers))
+
+
+def digits(folder: Path) -> None:
+    """Write MNIST's four files with random pixels beside the script's folder."""
+    raw = folder.parent / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    for part, count in (("train", 60_000), ("t10k", 10_000)):
+        images = struct.pack(">IIII", 0x803, count, 28, 28) + os.urandom(count * 28 * 28)
+        labels = struct.pack(">II", 0x801, count) + bytes(number % 10 for number in range(count))
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(images)
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+    (folder / "results").mkdir(exist_ok=True)
+    shutil.copytree(folder.parent / "data", folder / "data", dirs_exist_ok=True)
+
+
+def citations(folder: Path) -> None:
+    """Write a random graph of papers, as large as Cora."""
+    cora, draw = folder / "cora", random.Random(0)
+    cora.mkdir(exist_ok=True)
+    papers = [
+        " ".join([str(number), *(str(int(draw.random() < 0.01)) for _ in range(1433)), f"class{number % 7}"])
+        for number in range(2708)
+    ]
+    (cora / "cora.content").write_text("\n".join(papers))
+    cites = (f"{draw.randrange(2708)} {draw.randrange(2708)}" for _ in range(5429))
+    (cora / "cora.cites").write_text("\n".join(cites))
+
+
+def images(folder: Path) -> None:
+    """Write a small folder of random images of two classes."""
+    from PIL import Image
+
+    for part, count in (("train", 400), ("val", 40)):
+        for number in range(count):
+            path = folder / "images" / part / f"class{number % 2}" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.frombytes("RGB", (256, 256), os.urandom(256 * 256 * 3)).save(path)
+
+
+def sentences(folder: Path) -> None:
+    """Write pairs of sentences with labels, and a text, as examples of transformers read them."""
+    draw = random.Random(0)
+    for part, count in (("train", 4_000), ("validation", 200)):
+        rows = (
+            {
+                "sentence1": " ".join(draw.choices(WORDS, k=12)),
+                "sentence2": " ".join(draw.choices(WORDS, k=9)),
+                "label": n % 2,
+            }
+            for n in range(count)
+        )
+        (folder / f"{part}.json").write_text("\n".join(json.dumps(row) for row in rows))
+    text("text.txt")(folder)
+
+
+# ---------------------------------------------------------------- the scripts
+
+
+@dataclass(frozen=True)
+class Script:
+    """A public script.
+
+    Attributes:
+        name: what results call it.
+        checkout: the folder of its repository.
+        folder: where it runs, within that.
+        command: its file and arguments.
+        data: writes what it would download; gets the folder in which it runs.
+        needs: libraries that it imports.
+        path: a folder of the repository that it imports from; None for none.
+        processes: how many ranks it has.
+    """
+
+    name: str
+    checkout: str
+    folder: str
+    command: tuple[str, ...]
+    data: Callable[[Path], None] = no_data
+    needs: tuple[str, ...] = ()
+    path: str | None = None
+    processes: int = 1
+
+
+CHAR = ("train.py", "config/train_shakespeare_char.py", "--max_iters=100000", "--eval_interval=1000000")
+CLM = (
+    *("run_clm.py", "--model_type", "gpt2", "--tokenizer_name", "gpt2", "--train_file", "text.txt", "--do_train"),
+    *("--block_size", "256", "--per_device_train_batch_size", "8", "--output_dir", "out", "--report_to", "none"),
+)
+GLUE = (
+    *("run_glue.py", "--model_name_or_path", "bert-base-cased", "--train_file", "train.json", "--do_train"),
+    *("--validation_file", "validation.json", "--output_dir", "out", "--report_to", "none"),
+)
+SCRIPTS = (
+    Script("nanogpt", "nanoGPT", ".", (*CHAR, "--compile=False"), characters),
+    Script("nanogpt-compiled", "nanoGPT", ".", (*CHAR, "--compile=True"), characters),
+    Script("mingpt-chargpt", "minGPT", "projects/chargpt", ("chargpt.py",), text("input.txt"), path="."),
+    Script("makemore", "makemore", ".", ("makemore.py", "--device", "cuda", "--type", "transformer")),
+    Script("vae", "examples", "vae", ("main.py", "--epochs", "100"), digits, ("torchvision",)),
+    Script("mnist", "examples", "mnist", ("main.py", "--epochs", "100"), digits, ("torchvision",)),
+    Script("mnist-rnn", "examples", "mnist_rnn", ("main.py", "--epochs", "100", "--accel"), digits, ("torchvision",)),
+    Script("siamese", "examples", "siamese_network", ("main.py", "--epochs", "100"), digits, ("torchvision",)),
+    Script(
+        "dcgan",
+        "examples",
+        "dcgan",
+        ("main.py", "--dataset", "fake", "--accel", "--niter", "100"),
+        needs=("torchvision",),
+    ),
+    Script("imagenet", "examples", "imagenet", ("main.py", "--dummy", "-b", "64"), needs=("torchvision",)),
+    Script(
+        "word-language-model",
+        "examples",
+        "word_language_model",
+        ("main.py", "--accel", "--model", "Transformer", "--use-optimizer"),
+        wikitext,
+    ),
+    Script("gat", "examples", "gat", ("main.py", "--epochs", "100000"), citations, ("requests",)),
+    Script("reinforce", "examples", "reinforcement_learning", ("reinforce.py",), needs=("gymnasium",)),
+    Script("actor-critic", "examples", "reinforcement_learning", ("actor_critic.py",), needs=("gymnasium",)),
+    Script("fsdp2", "examples", "distributed/FSDP2", ("example.py",), processes=2),
+    Script(
+        "tensor-parallel", "examples", "distributed/tensor_parallelism", ("tensor_parallel_example.py",), processes=2
+    ),
+    Script(
+        "timm-train",
+        "pytorch-image-models",
+        ".",
+        ("train.py", "--data-dir", "images", "--model", "resnet18", "-b", "32", "--num-classes", "2"),
+        images,
+        ("timm", "PIL"),
+    ),
+    Script(
+        "run-clm", "transformers", "examples/pytorch/language-modeling", CLM, sentences, ("transformers", "datasets")
+    ),
+    Script(
+        "run-glue",
+        "transformers",
+        "examples/pytorch/text-classification",
+        GLUE,
+        sentences,
+        ("transformers", "datasets"),
+    ),
+    Script(
+        "accelerate-nlp", "accelerate", "examples", ("nlp_example.py",), needs=("accelerate", "datasets", "evaluate")
+    ),
+    Script(
+        "lightning-mnist",
+        "pytorch-lightning",
+        "examples/pytorch/basics",
+        ("autoencoder.py",),
+        digits,
+        ("lightning", "torchvision"),
+    ),
+    Script("geometric-gcn", "pytorch_geometric", "examples", ("gcn.py",), needs=("torch_geometric",)),
+    Script(
+        "triton-matmul",
+        "triton",
+        "python/tutorials",
+        ("03-matrix-multiplication.py",),
+        needs=("triton", "matplotlib", "pandas"),
+    ),
+    Script("vit-loader", "own", ".", ("train_vit.py",)),
+    Script("dcgan-own", "own", ".", ("train_dcgan.py",)),
+)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def ran(command: Sequence[str], folder: Path, environment: dict[str, str], seconds: float) -> tuple[int, float, str]:
+    """Run a command for a limited time; return its exit code, how long it took, and what it printed."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        out, _ = process.communicate(timeout=seconds)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        out, code = process.communicate()[0], 124
+    return code, time.monotonic() - began, out.decode(errors="replace")
+
+
+def own_clock(script: Script, folder: Path, environment: dict[str, str], seconds: float) -> list[float]:
+    """Run a script without opscope; return the milliseconds between its optimizer's steps, without the first third."""
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "sitecustomize.py").write_text(CLOCK)
+        out = Path(place) / "stamps.json"
+        path = f"{place}{os.pathsep}{environment.get('PYTHONPATH', '')}"
+        own = {**environment, "PYTHONPATH": path, "OPSCOPE_OWN_CLOCK": str(out), "OPSCOPE_OWN_SECONDS": str(seconds)}
+        ran([sys.executable, *script.command], folder, own, 4 * seconds + 120)
+        stamps = json.loads(out.read_text()) if out.is_file() else []
+    if not stamps:
+        return []
+    # Of several optimizers that step in turn, one marks the steps.
+    busiest, _ = Counter(number for number, _ in stamps).most_common(1)[0]
+    times = [moment for number, moment in stamps if number == busiest]
+    steps = [1000 * (after - before) for before, after in pairwise(times)]
+    return steps[len(steps) // 3 :]
+
+
+def step_of(folder: Path) -> dict[str, Any] | None:
+    """Return the step that a run's statistics say; None where there is none."""
+    found = sorted(folder.glob("profiling_stats_*.json"))
+    return json.loads(found[0].read_text())["measurement"]["step"] if found else None
+
+
+def tried(script: Script, checkouts: Path, wanted: Sequence[str], seconds: float, budget: float) -> dict[str, Any]:
+    """Run opscope's commands on a script; return what came of them."""
+    lacking = [name for name in script.needs if find_spec(name) is None]
+    source = checkouts / script.checkout
+    if lacking or not (source / script.folder / script.command[0]).is_file():
+        return {"name": script.name, "left_out": f"needs {', '.join(lacking)}" if lacking else f"no {script.checkout}"}
+    with tempfile.TemporaryDirectory(prefix="try-") as place:
+        copy = Path(place) / script.checkout
+        shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        folder = copy / script.folder
+        script.data(folder)
+        parts = [str(copy / script.path)] if script.path else []
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*parts, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+        return _tried(script, folder, environment, wanted, seconds, budget, Path(place))
+
+
+def _tried(
+    script: Script,
+    folder: Path,
+    environment: dict[str, str],
+    wanted: Sequence[str],
+    seconds: float,
+    budget: float,
+    place: Path,
+) -> dict[str, Any]:
+    opscope = [sys.executable, "-m", "opscope"]
+    with_opscope = {**environment, "PYTHONPATH": os.pathsep.join([str(SOURCE), environment["PYTHONPATH"]])}
+    ranks = ["--nproc", str(script.processes)] if script.processes > 1 else []
+    result: dict[str, Any] = {"name": script.name, "command": shlex.join(script.command)}
+    clocks = [own_clock(script, folder, environment, seconds)] if "own" in wanted and not ranks else []
+
+    def run(name: str, words: Sequence[str], limit: float) -> str:
+        code, took, out = ran([*opscope, *words], folder, with_opscope, limit)
+        crashed = "Traceback (most recent call last)" in out
+        result[name] = {"exit": code, "seconds": round(took, 1), "traceback": crashed, "says": out.splitlines()[-60:]}
+        return out
+
+    for number in (1, 2) if "diff" in wanted else (1,):
+        if "profile" in wanted:
+            run(
+                f"profile-{number}",
+                ["profile", *ranks, "--output-dir", str(place / f"run{number}"), *script.command],
+                600,
+            )
+        if number == 1 and clocks:
+            clocks.append(own_clock(script, folder, environment, seconds))
+    result["step"] = step_of(place / "run1")
+    if any(clocks):
+        result["own_ms"] = [{"mean": fmean(one), "median": median(one), "steps": len(one)} for one in clocks if one]
+        result["differs"] = _differs(result["step"], [fmean(one) for one in clocks if one])
+    if "page" in wanted:
+        run("page", ["page", str(place / "run1"), "-o", str(place / "page.html")], 120)
+    if "diff" in wanted:
+        run("diff", ["diff", str(place / "run1"), str(place / "run2")], 120)
+    if "advise" in wanted and not ranks:
+        run("advise", ["advise", "--budget", str(budget), *script.command], 2 * budget + 60)
+    return result
+
+
+def _differs(step: dict[str, Any] | None, own: Sequence[float]) -> dict[str, Any] | None:
+    """Return by how much opscope's step differs from the script's own clock, and whether the two overlap."""
+    if step is None or not own:
+        return None
+    mean = step["ns"] / 1e6
+    found: dict[str, Any] = {"percent": round(100 * (mean / fmean(own) - 1), 2)}
+    if step["low_ns"] is not None:
+        low, high = step["low_ns"] / 1e6, step["high_ns"] / 1e6
+        found |= {"overlap": low <= max(own) and high >= min(own), "width_percent": round(100 * (high - low) / mean, 2)}
+    return found
+
+
+def machine() -> dict[str, str]:
+    """Return what it was tried on."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    cores = str(len(os.sched_getaffinity(0)))
+    return {"gpu": gpu, "cores": cores, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+def main() -> None:
+    """Try the scripts that the command line names; write results as they come."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", type=Path, help="the folder with a checkout of each repository")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="the JSON file for the results")
+    parser.add_argument("--only", nargs="+", choices=[one.name for one in SCRIPTS], help="these scripts")
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS, help="what is run of each")
+    parser.add_argument("--seconds", type=float, default=40, help="how long each run of the script's own clock times")
+    parser.add_argument("--budget", type=float, default=120, help="of opscope advise, in seconds")
+    given = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "scripts": []}
+    for script in SCRIPTS:
+        if given.only and script.name not in given.only:
+            continue
+        found = tried(script, given.checkouts.resolve(), given.commands, given.seconds, given.budget)
+        results["scripts"].append(found)
+        given.output.write_text(json.dumps(results, indent=1) + "\n")
+        shown = {
+            name: f"exit {one['exit']}, {one['seconds']} s"
+            for name, one in found.items()
+            if isinstance(one, dict) and "exit" in one
+        }
+        sys.stdout.write(
+            f"{script.name}: {found.get('left_out') or json.dumps({**shown, 'differs': found.get('differs')})}\n"
+        )
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
