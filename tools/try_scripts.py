@@ -74,6 +74,13 @@ def text(name: str, words: int = 200_000) -> Callable[[Path], None]:
     return write
 
 
+def play(folder: Path) -> None:
+    """Write a text with the characters that minGPT's example asks to be continued."""
+    text("input.txt")(folder)
+    path = folder / "input.txt"
+    path.write_text(f"O God, O God!\n{path.read_text()}")
+
+
 def wikitext(folder: Path) -> None:
     """Write the three parts of a corpus of words."""
     for part, words in (("train", 400_000), ("valid", 20_000), ("test", 20_000)):
@@ -183,7 +190,7 @@ GLUE = (
 SCRIPTS = (
     Script("nanogpt", "nanoGPT", ".", (*CHAR, "--compile=False"), characters),
     Script("nanogpt-compiled", "nanoGPT", ".", (*CHAR, "--compile=True"), characters),
-    Script("mingpt-chargpt", "minGPT", "projects/chargpt", ("chargpt.py",), text("input.txt"), path="."),
+    Script("mingpt-chargpt", "minGPT", "projects/chargpt", ("chargpt.py",), play, path="."),
     Script("makemore", "makemore", ".", ("makemore.py", "--device", "cuda", "--type", "transformer")),
     Script("vae", "examples", "vae", ("main.py", "--epochs", "100"), digits, ("torchvision",)),
     Script("mnist", "examples", "mnist", ("main.py", "--epochs", "100"), digits, ("torchvision",)),

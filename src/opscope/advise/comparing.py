@@ -1,6 +1,7 @@
 """Compares finalists with float64, and over a longer run: whole variants, and what of them is exact."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from opscope.documents.advise import UNDECIDED, ErrorClass, Facts
 _RECORDED: Final = 4
 _LONG_RUN: Final = 30
 _SEEDS: Final = (0, 1, 2)
+_LONGER: Final = f"{_LONG_RUN} steps of training each"
 
 
 class Comparing:
@@ -29,6 +31,7 @@ class Comparing:
     def __init__(self, session: Session, job: Job, say: Callable[[str], None]) -> None:
         self._session, self._job, self._say = session, job, say
         self._written: list[LongRun] = []  # the step as written, from several seeds
+        self._lacked_memory = False
         self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
 
     def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
@@ -41,18 +44,40 @@ class Comparing:
             return {}
         self._say("comparing with float64")
         wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
-        judged = self.compared({names: replace(self._job, changes=names) for names in wanted})
+        jobs = {names: replace(self._job, changes=names) for names in wanted}
+        runs = [replace(self._job, changes=names) for names in finalists] if facts.training else []
+        judged, longer = self._both(jobs, runs) if facts.device == "cuda" and runs else (self.compared(jobs), None)
         found: dict[Names, Judged] = {}
         for names in finalists:
             exact = judged[_exact(names) or names]
             found[names] = exact if exact.right is False else judged[names]
         right_ones = [names for names in finalists if found[names].right] if facts.training else []
         if right_ones:
-            longer = self.longer([replace(self._job, changes=names) for names in right_ones])
-            for names, why in zip(right_ones, longer, strict=True):
-                if why is not None:
+            if longer is None:
+                self._say(_LONGER)
+                longer = dict(zip(finalists, self.longer(runs), strict=True))
+            for names in right_ones:
+                if (why := longer[names]) is not None:
                     found[names] = replace(found[names], right=False, reason=why)
         return found
+
+    def _both(
+        self, jobs: Mapping[Names, Job], runs: Sequence[Job]
+    ) -> tuple[dict[Names, Judged], dict[Names, str | None] | None]:
+        """Compare jobs with float64 while others train for longer: nothing is timed, and a GPU serves both.
+
+        Returns:
+            What comparison says, and why longer runs differ, where they do; None for these if they have to run again,
+            as the device's memory was too small for both.
+        """
+        self._lacked_memory = False
+        with ThreadPoolExecutor(1) as pool:
+            training = pool.submit(self.longer, runs)
+            judged = self.compared(jobs)
+            reasons = training.result()
+        if self._lacked_memory:
+            return self.compared(jobs), None
+        return judged, {run.changes: why for run, why in zip(runs, reasons, strict=True)}
 
     def compared(self, jobs: Mapping[Names, Job]) -> dict[Names, Judged]:
         """Compare jobs with float64 that stand for some changes, such as patched scripts: as a whole.
@@ -99,6 +124,7 @@ class Comparing:
         workers = self._session.build(missing)
         found = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
         self._session.close(workers)
+        self._note_memory(workers)
         told = iter([_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)])
         results = [kept if (kept := self._kept(job)) is not None else next(told) for job in jobs]
         for job, one in zip(jobs, results, strict=True):
@@ -111,10 +137,10 @@ class Comparing:
 
     def longer(self, jobs: Sequence[Job]) -> list[str | None]:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
-        self._say(f"{_LONG_RUN} steps of training each")
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = [*written, *((job, _SEEDS[0]) for job in jobs)]
         workers = self._session.build([job for job, _ in runs])
+        self._note_memory(workers)
         asked = [(worker, Losses(_LONG_RUN, number)) for worker, (_, number) in zip(workers, runs, strict=True)]
         found = self._session.ask_each(asked, LongRun)
         self._session.close(workers)
@@ -123,6 +149,10 @@ class Comparing:
             f"it fails in a longer run: {_why(worker)}" if one is None else self._differs(one)
             for one, worker in list(zip(found, workers, strict=True))[len(written) :]
         ]
+
+    def _note_memory(self, workers: Sequence[Worker]) -> None:
+        if any(worker.broken is not None and worker.broken.lacks_memory for worker in workers):
+            self._lacked_memory = True
 
     def _differs(self, found: LongRun) -> str | None:
         return runs_agree(found, self._written) if self._written else None

@@ -63,6 +63,7 @@ class Patching(Struct):
         if not jobs:
             return {}
         if facts.training:
+            self.say("a longer run of the patched script")
             reasons = self.comparing.longer(list(jobs.values()))
             return {names: why for names, why in zip(jobs, reasons, strict=True) if why is not None}
         judged = self.comparing.compared(jobs)
