@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from opscope.analysis.advice import STATEMENTS
+from opscope.analysis.advice.on_cpu import STATEMENTS as ON_CPU
 from opscope.documents.findings import Rule
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"
@@ -20,7 +21,7 @@ def table() -> str:
     head = "| rule | fires on | saves (low to high) | says nothing where |\n|---|---|---|---|\n"
     rows = (
         f"| `{one.rule}` | {one.fires_on} | {one.saves} | {one.silent_where or '-'} |\n"
-        for one in sorted(STATEMENTS, key=lambda one: list(Rule).index(one.rule))
+        for one in sorted([*STATEMENTS, *ON_CPU], key=lambda one: list(Rule).index(one.rule))
     )
     return head + "".join(rows)
 

@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from opscope.analysis.advice import Advice, advice_on, advice_on_cpu
+from opscope.analysis.advice import Advice, advice_on
 from opscope.analysis.advice.context import Recording, words_for
-from opscope.analysis.advice.on_cpu import CpuSteps
 from opscope.analysis.costs.allocations import MemoryUse, memory_use
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
 from opscope.analysis.costs.launch_shapes import called_operators, inputs_of_activities, launch_shapes
@@ -433,6 +432,8 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             recorded: likewise.
             threads: how many PyTorch uses within an operator, and how many cores there are; None if that is unknown.
         """
+        from opscope.analysis.advice.on_cpu import CpuSteps, advice_on_cpu  # traces of a device need none of this
+
         steps = CpuSteps(
             trace=self.trace,
             self_ns=operator_self_cpu(self.links),

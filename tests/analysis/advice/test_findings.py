@@ -10,6 +10,7 @@ import pytest
 
 from opscope.analysis.advice import STATEMENTS, first_of
 from opscope.analysis.advice.context import Draft, Range
+from opscope.analysis.advice.on_cpu import STATEMENTS as ON_CPU
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule, StepBasis, Where
@@ -815,5 +816,8 @@ def test_products_on_the_fp32_cores_of_a_device_before_tf32(analyzed: Analyze) -
 def test_each_rule_states_itself_once() -> None:
     by_blocking_copies = {Rule.BLOCKING_COPY: 2}  # large copies, and many small ones
     counts = Counter(statement.rule for statement in STATEMENTS)
-    of_sweeps = {Rule.SMALL_BATCH}
-    assert counts == {rule: by_blocking_copies.get(rule, 1) for rule in Rule if rule not in of_sweeps}
+    of_sweeps, on_cpu = {Rule.SMALL_BATCH}, Counter(statement.rule for statement in ON_CPU)
+    assert set(on_cpu.values()) == {1}
+    alone = {rule for rule in on_cpu if rule not in counts}
+    assert alone == set(list(Rule)[-5:])
+    assert counts == {rule: by_blocking_copies.get(rule, 1) for rule in Rule if rule not in of_sweeps | alone}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,8 +19,6 @@ from opscope.analysis.advice.evidence import derived, measured
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import host_work, input_pipeline
 from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
-from opscope.analysis.advice.on_cpu import STATEMENTS as STATEMENTS_ON_CPU
-from opscope.analysis.advice.on_cpu import CpuSteps, drafts_on_cpu
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
 from opscope.analysis.advice.proving import proving_command
@@ -42,6 +40,8 @@ from opscope.base.units import format_share
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Together, Where
 from opscope.documents.trust import CheckName
 from opscope.knowledge.reach import Assumed
+from opscope.record.configuration import Configuration
+from opscope.trace.model import Trace
 
 RULES: Final[tuple[AdviceRule, ...]] = (
     products.fp32_products,
@@ -88,11 +88,30 @@ _NEAR_LIMIT: Final = RuleDescription(
     "trace tells",
 )
 STATEMENTS: Final = (
-    *STATEMENTS_ON_CPU,
     *(statement for rule in RULES for statement in rule.statements),
     *(_NEAR_LIMIT, FAR_FROM_LIMIT, DEAREST_WORK, ONLY_TOGETHER),
 )
 _OF_THE_HOST: Final = frozenset(statement.rule for statement in STATEMENTS if statement.of_host)
+
+
+class Named(Protocol):
+    """What findings are made for, beside what a rule found."""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace."""
+
+    @property
+    def recorded(self) -> Configuration | None:
+        """What opscope ran; None for a trace that it did not record."""
+
+    @property
+    def step_ns(self) -> float:
+        """The step that savings refer to."""
+
+    @property
+    def step_kind(self) -> StepBasis:
+        """The kind of step that savings refer to."""
 
 
 class Advice(Struct, frozen=True):
@@ -141,7 +160,7 @@ def advice_on(recording: Recording) -> Advice:
         return Advice()
     context, losses = Context(recording), recording.losses
     if evidence.is_warm_up:
-        return Advice(_named(context, list(cold_start(context)) or [_warm_up(context)]))
+        return Advice(as_findings(context, list(cold_start(context)) or [_warm_up(context)]))
     drafts = [context.beside_others(draft) for found in _drafts(context) for draft in found]
     replayed = _replayed(context) if any(draft.remedy for draft in drafts) else None
     drafts = _as_replayed(context, replayed, drafts)
@@ -161,7 +180,7 @@ def advice_on(recording: Recording) -> Advice:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
     drafts = drafts or list(dearest(context))
-    advice = Advice(_named(context, drafts, replayed=replayed is not None))
+    advice = Advice(as_findings(context, drafts, replayed=replayed is not None))
     named = {finding.id: draft for draft, finding in zip(drafts, advice.findings, strict=True)}
     remedies = {name: draft.remedy for name, draft in named.items() if draft.remedy is not None}
     pieces = {name: draft.pieces for name, draft in named.items() if len(draft.pieces)}
@@ -196,11 +215,6 @@ def _far(context: Context, drafts: Sequence[Draft]) -> list[Draft]:
 
 def _same(draft: Draft) -> Draft:
     return draft
-
-
-def advice_on_cpu(steps: CpuSteps) -> Advice:
-    """Return what could make steps on a CPU faster."""
-    return Advice(_named(steps, drafts_on_cpu(steps)))
 
 
 def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice, unprofiled_ns: float | None) -> Advice:
@@ -286,7 +300,8 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
     )
 
 
-def _named(context: Context | CpuSteps, drafts: Sequence[Draft], *, replayed: bool = False) -> tuple[Finding, ...]:
+def as_findings(context: Named, drafts: Sequence[Draft], *, replayed: bool = False) -> tuple[Finding, ...]:
+    """Return what rules found as findings, in its order."""
     first = first_of(drafts)
     ids = _ids(drafts)
     return tuple(
@@ -327,7 +342,7 @@ def _replayable(draft: Draft, own: str, drafts: Sequence[Draft], ids: Sequence[s
     return tuple(name for name, other in zip(ids, drafts, strict=True) if any(other is part for part in draft.parts))
 
 
-def _step_of(context: Context | CpuSteps, draft: Draft) -> tuple[float, StepBasis]:
+def _step_of(context: Named, draft: Draft) -> tuple[float, StepBasis]:
     """Return the step that a finding's saving is of, and which step that is."""
     if draft.of_estimate_ns is None:
         return context.step_ns, context.step_kind

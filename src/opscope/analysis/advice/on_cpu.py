@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.advice import Advice, as_findings
 from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords
 from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent
@@ -254,8 +255,13 @@ def _below(parent: Ints, marked: Bools) -> Bools:
 Find = Callable[[CpuSteps], Iterator[Draft]]
 
 
-def drafts_on_cpu(steps: CpuSteps) -> list[Draft]:
-    """Return what could make steps on a CPU faster, the largest likely saving first."""
+def advice_on_cpu(steps: CpuSteps) -> Advice:
+    """Return what could make steps on a CPU faster."""
+    return Advice(as_findings(steps, _drafts(steps)))
+
+
+def _drafts(steps: CpuSteps) -> list[Draft]:
+    """Return what rules find, the largest likely saving first."""
     found = [
         draft for rule in _RULES for draft in steps.losses.part(_name(rule), partial(_found, rule, steps), list[Draft])
     ]

@@ -3,6 +3,7 @@
 import _thread
 import signal
 import threading
+import time
 from typing import Final
 
 from opscope.collect.script.watcher import Phase, Watcher
@@ -10,6 +11,8 @@ from opscope.collect.script.watcher import Phase, Watcher
 _SIGNAL: Final = int(signal.SIGRTMAX) - 3
 _FIRST_WINDOW_S: Final = 1.0
 _LONGEST_WINDOW_S: Final = 60.0
+_SET_UP_S: Final = 5.0
+_SOON_S: Final = 0.001
 
 
 def listen_to_watchdog(watcher: Watcher) -> None:
@@ -34,11 +37,21 @@ def start_watchdog(watcher: Watcher, *, at_first_use: bool = False) -> None:
         while watcher.active and watcher.phase is not Phase.DONE:
             if used.wait(window):
                 used.clear()
+                _wait_until_set_up()
             if watcher.phase is Phase.WATCH and watcher.active:
                 _thread.interrupt_main(_SIGNAL)  # type: ignore[arg-type]  # real-time signals have no enum members
             window = min(2 * window, _LONGEST_WINDOW_S)
 
     threading.Thread(target=watch, daemon=True, name="opscope-watchdog").start()
+
+
+def _wait_until_set_up() -> None:
+    """Wait until PyTorch says that CUDA is set up: before that, only the CPU would be recorded."""
+    import torch
+
+    until = time.monotonic() + _SET_UP_S
+    while not torch.cuda.is_initialized() and time.monotonic() < until:
+        time.sleep(_SOON_S)
 
 
 def _first_use() -> threading.Event:
