@@ -279,11 +279,10 @@ def _name(rule: Find) -> str:
 
 
 def _loading(steps: CpuSteps) -> Iterator[Draft]:
-    recorded = steps.per_step(steps.shares.loading)
-    time = max(recorded, steps.data_ns)
+    time = steps.data_ns or steps.per_step(steps.shares.loading)  # what was measured says more than a few steps
     if time < LEAST_SHARE * steps.step_ns:
         return
-    source = Source.UNPROFILED if steps.data_ns >= recorded else Source.HOST
+    source = Source.UNPROFILED if steps.data_ns else Source.HOST
     yield Draft(
         rule=Rule.INPUT_PIPELINE,
         title=f"The main thread spends {format_ns(time)} {steps.words.of} in a DataLoader",
