@@ -24,6 +24,7 @@ SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
         ("threads", "training"),
         ("own_trainer", "training"),
         ("again", "training"),
+        ("prepared", "training"),
     ],
 )
 def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_path: Path) -> None:
@@ -44,8 +45,8 @@ def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_pat
     ("words", "says"),
     [
         (
-            (str(SCRIPTS / "people.py"), "spawned"),
-            "starts 2 processes with torch.multiprocessing.spawn, and its work, `rank`, is in them: "
+            (str(SCRIPTS / "people.py"), "spawned_for_long"),
+            "has started 2 processes with torch.multiprocessing.spawn, and waits for what `long_rank` does in them: "
             "opscope profile --nproc 2",
         ),
         ((str(SCRIPTS / "people.py"), "in_processes"), "it started 2 processes (for `train`)"),

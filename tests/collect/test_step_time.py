@@ -123,8 +123,7 @@ def test_waits_in_each_step_and_of_groups_of_steps_are_said_as_such() -> None:
 
 def test_what_is_not_explained_is_said_too() -> None:
     assert of([100] * 180 + [1000] * 20).sentence == (
-        "The median step takes 100 ns. The slowest 20 of 200 steps take 52.6 % of the time; what they wait for is not "
-        "known."
+        "The median step takes 100 ns. The slowest 20 of 200 steps take 52.6 % of the time; why is not known."
     )
 
 

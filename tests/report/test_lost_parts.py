@@ -31,7 +31,7 @@ COMPUTED = [
     ("opscope.analysis.analyzed", "graph_table", "graph nodes"),
     ("opscope.analysis.analyzed", "longest_gaps", "gaps"),
     ("opscope.analysis.analyzed", "limit_rows", "limits"),
-    ("opscope.analysis.advice", "_named", "the findings"),
+    ("opscope.analysis.advice", "as_findings", "the findings"),
     ("opscope.analysis.advice", "_found", "the findings"),
     ("opscope.analysis.trust.checks", "_stream_overlaps", "the check of streams"),
     ("opscope.analysis.trust.checks", "_cold_launches", "the check of cold launches"),
@@ -113,7 +113,7 @@ def test_a_section_that_cannot_be_written_costs_no_other_one(
     text, _, log = written(run)
     assert f"Left out: {part}, as writing it failed (" in text
     assert "IndexError: list index out of range" in text
-    assert f"left out of the report: {part}\n" in log
+    assert f"left out of the report: {part}, as text\n" in log
     kept = set(text.splitlines())
     assert len(kept & set(whole.splitlines())) > 0.4 * len(set(whole.splitlines()))
 

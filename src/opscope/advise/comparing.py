@@ -26,12 +26,15 @@ class Comparing:
         session: starts them.
         job: the step as written.
         say: gets what goes on, a line each.
+
+    Attributes:
+        lacked_memory: whether a process of the last comparison lacked the device's memory.
     """
 
     def __init__(self, session: Session, job: Job, say: Callable[[str], None]) -> None:
         self._session, self._job, self._say = session, job, say
         self._written: list[LongRun] = []  # the step as written, from several seeds
-        self._lacked_memory = False
+        self.lacked_memory = False
         self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
 
     def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
@@ -42,6 +45,7 @@ class Comparing:
         """
         if not finalists:
             return {}
+        self.lacked_memory = False
         self._say("comparing with float64")
         wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
         jobs = {names: replace(self._job, changes=names) for names in wanted}
@@ -70,12 +74,16 @@ class Comparing:
             What comparison says, and why longer runs differ, where they do; None for these if they have to run again,
             as the device's memory was too small for both.
         """
-        self._lacked_memory = False
+        self.lacked_memory = False
         with ThreadPoolExecutor(1) as pool:
             training = pool.submit(self.longer, runs)
-            judged = self.compared(jobs)
-            reasons = training.result()
-        if self._lacked_memory:
+            try:
+                judged = self.compared(jobs)
+                reasons = training.result()
+            except BaseException:  # Ctrl-C: the thread would wait for its processes
+                self._session.stop()
+                raise
+        if self.lacked_memory:
             return self.compared(jobs), None
         return judged, {run.changes: why for run, why in zip(runs, reasons, strict=True)}
 
@@ -140,11 +148,13 @@ class Comparing:
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = [*written, *((job, _SEEDS[0]) for job in jobs)]
         workers = self._session.build([job for job, _ in runs])
-        self._note_memory(workers)
         asked = [(worker, Losses(_LONG_RUN, number)) for worker, (_, number) in zip(workers, runs, strict=True)]
         found = self._session.ask_each(asked, LongRun)
+        self._note_memory(workers)
         self._session.close(workers)
-        self._written += [one for one in found[: len(written)] if one is not None]
+        kept = [one for one in found[: len(written)] if one is not None]
+        if len(kept) == len(written):  # of fewer, the spread would be too narrow
+            self._written += kept
         return [
             f"it fails in a longer run: {_why(worker)}" if one is None else self._differs(one)
             for one, worker in list(zip(found, workers, strict=True))[len(written) :]
@@ -152,7 +162,7 @@ class Comparing:
 
     def _note_memory(self, workers: Sequence[Worker]) -> None:
         if any(worker.broken is not None and worker.broken.lacks_memory for worker in workers):
-            self._lacked_memory = True
+            self.lacked_memory = True
 
     def _differs(self, found: LongRun) -> str | None:
         return runs_agree(found, self._written) if self._written else None

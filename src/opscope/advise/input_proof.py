@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME, fit_together, workers_tried
-from opscope.advise.measured import LEAST_GAIN, least_gain, not_decidable, of_itself, waited_for_others
+from opscope.advise.measured import LEAST_GAIN, least_gain, not_decidable, waited_for_others
 from opscope.advise.messages import Job, Load, Loaded, Replay
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, Function, Stage
@@ -46,11 +46,8 @@ class Proving(Struct):
     time: Callable[[Sequence[Worker]], None]
     say: Callable[[str], None]
 
-    def prove(self, facts: Facts) -> tuple[InputProof, tuple[float, float]]:
+    def prove(self, facts: Facts) -> InputProof:
         """Compare the step as written with one whose batches come from memory.
-
-        Returns:
-            The proof, and how many times as fast the step as written was as itself: low and high end.
 
         Raises:
             AdviseError: one of the processes fails.
@@ -84,10 +81,10 @@ class Proving(Struct):
         reason = not_decidable(gain, noise, waited_for_others(written))
         if reason is not None:
             found = replace(found, blamed=False, undecided=reason, others=())
-        return found, of_itself(base, twin)
+        return found
 
     def _loaded(self, worker: Worker) -> Loaded:
-        found = worker.ask(Load(_TIMED_S, _BATCHES), Loaded, self.timeout_s)
+        (found,) = self.session.ask_each([(worker, Load(_TIMED_S, _BATCHES))], Loaded)
         if found is None:
             self._check([worker])
             raise AdviseError("loading could not be timed")

@@ -167,12 +167,16 @@ class Session:
             try:
                 found = list(pool.map(work, items))
             except BaseException:  # Ctrl-C: threads wait for processes that nobody needs any more
-                self._is_stopped = True
-                for worker in list(self._open):
-                    worker.kill()
+                self.stop()
                 raise
         self._check_time()
         return found
+
+    def stop(self) -> None:
+        """End all processes at once, and start no more: whoever waits for one learns of it."""
+        self._is_stopped = True
+        for worker in list(self._open):
+            worker.kill()
 
     def _check_time(self) -> None:
         if time.monotonic() >= self._ends_at:
@@ -185,8 +189,14 @@ class Session:
         if self._is_stopped or time.monotonic() >= self._ends_at:
             raise OutOfTimeError("the time is up")
         worker = self._start(job)
+        self._kill_if_stopped(worker)
         worker.wait_until_built(self._patience(timeout))
         return worker
+
+    def _kill_if_stopped(self, worker: Worker) -> None:
+        """End a process that was being started while all others were ended."""
+        if self._is_stopped:
+            worker.kill()
 
     def _start(self, job: Job) -> Worker:
         ours, theirs = self._context.Pipe()

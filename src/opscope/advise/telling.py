@@ -24,6 +24,7 @@ class Telling:
         self._say, self._so_far = say, so_far
         self._told = time.monotonic()
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tell_again, daemon=True, name="opscope-advise")
 
     def say(self, line: str) -> None:
         """Tell what is done from now on."""
@@ -31,11 +32,12 @@ class Telling:
         self._say(line)
 
     def __enter__(self) -> "Telling":
-        threading.Thread(target=self._tell_again, daemon=True, name="opscope-advise").start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._thread.join()
 
     def _tell_again(self) -> None:
         while not self._ended.wait(max(0.1, self._told + _EVERY_S - time.monotonic())):

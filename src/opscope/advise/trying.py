@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,7 +61,6 @@ _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as writt
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
 Say = Callable[[str], None]
-T = TypeVar("T")
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -185,10 +184,12 @@ class _Trying:
         self._known: dict[Names, Measured] = {}
         self._proofs: dict[Names, Judged] = {}
         self._patches: dict[Names, Patch] = {}
+        self._proves_early = True
         self._again: set[Names] = set()  # what was measured again, in new processes
         self._journal = Journal(None, Heading())
         self._comparing = Comparing(session, job, self._say)
         self._unfinished: list[str] = []
+        self._lacked_time = False
         self._batch_s = 0.0  # how long a batch of combinations has taken
         self._proof_s = 0.0  # how long it takes to measure something again and to prove it
         self._baseline: Baseline | None = None
@@ -212,6 +213,7 @@ class _Trying:
             ended = Ended.BUDGET
             self._unfinished.append(f"{self._plan.budget_s:.0f} s were over during: {self._telling.doing}")
         except KeyboardInterrupt:
+            self._session.stop()
             ended = Ended.INTERRUPT
             self._unfinished.append(f"it was ended during: {self._telling.doing}")
             if self._baseline is None:
@@ -221,7 +223,7 @@ class _Trying:
                 f"nothing was measured of {self._plan.configuration.target} in {self._plan.budget_s:.0f} s: starting "
                 "the step as written took that long. Give it a larger --budget"
             )
-        if ended is None and self._unfinished:
+        if ended is None and self._lacked_time:
             ended = Ended.BUDGET
         return self._document(base.built, refused, ended)
 
@@ -272,7 +274,8 @@ class _Trying:
         proofs, known = dict(self._proofs), dict(self._known)
         gains = {names: one.gain.median for names, one in known.items() if one.gain is not None}
         proven = {names: gains[names] for names, proof in proofs.items() if proof.right and names in gains}
-        seen = {names: gain for names, gain in gains.items() if names not in proofs and gain > LEAST_GAIN}
+        again = set(self._again)
+        seen = {names: gain for names, gain in gains.items() if names not in again and gain > LEAST_GAIN}
         said = []
         for what, some in (("proven", proven), ("measured, not yet compared", seen)):
             if some:
@@ -286,8 +289,7 @@ class _Trying:
         if worker.built is None or not worker.built.facts.loaders or (self._plan.only and INPUT not in self._plan.only):
             return False
         (loaded,) = self._session.ask_each([(worker, Load(_LOOKED_S, _LOOKED_BATCHES))], Loaded)
-        self._check([worker])
-        if loaded is None or not loaded.steps:
+        if loaded is None or not loaded.steps:  # then the next that it is asked for says why
             return False
         return sum(loaded.waits_ns) / loaded.steps > _WAITS * self._baseline.step_ns
 
@@ -301,7 +303,7 @@ class _Trying:
         jobs = {"before.json": self._job, "after.json": replace(self._job, changes=fastest)}
         workers = self._session.build(list(jobs.values()))
         for name, worker in zip(jobs, workers, strict=True):
-            if worker.ask(Profile(str(folder / name), _PROFILED), bool, self._plan.timeout_s) is None:
+            if self._session.ask_each([(worker, Profile(str(folder / name), _PROFILED))], bool) == [None]:
                 reason = "it gave no answer" if worker.broken is None else worker.broken.reason
                 raise AdviseError(f"{name} could not be recorded: {reason}")
         self._session.close(workers)
@@ -339,7 +341,7 @@ class _Trying:
     def _kept_free_s(self) -> float:
         """The seconds that the search leaves for what comes after it: to prove the best, and to write its patch."""
         gains = self._gains()
-        seen = max((gain for names, gain in gains.items() if names not in self._proofs), default=0.0)
+        seen = max((gain for names, gain in gains.items() if names not in self._again), default=0.0)
         proven = max(self._proven().values(), default=1.0)
         needed = self._proof_s if seen > max(LEAST_GAIN, _BETTER * proven) else 0.0
         patched = is_script(self._plan.configuration.target) and (needed or self._proven())
@@ -359,8 +361,25 @@ class _Trying:
         best = max(gains, key=lambda one: gains[one], default=None)
         if best is None or gains[best] < _CLEARLY * proven:
             return
-        if time.monotonic() - self._began + self._proof_s < self._plan.budget_s:
-            self._phase("comparison", lambda: self._prove([best], facts))
+        if not self._proves_early or time.monotonic() - self._began + self._proof_s >= self._plan.budget_s:
+            return
+        known = self._known[best]
+        try:
+            self._prove([best], facts)
+            proof = self._proofs.get(best)
+            failed = self._known[best].lacks_memory or (proof is not None and not proof.right and self._is_full)
+        except AdviseError:
+            failed = True
+        if failed:  # beside the processes of the search there may be too little memory: it has its turn after them
+            self._known[best] = known
+            self._again.discard(best)
+            self._proofs.pop(best, None)
+            self._proves_early = False
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether a process lacked the device's memory in the last comparison."""
+        return self._comparing.lacked_memory
 
     def _input(self, facts: Facts) -> None:
         """Find out whether steps wait for their data: where it is asked for, and where they may."""
@@ -376,7 +395,7 @@ class _Trying:
             lambda workers: self._time(workers, _LAST_ROUNDS),
             self._say,
         )
-        self._found, _ = proving.prove(facts)
+        self._found = proving.prove(facts)
 
     def _larger_batches(self) -> None:
         """Time the step as written with larger batches: where it is asked for, and where the batch size is known."""
@@ -496,6 +515,7 @@ class _Trying:
         if time.monotonic() - self._began + takes_s < self._plan.budget_s:
             return True
         self._unfinished.append(f"{self._plan.budget_s:.0f} s were too few: {otherwise}")
+        self._lacked_time = True
         return False
 
     # ---------------------------------------------------------------- the last round, and the proof

@@ -126,7 +126,9 @@ class Measured(Struct, frozen=True, dict=True):
         recorded = record.configuration if record else None
         if not self.analysis.devices and self.bound.kind == BoundKind.HOST_ONLY:
             framework = record.framework if record else None
-            threads = (framework.torch_threads, record.machine.cpu_count) if record and framework else None
+            # Ranks of one job share a machine's cores.
+            alone = record is not None and framework is not None and record.rank is None
+            threads = (framework.torch_threads, record.machine.cpu_count) if alone and framework and record else None
             return self.analysis.advice_on_cpu(self.step_evidence, recorded, threads)
         return self.analysis.advice_with(self.step_evidence, recorded)
 
@@ -143,7 +145,7 @@ class Measured(Struct, frozen=True, dict=True):
         return self.analysis.losses.part("why there are no findings", self._no_findings, lambda: _FAILED)
 
     def _no_findings(self) -> str | None:
-        if any(loss.part == "the findings" for loss in self.analysis.losses.found):
+        if any(loss.part.startswith(("the findings", "the rule")) for loss in self.analysis.losses.found):
             return _FAILED
         if not self.analysis.has_device_times:
             on_host = self.bound.kind == BoundKind.HOST_ONLY
@@ -229,7 +231,8 @@ class Measured(Struct, frozen=True, dict=True):
         benchmark = self._benchmark
         if benchmark is None or benchmark.waited_for_cpu_ns is None:
             return None
-        return check_cpu_contention(benchmark.waited_for_cpu_ns, sum(benchmark.wall_ns))
+        elapsed = benchmark.elapsed_ns or sum(benchmark.wall_ns) * benchmark.steps_each
+        return check_cpu_contention(benchmark.waited_for_cpu_ns, elapsed)
 
     def _check_steady(self) -> Check | None:
         if self.record is None or self.record.steady_state is None or self._benchmark is None:

@@ -7,15 +7,15 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from opscope.base.errors import DEBUG, UsageError
+from opscope.base.errors import DEBUG, OpscopeError
 
 T = TypeVar("T")
-_RAISE: Final = "OPSCOPE_RAISE"  # the same, but but only of what is a fault of opscope's own; for tests
+_RAISE: Final = "OPSCOPE_RAISE"  # the same for parts of reports alone; for tests
 
 
 def raises() -> bool:
     """Tell whether a part that fails is to raise its error."""
-    return DEBUG in os.environ or _RAISE in os.environ
+    return bool(os.environ.get(DEBUG) or os.environ.get(_RAISE))
 
 
 class Loss(Struct, frozen=True):
@@ -52,12 +52,13 @@ class Losses:
             instead: makes what stands in its place.
 
         Raises:
-            UsageError: the user asked for what is not there.
+            OpscopeError: the user's request or input is wrong, or the machine lacks something: that is said as it is.
+            MemoryError, OSError: likewise.
             Exception: anything, if `raises`.
         """
         try:
             return make()
-        except UsageError:
+        except (OpscopeError, MemoryError, OSError):
             raise
         except Exception as error:  # of whatever kind: it is a fault of opscope's own
             if raises():

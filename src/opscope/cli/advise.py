@@ -185,10 +185,10 @@ def command(
                     say(line, err=False)
                 return
             began = time.monotonic()
-            with stopped_like_ctrl_c():
+            with stopped_like_ctrl_c() as signals:
                 document = advise(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
         except KeyboardInterrupt as interrupt:
-            say("opscope: ended before anything was measured")
+            say("opscope: interrupted")
             sys.exit(interrupted_code(interrupt))
         except OpscopeError:
             _say_last_lines(log)
@@ -198,7 +198,7 @@ def command(
     if patch is not None:
         _write_patch(patch, document)
     if document.ended is Ended.INTERRUPT:
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(128 + (signals[-1] if signals else signal.SIGINT))
 
 
 def _say_last_lines(log: Path) -> None:

@@ -96,10 +96,12 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def stopped_like_ctrl_c() -> Iterator[None]:
+def stopped_like_ctrl_c() -> Iterator[list[int]]:
     """Let a closed terminal and a plain ``kill`` end the command as Ctrl-C does: workers ended, what is done kept."""
+    signals: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
         raise Stopped(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -107,7 +109,7 @@ def stopped_like_ctrl_c() -> Iterator[None]:
         if handler is not signal.SIG_IGN:  # nohup wants SIGHUP ignored
             signal.signal(number, stop)
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from opscope.base.threads import cores
 from opscope.knowledge.kernels.installed import build_ids, installed_torch
 from opscope.machine.driver import driver_release
 from opscope.record.capture import PeakMemory
@@ -21,7 +22,7 @@ def describe_machine(device: torch.device) -> Machine:
     return Machine(
         platform=platform.platform(),
         cpu=cpu_name(),
-        cpu_count=os.cpu_count() or 1,
+        cpu_count=cores(),
         gpus=_gpus() if on_gpu else (),
         driver=driver_release() if on_gpu else None,
     )

@@ -77,6 +77,7 @@ class Benchmark(Struct, frozen=True):
         data_ns: how long the main thread waited for a DataLoader in a step, for each of ``wall_ns``; empty if unknown.
         collecting_ns: how long Python collected garbage in a step, likewise.
         between: what came between these steps.
+        elapsed_ns: how long it took to time them, with what came between and what was dropped; 0 if unknown.
     """
 
     warmup_steps: int
@@ -91,6 +92,7 @@ class Benchmark(Struct, frozen=True):
     data_ns: tuple[int, ...] = ()
     collecting_ns: tuple[int, ...] = ()
     between: tuple[Between, ...] = ()
+    elapsed_ns: int = 0
 
 
 class PeakMemory(Struct, frozen=True):

@@ -119,6 +119,7 @@ class Timed(Struct, frozen=True):
         data_ns: how long the main thread waited for a DataLoader in a step, for each of ``wall_ns``.
         collecting_ns: how long Python collected garbage in a step, for each of ``wall_ns``.
         between: what came between these steps.
+        elapsed_ns: how long it took to time them, with what was dropped; 0 if unknown.
     """
 
     wall_ns: tuple[int, ...] = ()
@@ -127,6 +128,7 @@ class Timed(Struct, frozen=True):
     data_ns: tuple[int, ...] = ()
     collecting_ns: tuple[int, ...] = ()
     between: tuple[Between, ...] = ()
+    elapsed_ns: int = 0
 
 
 class ScriptRun(Struct, frozen=True):

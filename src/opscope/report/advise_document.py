@@ -46,8 +46,16 @@ def advise_section(document: AdviseDocument) -> Section:
         tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
         open_ones = sum(one.reason.startswith(UNDECIDED) for one in document.results)
         undecided = f" Of {open_ones} of them it could not be decided." if open_ones else ""
-        among = f"Nothing found among the {tried} combinations that were tried.{undecided}"
-        blocks.append(Paragraph.of(among if tried else "Nothing could be tried."))
+        timed = [one for one in document.results if one.verdict is Outcome.TIMED and one.ratio is not None]
+        if timed:
+            fastest = max(timed, key=lambda one: one.ratio or 0.0)
+            among = f"Nothing is proven. {' + '.join(fastest.changes)} was {fastest.ratio:.2f} times as fast: "
+            among += fastest.reason
+        elif tried:
+            among = f"Nothing found among the {tried} combinations that were tried.{undecided}"
+        else:
+            among = "Nothing could be tried." if document.ended is None else "Nothing was tried to its end."
+        blocks.append(Paragraph.of(among))
     tried_ones = [one for one in document.results if one.verdict is not Outcome.REFUSED]
     if tried_ones:
         blocks.append(_table(tried_ones))

@@ -38,7 +38,8 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         "what was not measured", lambda: tuple(_not_measured(measured, document)), tuple[Unmeasured, ...]
     )
     following = part("what to run next", lambda: tuple(_next(path, measured, document)), tuple[Command, ...])
-    doubts = sorted(measured.trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL)
+    trust = measured.trust  # last: it says what failed before
+    doubts = sorted(trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL)
     return BriefDocument(
         trace=printable(path),
         bound=str(document.bound.kind),
@@ -49,7 +50,7 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         step_count=document.step_count,
         parts=parts,
         parts_address=_device_at(measured, document) if parts else None,
-        trust=str(document.trust.verdict),
+        trust=str(trust.verdict),
         doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts),
         findings=tuple(_finding(finding) for finding in first),
         findings_reason=document.findings_reason,

@@ -59,9 +59,10 @@ def or_reason(losses: Losses, part: str, make: Callable[[], Iterable[T]], reason
         make: makes the pieces.
         reason: makes a piece of a sentence.
     """
+    written = f"{part}, as text"  # what it shows may be a part of its own
 
     def instead() -> tuple[T, ...]:
-        why = next((loss.reason for loss in losses.found if loss.part == part), "")
+        why = next((loss.reason for loss in losses.found if loss.part == written), "")
         return (reason(f"Left out: {part}, as writing it failed ({told(why)}). That is a fault of opscope's."),)
 
-    return losses.part(part, lambda: tuple(make()), instead)
+    return losses.part(written, lambda: tuple(make()), instead)

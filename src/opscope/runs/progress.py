@@ -74,8 +74,13 @@ class _Step(Struct, frozen=True):
     ns: float
 
 
+class _Wall(Struct, frozen=True):
+    median_ns: float
+
+
 class _Measurement(Struct, frozen=True):
     step: _Step | None = None
+    wall: _Wall | None = None
 
 
 class _Bound(Struct, frozen=True):
@@ -121,7 +126,8 @@ def _row(directory: RunDirectory, manifest: Manifest, entry: Entry) -> RunRow:
         with suppress(BadInputError):
             told = decode(directory.inside(entry.files.cycles[0].statistics), _Told)
             outcome = told.bound.kind
-            step_ns = None if told.measurement.step is None else told.measurement.step.ns
+            step, wall = told.measurement.step, told.measurement.wall  # earlier versions knew the median alone
+            step_ns = step.ns if step is not None else None if wall is None else wall.median_ns
     return RunRow(
         folder=str(directory.path),
         target=entry.configuration.target,

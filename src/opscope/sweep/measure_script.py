@@ -269,4 +269,5 @@ def _benchmark_of(found: Found) -> Benchmark:
         data_ns=found.times.data_ns,
         collecting_ns=found.times.collecting_ns,
         between=found.times.between,
+        elapsed_ns=found.times.elapsed_ns,
     )

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -143,6 +144,10 @@ def is_script(target: str) -> bool:
     return target.endswith(".py")
 
 
+# What module-level values are made with; a call of anything else may be the script's work.
+_MAKERS: Final = frozenset(("torch", "nn", "np", "numpy", "os", "re", "math", "logging", "Path", "int", "float", "str"))
+
+
 def functions_alone(path: Path) -> tuple[str, ...]:
     """Return the functions of a file that only defines things, so that to run it as a script does nothing.
 
@@ -154,24 +159,35 @@ def functions_alone(path: Path) -> tuple[str, ...]:
     except (OSError, SyntaxError, ValueError):
         return ()
     names = tuple(node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    if not all(_only_defines(node, names) for node in body):
+    if not all(map(_only_defines, body)):
         return ()
     return tuple(name for name in names if not name.startswith("_"))
 
 
-def _only_defines(node: ast.stmt, functions: Sequence[str]) -> bool:
-    """Tell whether a statement of a module defines something, and calls none of the module's functions."""
-    if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+def _only_defines(node: ast.stmt) -> bool:
+    """Tell whether a statement of a module surely does no more than to define something."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
         return True
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return not node.decorator_list  # a decorator may run the function
+    if isinstance(node, ast.ClassDef):
+        return not node.decorator_list and all(_only_defines(one) for one in node.body)
     if isinstance(node, ast.Expr):  # a docstring, or a setting such as torch.manual_seed(0)
         return isinstance(node.value, ast.Constant) or _is_setting(node.value)
     if isinstance(node, ast.Assign | ast.AnnAssign):
-        called = {one.func.id for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)}
-        return not called & set(functions)
-    return False
+        return all(_root(one.func) in _MAKERS for one in ast.walk(node) if isinstance(one, ast.Call))
+    return isinstance(node, ast.Pass)
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_setting(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    if _root(node.func) not in _MAKERS | {"warnings", "random"}:
         return False
     return node.func.attr.startswith(("set_", "manual_seed", "seed", "filterwarnings", "simplefilter"))

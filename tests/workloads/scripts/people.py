@@ -158,8 +158,31 @@ def rank(number, world):
     torch.distributed.destroy_process_group()
 
 
+def long_rank(number, world):
+    while True:
+        train(network(), random_batches())
+
+
 def spawned():
     mp.spawn(rank, args=(2,), nprocs=2)
+
+
+def spawned_for_long():
+    mp.spawn(long_rank, args=(2,), nprocs=2)
+
+
+def prepared():
+    """Other processes prepare something, and then this one trains."""
+    mp.spawn(prepares, nprocs=2)
+    context = mp.spawn(prepares, nprocs=1, join=False)
+    while not context.join():
+        pass
+    train(network(), random_batches())
+
+
+def prepares(number):
+    torch.set_default_dtype(torch.float64)
+    torch.randn(10)
 
 
 def in_processes():

@@ -1,9 +1,10 @@
 """Rules for steps of which no device works: what fills the step, as far as records of the host show it.
 
 Times are those of the main thread, of recorded steps, scaled to an unprofiled step where one was measured. Each moment
-belongs to the innermost record around it: an operator, a line of the user's Python, a named range, or nothing.
+belongs to the innermost record around it: an operator, a function of the user's Python, a named range, or nothing.
 """
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.advice import Advice, as_findings
 from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords
@@ -20,6 +22,7 @@ from opscope.analysis.advice.evidence import count_of, derived, measured, nanose
 from opscope.analysis.advice.rule import RuleDescription, percent
 from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.call_tree import self_time
+from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.stacks import is_users
 from opscope.analysis.structure.window import step_table, window_of
@@ -81,7 +84,9 @@ STATEMENTS: Final = (
         "0 to their time",
     ),
     RuleDescription(
-        Rule.ACTIVE_DROPOUT, "on a CPU: dropout draws numbers in steps without a backward pass", "their time"
+        Rule.ACTIVE_DROPOUT,
+        "on a CPU: dropout draws numbers in steps without a backward pass",
+        "0 to all of the time in which it draws",
     ),
     RuleDescription(
         Rule.UNUSED_GRAPH,
@@ -128,8 +133,7 @@ class CpuSteps(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def recorded_ns(self) -> float:
         """How long a recorded step takes."""
-        begin, end = self.span
-        return max(end - begin, 1) / (self.steps or 1)
+        return max(window_of(self.trace).duration_ns, 1) / (self.steps or 1)
 
     @property
     def step_ns(self) -> float:
@@ -167,14 +171,22 @@ class CpuSteps(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def operators(self) -> pl.DataFrame:
-        """The operators of the steps, with ``self_ns``."""
-        return self.trace.operators.with_columns(self_ns=self.self_ns.fill_null(0)).filter(pl.Series(self.within))
+        """The operators of the steps on the main thread, with ``self_ns``."""
+        timed = self.trace.operators.with_columns(self_ns=self.self_ns.fill_null(0))
+        return timed.filter(pl.Series(self.within) & (timed["thread"] == self.main))
 
     @cached_property
     def trains(self) -> bool:
-        """Whether a backward pass ran in the steps."""
-        names = self.operators["name"].unique().cast(pl.String)
+        """Whether a backward pass ran in the steps, on whatever thread."""
+        names = self.trace.operators.filter(pl.Series(self.within))["name"].unique().cast(pl.String)
         return any(_BACKWARD.match(name) for name in names)
+
+    @cached_property
+    def graph_nodes(self) -> int:
+        """How many nodes autograd's graph was given in the steps: its numbers grow by one for each."""
+        numbers = self.operators["sequence_number"].drop_nulls()
+        numbers = numbers.filter(numbers >= 0)
+        return int(numbers.max()) - int(numbers.min()) if len(numbers) else 0  # type: ignore[arg-type]
 
     @cached_property
     def shares(self) -> "_Shares":
@@ -187,8 +199,8 @@ class _Shares(Struct, frozen=True):
 
     Attributes:
         loading: within a DataLoader.
-        frames: per line of the user's Python: outside of operators.
-        ranges: per named range of the user's: outside of operators, and of lines.
+        frames: per function of the user's: in Python, outside of operators.
+        ranges: per named range of the user's: outside of operators, and of functions.
         nothing: of which no record tells anything.
     """
 
@@ -222,8 +234,8 @@ class _Shares(Struct, frozen=True):
         own, kind = self_time(nesting), clipped["kind"].to_numpy()
         load = (clipped["name"].is_in(list(loads)) & (clipped["kind"] != 0)).to_numpy()
         inside = _below(nesting.parent, load)
-        outermost = nesting.parent < 0
-        covered = int((nesting.end - nesting.start)[outermost].sum())
+        window = window_of(trace)
+        covered = Intervals.union_of(nesting.start, nesting.end).within(window.spans).length
         loading = int((nesting.end - nesting.start)[load & ~inside].sum())
         texts = clipped["name"].to_list()
         found: tuple[dict[str, int], dict[str, int]] = {}, {}
@@ -234,7 +246,7 @@ class _Shares(Struct, frozen=True):
                 unnamed += int(own[place])
                 continue
             found[kind[place]][name] = found[kind[place]].get(name, 0) + int(own[place])
-        return cls(loading, found[0], found[1], max(end - begin - covered, 0) + unnamed)
+        return cls(loading, found[0], found[1], max(window.duration_ns - covered, 0) + unnamed)
 
 
 def _is_pythons(frame: str) -> bool:
@@ -265,9 +277,10 @@ def _drafts(steps: CpuSteps) -> list[Draft]:
     found = [
         draft for rule in _RULES for draft in steps.losses.part(_name(rule), partial(_found, rule, steps), list[Draft])
     ]
+    found = [replace(draft, saving=draft.saving.within(steps.step_ns)) for draft in found]
     found = [draft for draft in found if draft.saving.high >= LEAST_SHARE * steps.step_ns]
     found.sort(key=lambda draft: -draft.rank)
-    return found or list(_unused_graph(steps))
+    return found or steps.losses.part(_name(_unused_graph), partial(_found, _unused_graph, steps), list[Draft])
 
 
 def _found(rule: Find, steps: CpuSteps) -> list[Draft]:
@@ -308,7 +321,7 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
             title=f"{told(name)} takes {format_ns(took)} {steps.words.of} in Python, outside of any operator",
             where=Where(python=name),
             saving=Range(0.0, took),
-            derivation="none of it to all of it: it depends on what that line does",
+            derivation="none of it to all of it: it depends on what that function does",
             evidence=(
                 measured(
                     nanoseconds(took),
@@ -402,15 +415,16 @@ def _idle_cores(steps: CpuSteps) -> Iterator[Draft]:
         saving=Range(0.0, most),
         derivation="nothing, where their sizes are small (low), to what as many threads as cores save (high)",
         evidence=(measured(nanoseconds(time), f" {steps.words.of} in them", source=Source.HOST),),
-        action=f"torch.set_num_threads({cores}), or OMP_NUM_THREADS",
+        action=f"torch.set_num_threads({cores // _PER_CORE}), or OMP_NUM_THREADS",
         wrong_if="other programs, or workers of a DataLoader, use the other cores",
         claims=frozenset({"threads"}),
     )
 
 
 def _double_precision(steps: CpuSteps) -> Iterator[Draft]:
-    types = steps.operators["input_types"].cast(pl.String)
-    doubles = steps.operators.filter(types.str.contains('"double"', literal=True).fill_null(value=False))
+    inputs = steps.operators.select(pl.col("input_types", "input_dims").cast(pl.String))
+    kinds = {row: _has_doubles(*row) for row in inputs.unique().iter_rows()}
+    doubles = steps.operators.filter(pl.Series([kinds[row] for row in inputs.iter_rows()], dtype=pl.Boolean))
     time = steps.per_step(float(doubles["self_ns"].sum()))
     if time < LEAST_SHARE * steps.step_ns or not doubles.height:
         return
@@ -427,6 +441,13 @@ def _double_precision(steps: CpuSteps) -> Iterator[Draft]:
         wrong_if="the results need more than 24 bits of precision",
         claims=frozenset({"double"}),
     )
+
+
+def _has_doubles(types: str | None, dims: str | None) -> bool:
+    """Tell whether an operator takes a float64 tensor; numbers of Python are recorded as such, without dimensions."""
+    if not types or not dims or '"double"' not in types:
+        return False
+    return any(kind == "double" and shape for kind, shape in zip(json.loads(types), json.loads(dims), strict=False))
 
 
 def _scalar_reads(steps: CpuSteps) -> Iterator[Draft]:
@@ -452,16 +473,19 @@ def _active_dropout(steps: CpuSteps) -> Iterator[Draft]:
     if steps.trains:
         return
     names = pl.col("name").cast(pl.String)
-    drawing = steps.operators.filter(names.is_in(_DROPS))
+    drawing = steps.operators.filter(names == _DROPS[1])
+    if not drawing.height:  # native_dropout contains the other
+        drawing = steps.operators.filter(names == _DROPS[0])
     time = steps.per_step(float(drawing["duration_ns"].sum()))
-    if not time or not steps.operators.filter(names == "aten::dropout").height:
+    # Where autograd's graph is made, a backward pass may follow that was not recorded.
+    if not time or steps.graph_nodes or not steps.operators.filter(names == "aten::dropout").height:
         return
     yield Draft(
         rule=Rule.ACTIVE_DROPOUT,
         title=f"Dropout draws numbers in steps without a backward pass, {format_ns(time)} {steps.words.of}",
         where=Where(operator=str(drawing["name"].cast(pl.String)[0])),
-        saving=Range(time, time),
-        derivation="the time of the operators that draw",
+        saving=Range(0.0, time),
+        derivation="none to all of the time of the operators that draw",
         evidence=(measured(nanoseconds(time), " in operators that draw random numbers", source=Source.HOST),),
         action="model.eval() before inference: with dropout its results are random, too",
         wrong_if="random results are wanted, as for Monte Carlo dropout",
@@ -470,12 +494,8 @@ def _active_dropout(steps: CpuSteps) -> Iterator[Draft]:
 
 
 def _unused_graph(steps: CpuSteps) -> Iterator[Draft]:
-    numbers = steps.operators["sequence_number"].drop_nulls()
-    numbers = numbers.filter(numbers >= 0)
-    if steps.trains or not len(numbers):
-        return
-    nodes = (int(numbers.max()) - int(numbers.min())) / (steps.steps or 1)  # type: ignore[arg-type]
-    if nodes < _GRAPH_NODES:
+    nodes = steps.graph_nodes / (steps.steps or 1)
+    if steps.trains or nodes < _GRAPH_NODES:
         return
     yield Draft(
         rule=Rule.UNUSED_GRAPH,

@@ -1,6 +1,7 @@
 """The trust checks, one function each. Every check has a sentence for the good case too."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -127,13 +128,13 @@ def _checks(evidence: Evidence) -> Iterator[tuple[str, Callable[[], Check]]]:
         yield "the host's time", lambda: _host_time_covered(trace, links)
         return
     busy_ns = sum(timeline.busy_ns for timeline in evidence.timelines)
-    queued = queued_before(trace, links)
-    yield "launches", lambda: _launch_recorded(trace, links, queued)
+    queued = cache(lambda: queued_before(trace, links))
+    yield "launches", lambda: _launch_recorded(trace, links, queued())
     yield "operators", lambda: _operator_recorded(trace, links)
     yield "links", lambda: _links_recorded(trace, links)
     yield "launches without activity", lambda: _launches_without_activity(evidence.launches, busy_ns)
     yield "launches outside of steps", lambda: _launched_outside_steps(trace, links)
-    yield "work outside of the window", lambda: _outside_window(trace, queued, evidence.timelines)
+    yield "work outside of the window", lambda: _outside_window(trace, queued(), evidence.timelines)
     yield "streams", lambda: _stream_overlaps(trace)
     yield "correlations", lambda: _repeated_correlations(trace, links)
     yield "cold launches", lambda: _cold_launches(trace)

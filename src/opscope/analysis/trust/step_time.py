@@ -40,8 +40,9 @@ def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None
     low, high = _interval(samples, run_to_run)
     found = StepTime(
         ns=mean + between_ns,
-        low_ns=None if low is None else low + between_ns,
-        high_ns=None if high is None else high + between_ns,
+        # One more or less of what recurs might have come while the steps were timed.
+        low_ns=None if low is None else low + between_ns * (1 - 1 / max(len(between), 1)),
+        high_ns=None if high is None else high + between_ns * (1 + 1 / max(len(between), 1)),
         median_ns=float(np.median(samples)),
         steps=round(steps),
         data_ns=_mean(benchmark.data_ns),
@@ -83,7 +84,10 @@ def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between])
         what = "evaluation" if all(one.evaluates for one in between) else "something else"
         share = format_share(step.between_ns, step.ns)
         yield f"Between the steps comes {what} ({len(between)} times while they were timed): {share} of the time."
-    if differs and 2 * known < abs(step.ns - step.median_ns):
+    if len(benchmark.between) == 1 and (once := benchmark.between[0]).ns > _WORTH_SAYING * step.ns * step.steps:
+        what = "an evaluation" if once.evaluates else "something else"
+        yield f"Once {what} came between the steps, for {format_ns(once.ns)}: it is not counted."
+    if differs and step.median_ns < step.ns and 2 * known < step.ns - step.median_ns:
         yield _slowest(benchmark.wall_ns, benchmark.steps_each)
 
 
@@ -111,4 +115,4 @@ def _slowest(wall_ns: Sequence[int], each: int) -> str:
     count = max(1, round(_SLOWEST * len(ordered)))
     steps = "steps" if each == 1 else f"groups of {each} steps"
     share = format_share(float(ordered[:count].sum()), float(ordered.sum()))
-    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; what they wait for is not known."
+    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; why is not known."

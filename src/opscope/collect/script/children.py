@@ -17,13 +17,13 @@ from opscope.base.errors import UsageError
 from opscope.base.text import printable, told
 
 _LOOKED_AT_S: Final = 10.0  # a process that is waited for
+_SPAWNED_S: Final = 20.0  # what spawned processes prepare in less time is no step's work
 _POLL_S: Final = 0.5
 _SHOWN: Final = 3
 # Processes of PyTorch's own, and of Python's, that do no step's work.
 _OTHERS_TARGETS: Final = ("torch.utils.data", "torch._inductor", "concurrent.futures", "multiprocessing")
 _OTHERS_WORDS: Final = ("torch/_inductor", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
-
 
 # How a launcher's processes find each other.
 _OF_LAUNCHERS: Final = ("TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT")
@@ -52,6 +52,7 @@ class Children:
     ) -> None:
         self._script, self._seen, self._rank, self._restart = script, seen, rank, restart
         self._is_restarting = False
+        self._launchers = {name: os.environ[name] for name in _OF_LAUNCHERS if name in os.environ}
         self._pid, self._main = os.getpid(), threading.get_ident()
         self._functions: dict[str, int] = {}  # that ran in other processes, and in how many
         self._commands: list[str] = []
@@ -62,9 +63,9 @@ class Children:
         if self._functions:
             count = sum(self._functions.values())
             names = ", ".join(told(name) for name in list(self._functions)[:_SHOWN])
-            processes = "a process" if count == 1 else f"{count} processes"
+            processes, they = ("a process", "it does") if count == 1 else (f"{count} processes", "they do")
             return (
-                f"it started {processes} (for {names}), and what they do is not followed. Profile what one of them "
+                f"it started {processes} (for {names}), and what {they} is not followed. Profile what one of them "
                 f"does: opscope profile {shlex.quote(str(self._script))}:FUNCTION, or a script that does it itself"
             )
         if self._commands:
@@ -98,22 +99,36 @@ class Children:
     # ---------------------------------------------------------------- what is started
 
     def _spawning(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``torch.multiprocessing.start_processes``, in whose processes all of the work is."""
+        """Wrap ``torch.multiprocessing.start_processes``, which may do all of the work, or prepare some."""
 
         @functools.wraps(function)
-        def start(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, *more: Any, **named: Any) -> Any:
-            if not self._is_ours or self._seen():
-                return function(fn, args, nprocs, *more, **named)
-            number, world = self._rank or (0, 1)
-            if nprocs == world:  # the launcher has started as many processes, of which this one is one
-                for name in _OF_LAUNCHERS:  # processes that the script starts itself would not find these
-                    os.environ.pop(name, None)
-                fn(number, *args)
+        def start(
+            fn: Callable[..., Any],
+            args: Sequence[Any] = (),
+            nprocs: int = 1,
+            join: bool = True,
+            *more: Any,
+            **named: Any,
+        ) -> Any:
+            if not join or not self._is_ours or self._seen():  # without join the script goes on beside them
+                return function(fn, args, nprocs, join, *more, **named)
+            if self._rank is not None and nprocs == self._rank[1]:  # the launcher has started them: this is one
+                for name, value in self._launchers.items():  # processes that the script starts itself find none of it
+                    if os.environ.get(name) == value:
+                        del os.environ[name]
+                fn(self._rank[0], *args)
                 return None
+            context = function(fn, args, nprocs, False, *more, **named)
+            until = time.monotonic() + _SPAWNED_S
+            while time.monotonic() < until:
+                if context.join(_POLL_S):
+                    return None
+            for process in context.processes:
+                process.terminate()
             name, script = getattr(fn, "__name__", "a function"), shlex.quote(str(self._script))
             raise WorkElsewhereError(
-                f"{self._script} starts {nprocs} processes with torch.multiprocessing.spawn, and its work, "
-                f"{told(name)}, is in them: opscope profile --nproc {nprocs} {script} measures each of them as a rank"
+                f"{self._script} has started {nprocs} processes with torch.multiprocessing.spawn, and waits for what "
+                f"{told(name)} does in them: opscope profile --nproc {nprocs} {script} measures each of them as a rank"
             )
 
         return start
@@ -133,6 +148,8 @@ class Children:
     def _calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def init(process: Any, args: Any, *more: Any, **named: Any) -> None:
+            if not isinstance(args, str | bytes | os.PathLike):
+                args = list(args)  # it may be an iterator
             if self._is_ours and (command := _python_command(args)) is not None:
                 self._commands.append(command)
             function(process, args, *more, **named)
@@ -184,14 +201,9 @@ class Children:
         return wait
 
     def _refuse(self, process: Any) -> None:
-        """Say where the work is, if it is in a process that is waited for."""
-        is_command = isinstance(process, subprocess.Popen)
-        if is_command and ("torch" in sys.modules or _python_command(process.args) is None):
+        """Say where the work is, if a command that is waited for runs PyTorch, and the script itself does not."""
+        if not isinstance(process, subprocess.Popen) or "torch" in sys.modules or not _runs_pytorch(process.pid):
             return  # the script itself may go on with PyTorch after it
-        if not is_command and not _uses_a_gpu(process.pid):
-            return
-        with contextlib.suppress(Exception):
-            process.terminate()
         raise WorkElsewhereError(f"{self._script} waits for what runs elsewhere: {self.sentence}")
 
 
@@ -216,9 +228,9 @@ def _profiling(command: str) -> str:
     return f"opscope profile {printable(shlex.join(words[place:]))}"
 
 
-def _uses_a_gpu(pid: int) -> bool:
-    """Tell whether a process has a device of NVIDIA's open."""
+def _runs_pytorch(pid: int) -> bool:
+    """Tell whether a process has loaded PyTorch's libraries."""
     try:
-        return any(os.readlink(one.path).startswith("/dev/nvidia") for one in os.scandir(f"/proc/{pid}/fd"))
+        return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return False

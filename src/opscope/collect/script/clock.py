@@ -17,6 +17,7 @@ from statistics import fmean, variance
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.base.units import NS_PER_MS, NS_PER_S
 from opscope.collect.script.questions import synchronize
@@ -42,12 +43,41 @@ class _Sample(Struct, frozen=True):
         data_ns: for how much of that the host waited for data.
         collecting_ns: for how much of it Python collected garbage.
         marks: where the block begins and ends on the device; None without a device.
+        began_at: how many boundaries had come when it began.
     """
 
     host_ns: float
     data_ns: float
     collecting_ns: float
     marks: tuple[Any, Any] | None
+    began_at: int
+
+
+class _Stretch(Struct, frozen=True):
+    """A stretch between timed cycles: from the beginning of the block that was interrupted to the next beginning.
+
+    Attributes:
+        host_ns: how long it took on the host's clock.
+        boundaries: how many boundaries lie in it.
+        evaluates: whether evaluations do.
+        marks: where it begins and ends on the device; None without a device.
+        sample: how many samples came before it.
+    """
+
+    host_ns: int
+    boundaries: int
+    evaluates: bool
+    marks: tuple[Any, Any] | None
+    sample: int
+
+
+class _Beginning(Struct, frozen=True):
+    """Where a block begins: on the host's clock, by boundaries and evaluations so far, and on the device."""
+
+    now: int
+    boundaries: int
+    evaluations: int
+    mark: Any
 
 
 class CycleClock:
@@ -80,13 +110,12 @@ class CycleClock:
         self._cycles = 0
         self._spent = self._dropped_ns = 0
         self._samples: list[_Sample] = []
-        # Of the running block: its mark, its cycles and their time, and what had been waited for when it began.
-        self._mark: Any = None
+        # Of the running block: where it began, its cycles and their time, and what had been waited for by then.
+        self._beginning = _Beginning(0, 0, 0, None)
         self._in_block = self._block_ns = 0
         self._waits = (0, 0)
-        self._at = (0, 0)  # boundaries and evaluations that had come when the running cycle began
-        self._skipped: tuple[int, tuple[int, int]] | None = None  # since when something else comes, and `_at` then
-        self._between: list[tuple[int, int, bool]] = []
+        self._skipped: _Beginning | None = None  # of the block that something else has interrupted
+        self._between: list[_Stretch] = []
 
     def start(self, now: int, boundaries: int = 0, evaluations: int = 0) -> None:
         """Note that a cycle begins; the time before it belongs to no cycle.
@@ -96,20 +125,22 @@ class CycleClock:
             boundaries: how many boundaries of steps have come so far.
             evaluations: how many evaluations have come so far.
         """
-        if self._skipped is not None:
-            since, (before, seen) = self._skipped
-            self._between.append((now - since, boundaries - before, evaluations > seen))
+        mark = _marked() if self.on_device else None
+        if (before := self._skipped) is not None:
+            marks = (before.mark, mark) if self.on_device else None
+            evaluates, came = evaluations > before.evaluations, boundaries - before.boundaries
+            self._between.append(_Stretch(now - before.now, came, evaluates, marks, len(self._samples)))
             self._skipped = None
-        self._began, self._at = now, (boundaries, evaluations)
-        self._begin_block(_marked() if self.on_device else None)
+        self._began = now
+        self._begin_block(_Beginning(now, boundaries, evaluations, mark))
 
-    def _begin_block(self, mark: Any) -> None:
-        self._mark, self._in_block, self._block_ns, self._waits = mark, 0, 0, self._read_waits()
+    def _begin_block(self, beginning: _Beginning) -> None:
+        self._beginning, self._in_block, self._block_ns, self._waits = beginning, 0, 0, self._read_waits()
 
     def skip(self) -> None:
         """Drop the cycle that is running: something else came."""
         if self._began:
-            self._skipped = self._began, self._at
+            self._skipped = self._beginning
         self._began = 0
 
     def cycle(self, now: int, boundaries: int = 0, evaluations: int = 0) -> None:
@@ -126,19 +157,20 @@ class CycleClock:
         self._cycles += 1
         self._spent += now - self._began
         self._block_ns += now - self._began
-        self._began, self._at = now, (boundaries, evaluations)
+        self._began = now
         self._in_block += 1
         if self._in_block == self._block:
-            self._end_block()
+            # The mark that ends a block begins the next one, so blocks follow each other without a gap.
+            self._end_block(_Beginning(now, boundaries, evaluations, _marked() if self.on_device else None))
 
-    def _end_block(self) -> None:
-        # The mark that ends a block begins the next one, so blocks follow each other without a gap.
-        mark = _marked() if self.on_device else None
+    def _end_block(self, following: _Beginning) -> None:
         data, collecting = (after - before for before, after in zip(self._waits, self._read_waits(), strict=True))
         each = self._block
-        marks = (self._mark, mark) if self.on_device else None
-        self._samples.append(_Sample(self._block_ns / each, data / each, collecting / each, marks))
-        self._begin_block(mark)
+        before = self._beginning
+        marks = (before.mark, following.mark) if self.on_device else None
+        sample = _Sample(self._block_ns / each, data / each, collecting / each, marks, before.boundaries)
+        self._samples.append(sample)
+        self._begin_block(following)
 
     def leave_out(self, since: int) -> None:
         """Take the time that opscope itself spent, from ``since`` until now, out of the running cycle."""
@@ -170,14 +202,22 @@ class CycleClock:
         if not _differ(times[:third], times[third:]):
             return False
         self._dropped_ns += round(sum(times[:third]) * self._block)
-        self._samples, self._between = self._samples[third:], []
+        self._samples = self._samples[third:]
+        kept = (one for one in self._between if one.sample > third)
+        self._between = [replace(one, sample=one.sample - third) for one in kept]
         return True
 
-    def times(self, events: int = 1) -> Timed:
+    @property
+    def began_at(self) -> int:
+        """How many boundaries had come when the first of the cycles began that count."""
+        return self._samples[0].began_at if self._samples else 0
+
+    def times(self, events: int = 1, elapsed_ns: int = 0) -> Timed:
         """Return how long the cycles took, on a device the mean of each block of them; wait for the device.
 
         Args:
             events: how many boundaries a step has.
+            elapsed_ns: how long it took to time them all, with what was dropped; 0 where nobody asks.
         """
         if self.on_device:
             synchronize()
@@ -185,17 +225,26 @@ class CycleClock:
             wall_ns=tuple(self._duration_ns(sample) for sample in self._samples),
             steps_each=self._block,
             by_device=self.on_device,
+            elapsed_ns=elapsed_ns,
             data_ns=tuple(round(sample.data_ns) for sample in self._samples),
             collecting_ns=tuple(round(sample.collecting_ns) for sample in self._samples),
-            between=tuple(Between(ns, boundaries / events, evaluates) for ns, boundaries, evaluates in self._between),
+            between=tuple(
+                Between(_passed_ns(one.marks) or one.host_ns, one.boundaries / events, one.evaluates)
+                for one in self._between
+            ),
         )
 
     def _duration_ns(self, sample: _Sample) -> int:
-        if sample.marks is None:
-            return round(sample.host_ns)
-        before, after = sample.marks
-        passed_ms: float = before.elapsed_time(after)
-        return max(1, round(passed_ms * NS_PER_MS / self._block))
+        passed_ns = _passed_ns(sample.marks)
+        return round(sample.host_ns) if passed_ns is None else max(1, round(passed_ns / self._block))
+
+
+def _passed_ns(marks: tuple[Any, Any] | None) -> int | None:
+    """Return how long a device took from one mark to another; None without a device."""
+    if marks is None:
+        return None
+    passed_ms: float = marks[0].elapsed_time(marks[1])
+    return round(passed_ms * NS_PER_MS)
 
 
 def _differ(first: Sequence[float], rest: Sequence[float]) -> bool:

@@ -116,6 +116,7 @@ class Watcher(StepFinder):
         self._clock: CycleClock | None = None
         self._waits = HostWaits()
         self._waited: int | None = None  # how long threads had waited for a core when timing began
+        self._timing_began = 0
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
@@ -307,7 +308,7 @@ class Watcher(StepFinder):
     def _begin_timing(self, now: int) -> None:
         self.phase = Phase.TIME
         self._progress("timing")
-        self._waited = waited_for_cpu_ns()
+        self._waited, self._timing_began = waited_for_cpu_ns(), time.perf_counter_ns()
         assert self._stream is not None
         self.found.before = self._stream.events.count
         self._clock = CycleClock(
@@ -332,8 +333,9 @@ class Watcher(StepFinder):
 
     def _keep_times(self, clock: CycleClock) -> None:
         assert self._stream is not None
+        self.found.before = clock.began_at or self.found.before
         self.found.timed = self._stream.events.count - self.found.before
-        self.found.times = clock.times(self.found.events)
+        self.found.times = clock.times(self.found.events, elapsed_ns=time.perf_counter_ns() - self._timing_began)
         waited = waited_for_cpu_ns()
         if waited is not None and self._waited is not None:
             self.found.waited_for_cpu_ns = max(0, waited - self._waited)
