@@ -100,7 +100,7 @@ def test_a_step_takes_what_its_throughput_says_bursts_included() -> None:
     assert (step.ns, step.median_ns, step.data_ns, step.steps) == (122.0, 70.0, 52.0, 200)
     assert step.typical_ns == 70.0
     assert step.sentence == (
-        "The median step takes 70 ns. In 40 of 200 steps the host waits for data, for 260 ns on average: "
+        "The median step takes 70 ns. In 40 of 200 steps (every 5th) the host waits for data, for 260 ns on average: "
         "42.6 % of the time."
     )
 
@@ -123,8 +123,15 @@ def test_waits_in_each_step_and_of_groups_of_steps_are_said_as_such() -> None:
 
 def test_what_is_not_explained_is_said_too() -> None:
     assert of([100] * 180 + [1000] * 20).sentence == (
-        "The median step takes 100 ns. The slowest 20 of 200 steps take 52.6 % of the time; why is not known."
+        "The median step takes 100 ns. 20 of 200 steps take 1.000 us on average: 52.6 % of the time; why is not known."
     )
+    seventh = of(([100] * 6 + [5000]) * 28).sentence
+    assert seventh is not None
+    assert "28 of 196 steps (every 7th) take 5.000 us on average: 89.3 % of the time" in seventh
+    nearly = of([100, 100, 900] * 10 + [100] + [100, 100, 900] * 10).sentence
+    assert nearly is not None
+    assert "(about every 3rd)" in nearly
+    assert "The slowest 20 of 200 steps take" in (of([100] * 120 + [150] * 80).sentence or "")
 
 
 def test_what_recurs_between_steps_belongs_to_them_and_what_came_once_does_not() -> None:

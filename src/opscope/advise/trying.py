@@ -212,6 +212,10 @@ class _Trying:
         except OutOfTimeError:
             ended = Ended.BUDGET
             self._unfinished.append(f"{self._plan.budget_s:.0f} s were over during: {self._telling.doing}")
+        except AdviseError as error:
+            if not self._gains():
+                raise
+            self._unfinished.append(str(error))  # what was measured before is not lost
         except KeyboardInterrupt:
             self._session.stop()
             ended = Ended.INTERRUPT

@@ -19,6 +19,9 @@ _STUDENT: Final = {6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 _WORTH_SAYING: Final = 0.05  # of the step
 _LONG_WAIT: Final = 0.5  # of the mean wait: in bursts the others are much shorter
 _IN_EACH: Final = 0.9  # of the steps
+_LONG: Final = 2.0  # times the median: such steps are told by their number
+_LEAST_GAPS: Final = 2  # between what recurs
+_REGULAR: Final = 0.25  # of such a gap: as far as gaps may differ from it
 _SLOWEST: Final = 0.1  # of the steps: their share of the time is told where nothing else explains it
 
 
@@ -106,13 +109,34 @@ def _waiting(waits: NDArray[np.float64], step: StepTime, what: str, *, alone: bo
         return f"For {share} of the time {what}."
     if len(long) >= _IN_EACH * len(waits):
         return f"In each step {what} for {format_ns(float(waits.mean()))}: {share} of the time."
-    often = f"In {len(long)} of {len(waits):,} steps"
+    often = f"In {len(long)} of {len(waits):,} steps{_rhythm(np.flatnonzero(waits > _LONG_WAIT * waits.mean()))}"
     return f"{often} {what}, for {format_ns(float(long.mean()))} on average: {share} of the time."
 
 
 def _slowest(wall_ns: Sequence[int], each: int) -> str:
-    ordered = np.sort(np.asarray(wall_ns, np.float64))[::-1]
-    count = max(1, round(_SLOWEST * len(ordered)))
+    """Say which steps hold the time that the median does not show, as nothing tells why they take it."""
+    samples = np.asarray(wall_ns, np.float64)
     steps = "steps" if each == 1 else f"groups of {each} steps"
+    places = np.flatnonzero(samples > _LONG * np.median(samples))
+    if len(places):
+        share = format_share(float(samples[places].sum()), float(samples.sum()))
+        mean = format_ns(float(samples[places].mean()))
+        which = f"{len(places)} of {len(samples):,} {steps}{_rhythm(places)}"
+        return f"{which} take {mean} on average: {share} of the time; why is not known."
+    ordered = np.sort(samples)[::-1]
+    count = max(1, round(_SLOWEST * len(ordered)))
     share = format_share(float(ordered[:count].sum()), float(ordered.sum()))
     return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; why is not known."
+
+
+def _rhythm(places: NDArray[np.int64]) -> str:
+    """Return in parentheses how regularly some steps come; empty where they do not."""
+    gaps = np.diff(places)
+    if len(gaps) < _LEAST_GAPS:
+        return ""
+    typical = round(float(np.median(gaps)))
+    if typical < 2 or np.abs(gaps - typical).max() > max(1.0, _REGULAR * typical):
+        return ""
+    ending = "th" if typical % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(typical % 10, "th")
+    about = "" if (gaps == typical).all() else "about "
+    return f" ({about}every {typical}{ending})"

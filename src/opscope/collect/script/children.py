@@ -24,7 +24,6 @@ _SHOWN: Final = 3
 _OTHERS_TARGETS: Final = ("torch.utils.data", "torch._inductor", "concurrent.futures", "multiprocessing")
 _OTHERS_WORDS: Final = ("torch/_inductor", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
-
 # How a launcher's processes find each other.
 _OF_LAUNCHERS: Final = ("TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT")
 
