@@ -440,6 +440,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             steps=evidence.steps,
             unprofiled_ns=evidence.wall_ns if evidence.steps else None,
             data_ns=evidence.data_ns,
+            collecting_ns=evidence.collecting_ns,
             threads=threads,
             recorded=recorded,
             losses=self.losses,

@@ -194,7 +194,11 @@ class Measured(Struct, frozen=True, dict=True):
         )
         if (step := self._step) is not None:
             evidence = replace(
-                evidence, typical_ns=step.typical_ns, data_ns=step.data_ns or 0.0, between_ns=step.between_ns
+                evidence,
+                typical_ns=step.typical_ns,
+                data_ns=step.data_ns or 0.0,
+                collecting_ns=step.collecting_ns or 0.0,
+                between_ns=step.between_ns,
             )
         if self.timed is self.analysis or evidence.unprofiled_ns is None:
             return evidence

@@ -61,6 +61,7 @@ class Rule(StrEnum):
     SCALAR_READS = "scalar_reads"
     ACTIVE_DROPOUT = "active_dropout"
     UNUSED_GRAPH = "unused_graph"
+    GARBAGE_COLLECTION = "garbage_collection"
 
 
 class Where(Struct, frozen=True, kw_only=True):

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
+from opscope.analysis.trust.step_time import step_time
 from opscope.documents.findings import Finding, Rule
+from opscope.record.capture import Benchmark
 from tests.kineto import KinetoTrace
 
 
@@ -122,3 +125,28 @@ def test_a_step_full_of_products_has_nothing_to_be_said(tmp_path: Path) -> None:
     assert measured.findings == ()
     assert measured.findings_reason is not None
     assert "lines of Python were not recorded" in measured.findings_reason
+
+
+def test_collections_of_garbage_that_were_measured_are_a_finding(tmp_path: Path) -> None:
+    """Measured with the unprofiled steps, beside the trace: 2 ms in each tenth step of 1 ms."""
+    built = Trace()
+    for number in range(2):
+        built.runs("aten::mm", number * 1_000_000, (number + 1) * 1_000_000)
+    benchmark = Benchmark(
+        warmup_steps=0,
+        wall_ns=(*[1_000_000] * 9, 3_000_000) * 2,
+        event_ns=None,
+        clocks=None,
+        collecting_ns=(*[0] * 9, 2_000_000) * 2,
+    )
+    step = step_time(benchmark, None)
+    assert step is not None
+    assert (step.ns, step.collecting_ns) == (1_200_000, 200_000)
+    analysis = analyze(built.write(tmp_path / "t.json"))
+    evidence = replace(
+        analysis.evidence_with(steps=2, wall_ns=step.ns, ran_on_gpu=False), collecting_ns=step.collecting_ns
+    )
+    (found,) = analysis.advice_on_cpu(evidence, None, None).findings
+    assert found.rule == Rule.GARBAGE_COLLECTION
+    assert found.title == "Python collects garbage for 200.0 us of a step"
+    assert found.saving_ns.high == 200_000

@@ -64,6 +64,11 @@ STATEMENTS: Final = (
         "0 to all of it",
     ),
     RuleDescription(
+        Rule.GARBAGE_COLLECTION,
+        f"on a CPU: Python collects garbage for {percent(LEAST_SHARE)} of a step, as measured without the profiler",
+        "0 to all of it",
+    ),
+    RuleDescription(
         Rule.DISPATCH_BOUND,
         f"on a CPU: operator calls of less than {format_ns(_SHORT_NS)} fill {percent(_SHORT_FILL)} of a step",
         "0 to all of their time",
@@ -106,6 +111,7 @@ class CpuSteps(Struct, frozen=True, kw_only=True, dict=True):
         steps: how many steps it marks; 0 where it marks none.
         unprofiled_ns: how long an unprofiled step takes; None where that is not known.
         data_ns: for how much of that the host waited for a DataLoader; 0 where that was not measured.
+        collecting_ns: for how much of it Python collected garbage; likewise.
         threads: how many threads PyTorch uses within an operator, and how many cores the machine has; None if unknown.
         recorded: what opscope ran; None for a trace that it did not record.
         losses: notes the rules that fail.
@@ -117,6 +123,7 @@ class CpuSteps(Struct, frozen=True, kw_only=True, dict=True):
     steps: int
     unprofiled_ns: float | None
     data_ns: float
+    collecting_ns: float
     threads: tuple[int, int] | None
     recorded: Configuration | None
     losses: Losses
@@ -372,6 +379,25 @@ def _nothing_recorded(steps: CpuSteps) -> Iterator[Draft]:
     )
 
 
+def _garbage(steps: CpuSteps) -> Iterator[Draft]:
+    time = steps.collecting_ns
+    if time < LEAST_SHARE * steps.step_ns:
+        return
+    yield Draft(
+        rule=Rule.GARBAGE_COLLECTION,
+        title=f"Python collects garbage for {format_ns(time)} {steps.words.of}",
+        where=Where(),
+        saving=Range(0.0, time),
+        derivation="none of it to all of it: what is freed by collecting has to be freed in another way then",
+        evidence=(
+            measured(nanoseconds(time), ", ", share_of(time, steps.step_ns), " of it", source=Source.UNPROFILED),
+        ),
+        action="gc.freeze() once all is set up, and no gc.collect() in the loop",
+        wrong_if="objects that refer to each other hold much memory: then it grows without collections",
+        claims=frozenset({"garbage"}),
+    )
+
+
 def _short_operators(steps: CpuSteps) -> Iterator[Draft]:
     own = column(steps.operators.select(pl.col("self_ns").cast(pl.Int64)), "self_ns")
     calls = own[(own > 0) & (own < _SHORT_NS)]
@@ -517,6 +543,7 @@ _RULES: Final[tuple[Find, ...]] = (
     _loading,
     _python,
     _nothing_recorded,
+    _garbage,
     _short_operators,
     _idle_cores,
     _double_precision,

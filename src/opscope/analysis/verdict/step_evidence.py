@@ -85,6 +85,7 @@ class StepEvidence(Struct, frozen=True):
         typical_ns: how long one takes of the kind that is recorded, where a few take much longer; None if that is
             ``wall_ns``.
         data_ns: for how much of ``wall_ns`` the host waited for a DataLoader, as measured with it.
+        collecting_ns: for how much of it Python collected garbage, likewise.
         between_ns: how much of ``wall_ns`` comes between steps, such as evaluations: what the device does then is not
             recorded.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
@@ -107,6 +108,7 @@ class StepEvidence(Struct, frozen=True):
     wall_ns: float | None = None
     typical_ns: float | None = None
     data_ns: float = 0.0
+    collecting_ns: float = 0.0
     between_ns: float = 0.0
     ran_on_gpu: bool | None = None
     light: "LightEvidence | None" = None
