@@ -65,6 +65,13 @@ def test_work_in_other_processes_is_named(words: tuple[str, ...], says: str, tmp
     assert time.monotonic() - began < 120  # not after a second run of the script, or the end of a long one
 
 
+def test_training_on_another_thread_is_said_not_to_be_followed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = ("--quick", "--output-dir", str(tmp_path / "r"), str(SCRIPTS / "people.py"), "in_a_thread")
+    done = opscope("profile", *words)
+    assert "Optimizers have stepped 400 times on other threads than the main one" in done.stdout
+
+
 def test_processes_that_a_script_spawns_are_measured_as_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     words = ("--quick", "--nproc", "2", "--output-dir", str(tmp_path / "r"), str(SCRIPTS / "people.py"), "spawned")

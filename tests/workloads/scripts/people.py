@@ -117,6 +117,13 @@ def threads():
     train(network(), taken())
 
 
+def in_a_thread():
+    """All of the training is on another thread."""
+    thread = threading.Thread(target=train, args=(network(), random_batches()))
+    thread.start()
+    thread.join()
+
+
 def own_trainer():
     """A class with hooks that calls itself, as trainers of frameworks do."""
 

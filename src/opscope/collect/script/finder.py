@@ -43,6 +43,7 @@ class StepFinder:
         self.active = True
         self._run = run
         self._main = threading.main_thread().ident
+        self._steps_elsewhere = 0  # of optimizers, on other threads
         self._labels: dict[tuple[StepKind, Hashable], str] = {}  # kind and key of any level -> name of the event
         self._names, self._updates = Identities(), Updates()
         self._streams = {kind: Stream(kind) for kind in RANKED}
@@ -64,6 +65,8 @@ class StepFinder:
     def optimizer_stepped(self, optimizer: Any) -> None:
         """Take the end of an outermost ``step()``, which is a boundary."""
         now = time.perf_counter_ns()
+        if threading.get_ident() != self._main:
+            self._steps_elsewhere += 1
         if not self._listens(StepKind.TRAINING):
             return
         number, name = self._names.of(optimizer)

@@ -404,6 +404,11 @@ class Watcher(StepFinder):
 
     def _finished(self) -> None:
         self.phase = Phase.DONE
+        if self._steps_elsewhere > CYCLES_OF_OTHERS:
+            self.found.notes.append(
+                f"Optimizers have stepped {self._steps_elsewhere:,} times on other threads than the main one: those "
+                "steps are not followed. Train on the main thread to have them measured"
+            )
         if self._run.reason is not None:
             self.found.notes.append(self._run.reason)
         self.found.ranks = self._ranks.size if self._passes.trace is not None else None
