@@ -327,7 +327,7 @@ class Watcher(StepFinder):
         if compiled_graphs() != self._graphs:  # a step in which something was compiled is not steady: time anew
             self._graphs = compiled_graphs()
             self._begin_timing(now)
-        elif clock.enough and not clock.goes_on():
+        elif clock.enough and (self._ranks.is_one_of_several or not clock.goes_on()):  # ranks time the same steps
             self._keep_times(clock)
             self._start_together()
 
