@@ -4,16 +4,21 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from opscope.advise.measured import Measured
 from opscope.advise.messages import Job
 from opscope.advise.search import first_tries
-from opscope.advise.session import OutOfTimeError, Session
+from opscope.advise.session import AdviseError, OutOfTimeError, Session
 from opscope.advise.telling import Telling
+from opscope.advise.trying import Plan, _Trying
 from opscope.base.processes import own_environment, own_process
 from opscope.record.configuration import Configuration
+from opscope.workbench.benchmarking.statistics import Interval
+from tests.advise.facts import facts
 from tests.command import opscope
 
 TARGET = """
@@ -121,3 +126,30 @@ def test_what_starts_in_seconds_is_tried_before_what_is_compiled() -> None:
     compiled = [place for place, names in enumerate(tries) if any(name.startswith("compile") for name in names)]
     quick = tries.index(("fused_attention", "tf32", "fused_optimizer"))
     assert quick < min(compiled)
+
+
+@pytest.mark.parametrize("fails", ["lacks memory", "does not run beside others"])
+def test_an_early_proof_for_which_memory_is_too_small_has_another_turn(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(configuration=Configuration(target="nothing.py:step"), device="cuda")
+    plan = Plan(configuration=job.configuration, device="cuda")
+    with Session(job, width=1, timeout_s=1) as session:
+        trying = _Trying(plan, session, job, lambda _: None)
+    seen = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
+    trying._known["tf32",] = seen
+
+    def proves(self: _Trying, finalists: Sequence[tuple[str, ...]], _facts: object) -> None:
+        self._again |= set(finalists)
+        if fails != "lacks memory":
+            raise AdviseError("the step as written does not run: out of memory")
+        self._known[finalists[0]] = Measured(broken="out of memory", lacks_memory=True)
+
+    monkeypatch.setattr(_Trying, "_prove", proves)
+    trying._prove_early(facts())
+    assert trying._known["tf32",] is seen
+    assert trying._finalists() == [("tf32",)]  # its turn comes when the search has ended
+    tried: list[object] = []
+    monkeypatch.setattr(_Trying, "_prove", lambda *_: tried.append(1))
+    trying._prove_early(facts())
+    assert tried == []

@@ -1,6 +1,8 @@
 """A step takes what its throughput says: many are timed, with what the host waits for and what comes between them."""
 
 import math
+import signal
+import time
 from itertools import count
 
 import pytest
@@ -162,3 +164,71 @@ def test_the_mean_lies_in_its_interval(samples: list[int], between: int) -> None
     assert step.high_ns is not None
     assert step.low_ns <= step.ns * (1 + 1e-9)
     assert step.ns <= step.high_ns * (1 + 1e-9)
+
+
+# ---------------------------------------------------------------- on a device, whose marks are played
+
+
+class Mark:
+    """A mark on a device's stream: when the device passes it, in milliseconds."""
+
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
+
+    def elapsed_time(self, other: "Mark") -> float:
+        return other.at_ms - self.at_ms
+
+
+def test_an_evaluation_is_counted_once_where_the_host_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host issues a step in 1 ms, for which the device needs 10, and waits for it only in evaluations of 100 ms."""
+    device_ms, host_ns = 0.0, 1
+    monkeypatch.setattr("opscope.collect.script.clock._marked", lambda: Mark(device_ms))
+    monkeypatch.setattr("opscope.collect.script.clock.synchronize", lambda: None)
+    clock = CycleClock(on_device=True)
+    clock.start(host_ns)
+    evaluations = 0
+    for step in range(1, 201):
+        device_ms, host_ns = device_ms + 10, host_ns + MS
+        clock.cycle(host_ns, step, evaluations)
+        if step % 50 == 49:
+            clock.skip()
+            device_ms += 110  # the step that is interrupted, and the evaluation
+            host_ns = round(device_ms * MS)
+            evaluations += 1
+            clock.start(host_ns, step + 1, evaluations)
+    timed_steps = clock.times()
+    assert set(timed_steps.wall_ns) == {10 * MS}
+    assert timed_steps.between == (Between(110 * MS, 1.0, True),) * 4
+    found = of(list(timed_steps.wall_ns), between=timed_steps.between)
+    assert found.ns == pytest.approx((200 * 10 + 4 * 110) * MS / 204)
+
+
+@pytest.mark.torch
+def test_a_recording_begins_once_cuda_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    from opscope.collect.script import watchdog
+    from opscope.collect.script.watcher import Phase
+
+    ready: list[bool] = []
+    asked: list[bool] = []
+    monkeypatch.setattr(torch._C, "_cuda_init", lambda: None, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(ready))
+    monkeypatch.setattr(watchdog, "_FIRST_WINDOW_S", 60.0)
+    before = signal.getsignal(watchdog._SIGNAL)
+    watcher = SimpleNamespace(active=True, phase=Phase.WATCH, asked_by_watchdog=lambda: asked.append(bool(ready)))
+    try:
+        watchdog.listen_to_watchdog(watcher)  # type: ignore[arg-type]
+        watchdog.start_watchdog(watcher, at_first_use=True)  # type: ignore[arg-type]
+        torch._C._cuda_init()
+        time.sleep(0.2)
+        assert asked == []  # only the CPU would be recorded now
+        ready.append(True)
+        until = time.monotonic() + 10
+        while not asked and time.monotonic() < until:
+            time.sleep(0.01)
+        assert asked == [True]
+    finally:
+        watcher.active = False
+        signal.signal(watchdog._SIGNAL, before)

@@ -1,7 +1,6 @@
 """Compares finalists with float64, and over a longer run: whole variants, and what of them is exact."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,7 +15,6 @@ from opscope.documents.advise import UNDECIDED, ErrorClass, Facts
 _RECORDED: Final = 4
 _LONG_RUN: Final = 30
 _SEEDS: Final = (0, 1, 2)
-_LONGER: Final = f"{_LONG_RUN} steps of training each"
 
 
 class Comparing:
@@ -49,43 +47,19 @@ class Comparing:
         self._say("comparing with float64")
         wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
         jobs = {names: replace(self._job, changes=names) for names in wanted}
-        runs = [replace(self._job, changes=names) for names in finalists] if facts.training else []
-        judged, longer = self._both(jobs, runs) if facts.device == "cuda" and runs else (self.compared(jobs), None)
+        judged = self.compared(jobs)
         found: dict[Names, Judged] = {}
         for names in finalists:
             exact = judged[_exact(names) or names]
             found[names] = exact if exact.right is False else judged[names]
         right_ones = [names for names in finalists if found[names].right] if facts.training else []
         if right_ones:
-            if longer is None:
-                self._say(_LONGER)
-                longer = dict(zip(finalists, self.longer(runs), strict=True))
-            for names in right_ones:
-                if (why := longer[names]) is not None:
+            self._say(f"{_LONG_RUN} steps of training each")
+            longer = self.longer([replace(self._job, changes=names) for names in right_ones])
+            for names, why in zip(right_ones, longer, strict=True):
+                if why is not None:
                     found[names] = replace(found[names], right=False, reason=why)
         return found
-
-    def _both(
-        self, jobs: Mapping[Names, Job], runs: Sequence[Job]
-    ) -> tuple[dict[Names, Judged], dict[Names, str | None] | None]:
-        """Compare jobs with float64 while others train for longer: nothing is timed, and a GPU serves both.
-
-        Returns:
-            What comparison says, and why longer runs differ, where they do; None for these if they have to run again,
-            as the device's memory was too small for both.
-        """
-        self.lacked_memory = False
-        with ThreadPoolExecutor(1) as pool:
-            training = pool.submit(self.longer, runs)
-            try:
-                judged = self.compared(jobs)
-                reasons = training.result()
-            except BaseException:  # Ctrl-C: the thread would wait for its processes
-                self._session.stop()
-                raise
-        if self.lacked_memory:
-            return self.compared(jobs), None
-        return judged, {run.changes: why for run, why in zip(runs, reasons, strict=True)}
 
     def compared(self, jobs: Mapping[Names, Job]) -> dict[Names, Judged]:
         """Compare jobs with float64 that stand for some changes, such as patched scripts: as a whole.

@@ -371,7 +371,9 @@ class _Trying:
         try:
             self._prove([best], facts)
             proof = self._proofs.get(best)
-            failed = self._known[best].lacks_memory or (proof is not None and not proof.right and self._is_full)
+            failed = self._known[best].lacks_memory or (
+                proof is not None and not proof.right and self._comparing.lacked_memory
+            )
         except AdviseError:
             failed = True
         if failed:  # beside the processes of the search there may be too little memory: it has its turn after them
@@ -379,11 +381,6 @@ class _Trying:
             self._again.discard(best)
             self._proofs.pop(best, None)
             self._proves_early = False
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether a process lacked the device's memory in the last comparison."""
-        return self._comparing.lacked_memory
 
     def _input(self, facts: Facts) -> None:
         """Find out whether steps wait for their data: where it is asked for, and where they may."""
