@@ -85,7 +85,7 @@ def test_what_is_known_is_printed_when_the_user_ends_it(file: Path) -> None:
     assert running.returncode == 130
     document = json.loads(out)
     assert document["ended"] == "interrupt"
-    assert "it was ended during" in document["unfinished"]
+    assert "interrupted during" in document["unfinished"]
     assert document["baseline_ns"] > 0
     until = time.monotonic() + 20  # the process that others are forked from ends by itself, a moment later
     while (left := _processes_of(running.pid)) and time.monotonic() < until:

@@ -96,11 +96,11 @@ def test_a_file_of_functions_names_them(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["profile", "advise"])
-def test_an_option_behind_a_script_that_fails_is_pointed_at(command: str, tmp_path: Path) -> None:
+def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text("import argparse, torch\nargparse.ArgumentParser().parse_args()\n")
     done = opscope(command, str(script), "--debug-me", "--steps", "3")
     assert done.returncode == 1
-    assert "--steps stands behind the script, which gets it as its own argument" in done.stderr
-    assert "--debug-me stands" not in done.stderr
+    assert "--steps comes after the script, so the script gets it as its own" in done.stderr
+    assert "--debug-me comes" not in done.stderr

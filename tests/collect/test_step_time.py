@@ -125,7 +125,8 @@ def test_waits_in_each_step_and_of_groups_of_steps_are_said_as_such() -> None:
 
 def test_what_is_not_explained_is_said_too() -> None:
     assert of([100] * 180 + [1000] * 20).sentence == (
-        "The median step takes 100 ns. 20 of 200 steps take 1.000 us on average: 52.6 % of the time; why is not known."
+        "The median step takes 100 ns. 20 of 200 steps take 1.000 us on average: 52.6 % of the time; the cause is not "
+        "known."
     )
     seventh = of(([100] * 6 + [5000]) * 28).sentence
     assert seventh is not None

@@ -211,7 +211,7 @@ class _Trying:
                 self._try(written, base.built, possible)
         except OutOfTimeError:
             ended = Ended.BUDGET
-            self._unfinished.append(f"{self._plan.budget_s:.0f} s were over during: {self._telling.doing}")
+            self._unfinished.append(f"{self._plan.budget_s:.0f} s ran out during: {self._telling.doing}")
         except AdviseError as error:
             if not self._gains():
                 raise
@@ -219,7 +219,7 @@ class _Trying:
         except KeyboardInterrupt:
             self._session.stop()
             ended = Ended.INTERRUPT
-            self._unfinished.append(f"it was ended during: {self._telling.doing}")
+            self._unfinished.append(f"interrupted during: {self._telling.doing}")
             if self._baseline is None:
                 raise
         if self._baseline is None or base is None or base.built is None:

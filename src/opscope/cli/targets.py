@@ -80,10 +80,10 @@ def say_own_words(arguments: Sequence[str]) -> None:
     own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
     given = dict.fromkeys(word.partition("=")[0] for word in arguments)
     if words := [word for word in given if word in own]:
-        verb = "stands" if len(words) == 1 else "stand"
+        comes, it = ("comes", "it") if len(words) == 1 else ("come", "them")
         say(
-            f"opscope: {', '.join(words)} {verb} behind the script, which gets it as its own argument. Where opscope's "
-            "option is meant, write it before the script"
+            f"opscope: {', '.join(words)} {comes} after the script, so the script gets {it} as its own. "
+            f"To give {it} to opscope, put {it} before the script"
         )
 
 

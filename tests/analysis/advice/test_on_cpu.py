@@ -83,7 +83,7 @@ def test_time_of_which_nothing_is_recorded_is_said(tmp_path: Path) -> None:
     for number in range(2):
         built.runs("aten::mm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000)
     found = findings(built, tmp_path)[Rule.HOST_WORK]
-    assert "For 600.0 us of a step nothing is recorded" in found.title
+    assert "Nothing is recorded for 600.0 us of a step" in found.title
     assert "--with-stack" in found.action
 
 

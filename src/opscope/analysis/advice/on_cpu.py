@@ -366,7 +366,7 @@ def _nothing_recorded(steps: CpuSteps) -> Iterator[Draft]:
     stacks = steps.trace.frames.height > 0
     yield Draft(
         rule=Rule.HOST_WORK,
-        title=f"For {format_ns(took)} {steps.words.of} nothing is recorded: Python, waiting, input or output",
+        title=f"Nothing is recorded for {format_ns(took)} {steps.words.of}: Python, waiting, input or output",
         where=Where(),
         saving=Range(0.0, took),
         derivation="none of it to all of it: what runs then was not recorded",
@@ -508,7 +508,7 @@ def _active_dropout(steps: CpuSteps) -> Iterator[Draft]:
         return
     yield Draft(
         rule=Rule.ACTIVE_DROPOUT,
-        title=f"Dropout draws numbers in steps without a backward pass, {format_ns(time)} {steps.words.of}",
+        title=f"Dropout is active in steps without a backward pass, {format_ns(time)} {steps.words.of}",
         where=Where(operator=str(drawing["name"].cast(pl.String)[0])),
         saving=Range(0.0, time),
         derivation="none to all of the time of the operators that draw",
@@ -525,7 +525,7 @@ def _unused_graph(steps: CpuSteps) -> Iterator[Draft]:
         return
     yield Draft(
         rule=Rule.UNUSED_GRAPH,
-        title=f"Steps without a backward pass make {nodes:,.0f} nodes of autograd's graph each",
+        title=f"Each step adds {nodes:,.0f} nodes to autograd's graph and runs no backward pass",
         where=Where(),
         saving=Range(0.0, 0.0),
         derivation="what making them costs, no record tells",

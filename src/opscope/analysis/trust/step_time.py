@@ -122,11 +122,11 @@ def _slowest(wall_ns: Sequence[int], each: int) -> str:
         share = format_share(float(samples[places].sum()), float(samples.sum()))
         mean = format_ns(float(samples[places].mean()))
         which = f"{len(places)} of {len(samples):,} {steps}{_rhythm(places)}"
-        return f"{which} take {mean} on average: {share} of the time; why is not known."
+        return f"{which} take {mean} on average: {share} of the time; the cause is not known."
     ordered = np.sort(samples)[::-1]
     count = max(1, round(_SLOWEST * len(ordered)))
     share = format_share(float(ordered[:count].sum()), float(ordered.sum()))
-    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; why is not known."
+    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; the cause is not known."
 
 
 def _rhythm(places: NDArray[np.int64]) -> str:
