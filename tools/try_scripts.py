@@ -123,6 +123,26 @@ def citations(folder: Path) -> None:
     (cora / "cora.cites").write_text("\n".join(cites))
 
 
+def planetoid(folder: Path) -> None:
+    """Write a random graph of papers as torch_geometric's Planetoid reads Cora: its eight raw files."""
+    import pickle
+
+    import numpy
+    from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
+
+    raw = folder.parent / "data" / "Planetoid" / "Cora" / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    draw = numpy.random.default_rng(0)
+    for part, papers in (("x", 140), ("tx", 1000), ("allx", 1708)):
+        labels = numpy.eye(7, dtype="int32")[numpy.arange(papers) % 7]
+        words = csr_matrix((draw.random((papers, 1433)) < 0.01).astype("float32"))
+        (raw / f"ind.cora.{part}").write_bytes(pickle.dumps(words))
+        (raw / f"ind.cora.{part.replace('x', 'y')}").write_bytes(pickle.dumps(labels))
+    graph = {number: draw.integers(2708, size=4).tolist() for number in range(2708)}
+    (raw / "ind.cora.graph").write_bytes(pickle.dumps(graph))
+    (raw / "ind.cora.test.index").write_text("\n".join(map(str, range(1708, 2708))))
+
+
 def images(folder: Path) -> None:
     """Write a small folder of random images of two classes."""
     from PIL import Image
@@ -241,14 +261,21 @@ SCRIPTS = (
         "accelerate-nlp", "accelerate", "examples", ("nlp_example.py",), needs=("accelerate", "datasets", "evaluate")
     ),
     Script(
-        "lightning-mnist",
+        "lightning-transformer",
         "pytorch-lightning",
         "examples/pytorch/basics",
-        ("autoencoder.py",),
-        digits,
-        ("lightning", "torchvision"),
+        ("transformer.py",),
+        text("data/wikitext-2.txt"),
+        ("lightning", "requests"),
     ),
-    Script("geometric-gcn", "pytorch_geometric", "examples", ("gcn.py",), needs=("torch_geometric",)),
+    Script(
+        "geometric-gcn",
+        "pytorch_geometric",
+        "examples",
+        ("gcn.py", "--epochs", "100000"),
+        planetoid,
+        ("torch_geometric", "scipy"),
+    ),
     Script(
         "triton-matmul",
         "triton",
@@ -258,6 +285,9 @@ SCRIPTS = (
     ),
     Script("vit-loader", "own", ".", ("train_vit.py",)),
     Script("dcgan-own", "own", ".", ("train_dcgan.py",)),
+    Script("hf-trainer", "own", ".", ("hf_trainer.py",), needs=("transformers", "accelerate")),
+    Script("accelerate-resnet", "own", ".", ("accel.py",), needs=("accelerate", "torchvision")),
+    Script("generate", "own", ".", ("generate.py",), needs=("transformers",)),
 )
 
 

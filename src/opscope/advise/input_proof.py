@@ -38,6 +38,7 @@ class Proving(Struct):
         timeout_s: how long a process may take to answer.
         time: times processes in turns.
         say: gets what goes on, a line each.
+        left_out: how many ways to load were not timed, for lack of time.
     """
 
     session: Session
@@ -45,35 +46,45 @@ class Proving(Struct):
     timeout_s: float
     time: Callable[[Sequence[Worker]], None]
     say: Callable[[str], None]
+    left_out: int = 0
 
-    def prove(self, facts: Facts) -> InputProof:
+    def prove(self, facts: Facts, most: int) -> InputProof:
         """Compare the step as written with one whose batches come from memory.
+
+        Args:
+            facts: of the step.
+            most: how many processes there is time for; four are needed, others tell which stage, copies and changes of
+                the loader matter.
 
         Raises:
             AdviseError: one of the processes fails.
         """
         self.say("batches from memory")
         on_gpu = facts.device == "cuda"
-        kinds = [Replay.MEMORY, *((Replay.DEVICE, Replay.PINNED) if on_gpu else ())]
+        kinds = [Replay.DEVICE, Replay.PINNED] if on_gpu else []
         if facts.loader_workers and not facts.iterable_loaders:
             kinds.append(Replay.FETCHED)
         with scratch() as folder:
             lines = folder / "batches.jsonl"
             jobs = [self.job, self.job, replace(self.job, stages=str(lines))]
-            jobs += [replace(self.job, replay=kind) for kind in kinds]
-            jobs += [replace(self.job, changes=names) for names in _other_loading(facts)]
+            jobs.append(replace(self.job, replay=Replay.MEMORY))
+            more = [replace(self.job, changes=names) for names in _other_loading(facts)]
+            more += [replace(self.job, replay=kind) for kind in kinds]
+            taken = more[: max(0, most - len(jobs))]
+            self.left_out = len(more) - len(taken)
+            jobs += taken
             workers = self.session.build(jobs)
-            base, twin, staged, memory, *more = workers
+            base, twin, staged, memory, *others = workers
             self._check([base, twin, memory, staged])
-            more = [worker for worker in more if worker.broken is None]
+            others = [worker for worker in others if worker.broken is None]
             written = [base, twin]
-            self.time([base, twin, memory, *more])
-            more = [worker for worker in more if worker.broken is None]
+            self.time([base, twin, memory, *others])
+            others = [worker for worker in others if worker.broken is None]
             loads = [self._loaded(worker) for worker in (base, memory, staged)]
             self._check([base, twin, memory, staged])
             self.session.close(workers)
             fetched = _read(lines, loads[1].began_ns)
-        found = _proof(facts, [base, memory, *more], max(_LEAST_GAIN, least_gain(base, twin)), loads, fetched)
+        found = _proof(facts, [base, memory, *others], max(_LEAST_GAIN, least_gain(base, twin)), loads, fetched)
         gain = Interval(found.ratio, found.ci_low, found.ci_high, len(base.blocks))
         noise = least_gain(base, twin)
         if gain.low is not None and gain.low > noise**2:
@@ -106,7 +117,7 @@ def _other_loading(facts: Facts) -> list[tuple[str, ...]]:
     """Return what may make loading, or copying, faster: changes, and all of them together."""
     possible = [name for name in _OF_LOADING if BY_NAME[name].refuses(facts) is None]
     pairs = [(one, other) for one in possible for other in possible if one < other and fit_together((one, other))]
-    return [*((name,) for name in possible), *pairs]
+    return [*((name,) for name in possible[:1]), *pairs, *((name,) for name in possible[1:])]
 
 
 def _proof(

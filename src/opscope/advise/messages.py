@@ -16,6 +16,7 @@ Values = npt.NDArray[np.float64]
 AS_WRITTEN: Final = "convolutions as written"
 BLOCKS: Final = " (norms of its blocks)"
 FIRST_STEPS: Final = 3  # are run before anything is timed: what is compiled is compiled in them
+_BURSTS: Final = 2  # of batches from all workers, in a turn
 
 
 class Replay(StrEnum):
@@ -88,12 +89,14 @@ class Broken(Struct, frozen=True):
         took_no_effect: whether it runs and changes nothing.
         is_passing: whether it may run another time: it took too long, or its process was ended.
         lacks_memory: whether the device's memory was too small, beside others that were built.
+        has_ended: whether the script came to its end: run again, it goes on for as long.
     """
 
     reason: str
     took_no_effect: bool = False
     is_passing: bool = False
     lacks_memory: bool = False
+    has_ended: bool = False
 
 
 class Time(Struct, frozen=True):
@@ -245,3 +248,8 @@ class LongRun(Struct):
 
     losses: list[float]
     draws: bool
+
+
+def least_steps(workers: int) -> int:
+    """Return how many steps tell what one takes: several for each worker of its loaders, which deliver in bursts."""
+    return max(1, _BURSTS * workers)

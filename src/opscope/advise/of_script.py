@@ -3,9 +3,10 @@
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +31,53 @@ _MOST_MISSED: Final = 500  # for each event of a step; an evaluation in between 
 _NOT_OF_THE_SCRIPT: Final = ("opscope", "torch")  # packages whose frames hold nothing that the script made
 
 
+_CLOCKS: Final = ("time", "monotonic", "perf_counter")  # of the module `time`, each with one in nanoseconds
+
+
 class ScriptError(OpscopeError):
     """The script ended, or has no steps."""
+
+
+class ScriptEndedError(ScriptError):
+    """The script ended while its steps were asked for."""
+
+
+class ScriptClock:
+    """The clocks of the module ``time`` as a script sees them: they stand still while nobody asks for its steps.
+
+    A script that trains for a minute by its own clock would else end while others are timed. What was imported before
+    `install`, and ``datetime``, see the clocks as they are.
+    """
+
+    def __init__(self) -> None:
+        names = [*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS)]
+        self._real: dict[str, Callable[[], Any]] = {name: getattr(time, name) for name in names}
+        self._behind = dict.fromkeys(names, 0)
+        self._stands: dict[str, Any] | None = None
+
+    def install(self) -> None:
+        """Begin; for the rest of the process."""
+        for name in self._real:
+            setattr(time, name, self._showing(name))
+
+    def _showing(self, name: str) -> Callable[[], Any]:
+        real, behind = self._real[name], self._behind
+
+        def shown() -> Any:
+            stands = self._stands
+            return real() - behind[name] if stands is None else stands[name]
+
+        return shown
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        """Have them stand still."""
+        self._stands = {name: real() - self._behind[name] for name, real in self._real.items()}
+        try:
+            yield
+        finally:
+            self._behind.update({name: real() - self._stands[name] for name, real in self._real.items()})
+            self._stands = None
 
 
 class ScriptVariant(Variant):
@@ -57,7 +103,7 @@ class ScriptVariant(Variant):
     ) -> None:
         super().__init__(torch.device("cpu"), loaders)  # where its modules are is known once they are called
         self._script, self._arguments, self._wanted, self._end = script, arguments, wanted, end
-        self._running = ExitStack()
+        self._running, self._clock = ExitStack(), ScriptClock()
         self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Stack] = weakref.WeakKeyDictionary()
 
     def drive(self, routine: Routine[T]) -> T:
@@ -67,13 +113,18 @@ class ScriptVariant(Variant):
         os.register_at_fork(after_in_child=lambda: setattr(steps, "active", False))
         install(steps, ranges=self._wanted.annotation is not None)
         seed(0)
+        self._clock.install()
         error = run_script(self._script, self._arguments, lambda: None)
         steps.active = False
         if isinstance(error, SystemExit) and error.code not in (None, 0):
             error = ScriptError(f"the script exited with {error.code!r}, before what was asked of it was done")
         failed = error is not None and not isinstance(error, SystemExit)
-        self._end(error if failed else ScriptError(steps.missed))
+        self._end(error if failed else steps.missed)
         raise AssertionError("the process goes on after its end")
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return a context in which nobody asks for steps: the script's clocks stand still."""
+        return self._clock.standing()
 
     def reached(self) -> Reached:
         """Return what the script's running functions and its globals refer to."""
@@ -142,18 +193,22 @@ class _Steps(StepFinder):
             self._variant.optimizer_made(optimizer)
 
     @property
-    def missed(self) -> str:
-        """Why the script has ended too soon, in a sentence without its full stop."""
+    def missed(self) -> ScriptError:
+        """Why the script has ended too soon."""
         count = sum(stream.events.count for stream in self._streams.values())
         if self._began:
-            return f"the script ended after {count:,} steps, too soon: have it run for about a minute"
+            return ScriptEndedError(f"the script ended after {count:,} steps, too soon: have it run for about a minute")
         if not count:
-            return "the script ended, and nothing in it bounds steps: no optimizer stepped and no module was called"
+            return ScriptError(
+                "the script ended, and nothing in it bounds steps: no optimizer stepped and no module was called"
+            )
         seen = ", ".join(
             f"{stream.events.count:,} {what(kind)}" for kind, stream in self._streams.items() if stream.events.count
         )
         choose = "" if self._run.wanted.kind else ", or choose others (--steps)"
-        return f"the script ended before its steps had repeated often enough; have it run longer{choose}. Seen: {seen}"
+        return ScriptError(
+            f"the script ended before its steps had repeated often enough; have it run longer{choose}. Seen: {seen}"
+        )
 
     @property
     def _has_chosen(self) -> bool:

@@ -15,13 +15,14 @@ from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
 from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, is_slower, least_gain, measured, of_itself
 from opscope.advise.measured import verdict as verdict_of
-from opscope.advise.messages import Built, Job, Load, Loaded, Profile
+from opscope.advise.messages import Built, Job, Load, Loaded, Profile, least_steps
 from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries, without_broken
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
 from opscope.advise.telling import Telling
 from opscope.base.errors import InconclusiveError
+from opscope.base.units import NS_PER_S
 from opscope.documents.advise import (
     AdviseDocument,
     Ended,
@@ -51,6 +52,7 @@ _LEAST_BUILD_S: Final = 10.0
 _BUILD_SHARE: Final = 0.6  # of what is left: a combination that takes longer to start is given up
 _LOOKED_S: Final = 1.0  # for so long is looked whether steps wait for their data
 _LOOKED_BATCHES: Final = 8
+_INPUT_SHARE: Final = 0.35  # of what is left of the time, for that, where other changes are tried as well
 _WAITS: Final = 0.1  # of a step, for its data: more is looked into before anything else
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
@@ -195,6 +197,7 @@ class _Trying:
         self._baseline: Baseline | None = None
         self._found: InputProof | None = None
         self._larger: tuple[LargerBatch, ...] = ()
+        self._started_s = 0.0  # how long starting the step as written took
 
     def run(self) -> AdviseDocument:
         base: Worker | None = None
@@ -213,7 +216,7 @@ class _Trying:
             ended = Ended.BUDGET
             self._unfinished.append(f"{self._plan.budget_s:.0f} s ran out during: {self._telling.doing}")
         except AdviseError as error:
-            if not self._gains():
+            if self._baseline is None:
                 raise
             self._unfinished.append(str(error))  # what was measured before is not lost
         except KeyboardInterrupt:
@@ -231,7 +234,7 @@ class _Trying:
             ended = Ended.BUDGET
         return self._document(base.built, refused, ended)
 
-    def _try(self, written: tuple[Worker, Worker], built: Built, possible: Sequence[str]) -> None:
+    def _try(self, written: list[Worker], built: Built, possible: Sequence[str]) -> None:
         facts = built.facts
         self._refuse_impossible(facts)
         tries = not self._plan.only or bool(set(self._plan.only) - {INPUT, LARGER_BATCH})
@@ -242,8 +245,8 @@ class _Trying:
             self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
         self._time_written(written, [], _FIRST_ROUNDS)
         self._measure_baseline(written)
-        if self._waits_for_data(written[0]):  # then nothing else counts before that is known
-            self._phase("loading", lambda: self._input(facts))
+        if self._waits_for_data(written[0]):  # then that is looked into before anything else
+            self._phase("loading", lambda: self._input(facts, _INPUT_SHARE if tries else 1.0))
         if tries:
             self._search(written, possible, facts)
             self._session.close(written)
@@ -256,7 +259,7 @@ class _Trying:
         if folder is not None:
             self._phase("traces", lambda: self._write_traces(folder))
         if self._found is None:
-            self._phase("loading", lambda: self._input(facts))
+            self._phase("loading", lambda: self._input(facts, 1.0))
         self._phase("larger batches", self._larger_batches)
 
     def _refuse_impossible(self, facts: Facts) -> None:
@@ -315,7 +318,7 @@ class _Trying:
 
     # ---------------------------------------------------------------- the search
 
-    def _search(self, written: Sequence[Worker], possible: Sequence[str], facts: Facts) -> None:
+    def _search(self, written: list[Worker], possible: Sequence[str], facts: Facts) -> None:
         self._measure(written, first_tries(possible), "alone and in known combinations", facts)
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
         best = best_of(self._gains(), LEAST_GAIN)
@@ -324,7 +327,7 @@ class _Trying:
             self._measure(written, around, "around the best", facts)
         self._check_losses(written)
 
-    def _check_losses(self, written: Sequence[Worker]) -> None:
+    def _check_losses(self, written: list[Worker]) -> None:
         """Start the step as written again before a loss is told: some processes are faster than others of the same."""
         slower = [names for names, known in self._known.items() if is_slower(known)]
         if not slower:
@@ -382,21 +385,45 @@ class _Trying:
             self._proofs.pop(best, None)
             self._proves_early = False
 
-    def _input(self, facts: Facts) -> None:
-        """Find out whether steps wait for their data: where it is asked for, and where they may."""
+    def _input(self, facts: Facts, share: float) -> None:
+        """Find out whether steps wait for their data: where it is asked for, and where they may.
+
+        Args:
+            facts: of the step.
+            share: how much of the time that is left it may take.
+        """
         if not facts.loaders or (self._plan.only and INPUT not in self._plan.only):
             return
         # As long as a batch of combinations, or longer: loaders are started several times.
         if not self._has_time("whether steps wait for their data was not tried", self._batch_s):
             return
-        proving = Proving(
-            self._session,
-            self._job,
-            self._plan.timeout_s,
-            lambda workers: self._time(workers, _LAST_ROUNDS),
-            self._say,
-        )
-        self._found = proving.prove(facts)
+        left_s = share * (self._plan.budget_s - (time.monotonic() - self._began))
+        most = self._may_be_timed(facts, left_s)
+
+        def timed(workers: Sequence[Worker]) -> None:
+            self._time_for(workers, left_s / 2, _LAST_ROUNDS)
+
+        proving = Proving(self._session, self._job, self._plan.timeout_s, timed, self._say)
+        self._found = proving.prove(facts, most)
+        if proving.left_out:
+            self._unfinished.append(f"too little time: {proving.left_out} other ways to load were not timed")
+
+    def _may_be_timed(self, facts: Facts, within_s: float) -> int:
+        """Return how many processes can be started and timed in so many seconds, by how long that took before."""
+        assert self._baseline is not None
+        steps = 1 + facts.prefetched + least_steps(facts.loader_workers)
+        rounds_s = _FIRST_ROUNDS * (_TURN_S + steps * self._baseline.step_ns / NS_PER_S)
+        # So many start at once, and the first of them take as long as the step as written did.
+        return int(max(0.0, within_s - self._started_s) / (rounds_s + self._started_s / self._plan.width))
+
+    def _time_for(self, workers: Sequence[Worker], seconds: float, most: int) -> None:
+        """Time processes in turns: for some seconds, but at least as often as an interval needs."""
+        began = time.monotonic()
+        self._time(workers, _FIRST_ROUNDS)
+        for _ in range(most - _FIRST_ROUNDS):
+            if time.monotonic() - began > seconds:
+                break
+            self._time(workers, 1)
 
     def _larger_batches(self) -> None:
         """Time the step as written with larger batches: where it is asked for, and where the batch size is known."""
@@ -415,12 +442,15 @@ class _Trying:
         )
         self._session.close([base, twin, *workers])
 
-    def as_written(self) -> tuple[Worker, Worker]:
+    def as_written(self) -> list[Worker]:
+        """Start the step as written in two processes."""
+        began = time.monotonic()
         base, twin = self._session.build([self._job, self._job])
+        self._started_s = self._started_s or time.monotonic() - began
         for worker in (base, twin):
             if worker.broken is not None:
                 raise AdviseError(f"{self._plan.configuration.target} does not run as written: {worker.broken.reason}")
-        return base, twin
+        return [base, twin]
 
     def possible(self, facts: Facts) -> tuple[list[Tried], list[str]]:
         refused: list[Tried] = []
@@ -441,7 +471,7 @@ class _Trying:
                 )
         return refused, possible
 
-    def _measure(self, written: Sequence[Worker], tries: Sequence[Names], what: str, facts: Facts) -> None:
+    def _measure(self, written: list[Worker], tries: Sequence[Names], what: str, facts: Facts) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known]
         together = max(_FEWEST_TOGETHER, self._plan.width)
@@ -466,12 +496,18 @@ class _Trying:
             if len(names) == 1 and one.gain is None and not (one.is_passing or one.lacks_memory)
         }
 
-    def _measure_together(self, written: Sequence[Worker], tries: Sequence[Names]) -> list[Names]:
+    def _measure_together(self, written: list[Worker], tries: Sequence[Names]) -> list[Names]:
         """Build and time combinations at once; return those for which the device's memory was too small."""
         jobs = [replace(self._job, changes=names) for names in tries]
         workers = self._session.build(jobs, self._may_build_s)
-        running = [worker for worker in workers if worker.broken is None]
-        self._time_written(written, running, _FIRST_ROUNDS)
+        self._time([*written, *_running(workers)], _FIRST_ROUNDS)
+        if any(worker.broken is not None and worker.broken.has_ended for worker in written):
+            # Its script has come to its end, after many turns: it is run again, and so are these.
+            self._session.close([*written, *workers])
+            written[:] = self.as_written()
+            workers = self._session.build(jobs, self._may_build_s)
+            self._time([*written, *_running(workers)], _FIRST_ROUNDS)
+        self._check(written)
         least = least_gain(written[0], written[1])
         for worker in workers:
             self._known[worker.job.changes] = measured(written, worker, least)
@@ -661,6 +697,10 @@ class _Trying:
             input=self._found,
             larger_batches=self._larger,
         )
+
+
+def _running(workers: Sequence[Worker]) -> list[Worker]:
+    return [worker for worker in workers if worker.broken is None]
 
 
 def _best(results: Sequence[Tried]) -> dict[ErrorClass, int]:

@@ -5,7 +5,7 @@ import dataclasses
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -17,6 +17,7 @@ from opscope.advise.deferring import Counted
 from opscope.advise.dropout import WithoutDropout, turn_off
 from opscope.advise.found import Observed, Reached, RootCall, changed_state, observed_step
 from opscope.advise.loaders import Loaders, Made
+from opscope.advise.messages import least_steps
 from opscope.advise.padding import odd_products
 from opscope.advise.places import Places, Stack
 from opscope.advise.routine import Routine, T
@@ -25,7 +26,6 @@ from opscope.torch_support.device import synchronize
 from opscope.torch_support.tensors import own_tensors, same_elements
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-_BURSTS: Final = 4  # of batches from all workers, in a turn
 _NAMED: Final = 5  # ways to what a step changes
 
 
@@ -75,6 +75,10 @@ class Variant(ABC):
     @abstractmethod
     def reached(self) -> Reached:
         """Return the objects that the step may use, called or not."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return a context in which nobody asks for steps."""
+        return nullcontext()
 
     def python_state(self) -> dict[str, object] | None:
         """Return the values other than tensors that the step may change, by the way to them; None where unknown."""
@@ -178,7 +182,7 @@ class Variant(ABC):
     @property
     def least_steps(self) -> int:
         """How many steps tell what one takes: several for each worker of a loader, as their batches come in bursts."""
-        return max(1, _BURSTS * sum(one.workers_now for one in self._read))
+        return least_steps(sum(one.workers_now for one in self._read))
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:

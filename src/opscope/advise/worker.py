@@ -16,6 +16,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
+from time import time_ns  # as it is, whatever clock a script sees: processes compare it
 from typing import Any, Final
 
 import torch
@@ -26,7 +27,7 @@ from opscope.advise.changes import in_order
 from opscope.advise.loaders import Loaders, Wait
 from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time, Turn
 from opscope.advise.of_function import FunctionVariant
-from opscope.advise.of_script import ScriptVariant
+from opscope.advise.of_script import ScriptEndedError, ScriptVariant
 from opscope.advise.pinning import pinned
 from opscope.advise.places import is_users
 from opscope.advise.recording import losses, record
@@ -89,7 +90,7 @@ def _end(connection: Connection, error: BaseException | None) -> None:
             traceback.print_exception(error)
         with contextlib.suppress(OSError):
             lacks = isinstance(error, torch.OutOfMemoryError) or _OUT_OF_MEMORY in str(error)
-            connection.send(Broken(described(error), lacks_memory=lacks))
+            connection.send(Broken(described(error), lacks_memory=lacks, has_ended=isinstance(error, ScriptEndedError)))
     for child in multiprocessing.active_children():  # exit functions would wait for them
         child.terminate()
     # What was compiled leaves processes and semaphores. But threads that the user's code left running shall not keep
@@ -156,7 +157,9 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
     name = torch.cuda.get_device_name(variant.device) if on_gpu else cpu_name()
     connection.send(Built(facts, name, took, memory, variant.places, _digest()))
     while True:
-        connection.send((yield from _answer(variant, connection.recv())))
+        with variant.waiting():
+            asked = connection.recv()
+        connection.send((yield from _answer(variant, asked)))
 
 
 def _digest() -> str:
@@ -250,7 +253,7 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
     synchronize(variant.device)
     waits = variant.loaders.waits
     before, steps = len(waits), 0
-    began_ns, began = time.time_ns(), time.perf_counter()
+    began_ns, began = time_ns(), time.perf_counter()
     while (passed := time.perf_counter() - began) < seconds or (
         len(waits) - before < batches and passed < _MOST_TIMES * seconds
     ):
