@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from opscope.advise.applying import APPLYING
+from opscope.advise.comparing import Comparing
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import Recording
+from opscope.advise.messages import Job, Recording
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import Judged, judged
 from opscope.advise.recording import record
 from opscope.advise.reference import compute_in_float64
-from opscope.advise.variant import Variant, prepare
+from opscope.advise.session import Session
+from opscope.advise.variant import Still, Variant, prepare
 from opscope.record.configuration import Configuration
 from opscope.torch_support.tensors import parts_of
 from tests.budget import chance, examples
@@ -646,3 +649,62 @@ def test_one_wrong_leaf_of_any_structure_is_refused_and_its_right_twin_proven(tm
         assert right.right, (spec, right)
         found = judged(recorded(file, "made", wrong), written, reference, [], "it")
         assert found.right is False, (spec, place, factor, found)
+
+
+NOT_IN_FLOAT64 = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        if self.linear.weight.dtype is torch.float64:
+            raise TypeError("no kernel for float64")
+        return self.linear(x)
+
+def train():
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.Adam(net.parameters(), 0.1, foreach=False)
+
+    def step():
+        optimizer.zero_grad()
+        loss = net(torch.randn(16, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+"""
+
+
+def test_a_step_that_does_not_run_in_float64_is_compared_with_itself(tmp_path: Path) -> None:
+    file = tmp_path / "steps.py"
+    file.write_text(NOT_IN_FLOAT64)
+    job = Job(configuration=Configuration(target=f"{file}:train"), device="cpu", log=str(tmp_path / "log"))
+    changed = {("foreach_optimizer",): replace(job, changes=("foreach_optimizer",))}
+    with Session(job, width=2, timeout_s=120) as session:
+        (found,) = Comparing(session, job, lambda _: None).compared(changed).values()
+    assert found.right
+    assert not found.is_float64
+    assert "against the step as written, which does not run in float64" in found.reason
+
+
+def test_parameters_stay_until_recordings_begin() -> None:
+    net = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    before, still = net.weight.detach().clone(), Still()
+
+    def step() -> None:
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+    step()
+    step()
+    assert torch.equal(net.weight, before)
+    assert optimizer.state[net.weight]["step"] == 2
+    still.end()
+    step()
+    assert not torch.equal(net.weight, before)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from opscope.advise.measured import Measured, is_faster, not_decidable, verdict
+from opscope.advise.measured import Measured, is_faster, least_gain, not_decidable, of_itself, verdict
 from opscope.advise.proof import Judged
+from opscope.advise.session import Worker
 from opscope.documents.advise import Outcome
 from opscope.workbench.benchmarking.statistics import Interval
 
@@ -60,3 +61,15 @@ def test_noise_neither_blames_nor_acquits(gain: Interval, least: float, waited: 
 def test_what_was_not_compared_says_so() -> None:
     outcome, reason = verdict(known(1.5, 1.4, 1.6), None, is_best_known=False)
     assert (outcome, reason) == (Outcome.TIMED, "it was not compared with float64")
+
+
+def test_processes_that_were_started_later_are_compared_in_the_rounds_in_which_both_ran() -> None:
+    early, late = timed(9.0, 9.0, *[2.0] * 6), timed(*[1.0] * 6)
+    assert least_gain(early, late) == least_gain(late, early) == 2.0
+    assert of_itself(early, late) == (2.0, 2.0)
+
+
+def timed(*blocks: float) -> Worker:
+    worker = Worker.__new__(Worker)
+    worker.blocks = list(blocks)
+    return worker

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from opscope.advise.of_script import ScriptClock
 from tests.command import opscope
 
 KINDS = Path(__file__).parents[1] / "workloads" / "scripts" / "kinds.py"
@@ -177,3 +178,44 @@ def test_an_error_of_the_script_names_its_line(tmp_path: Path) -> None:
     script.write_text("import sys\nimport torch\nsys.exit(3)\n")
     done = opscope("advise", "--dry-run", "--", str(script))
     assert "the script exited with 3" in done.stderr
+
+
+BY_ITS_CLOCK = """
+import time
+import torch
+
+model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+began = time.time()
+while time.time() - began < 5:
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_trains_for_seconds_of_its_own_clock_runs_on(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BY_ITS_CLOCK)
+    # The step as written waits far longer than five seconds for combinations to be started and timed.
+    document = advised("--only", "fused_optimizer", "half_threads", "compile", "--budget", "60", "--", str(script))
+    assert "ended" not in (document["unfinished"] or "")
+    timed = [one for one in document["results"] if one["ratio"] is not None]
+    assert timed
+    assert not [one for one in document["results"] if "the script ended" in one["reason"]]
+
+
+def test_clocks_of_a_script_stand_still_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"):
+        monkeypatch.setattr(time, name, getattr(time, name))
+    real, clock = time.monotonic_ns, ScriptClock()
+    clock.install()
+    before = real()
+    with clock.standing():
+        stood = time.monotonic_ns(), time.time(), time.perf_counter()
+        time.sleep(0.05)
+        assert (time.monotonic_ns(), time.time(), time.perf_counter()) == stood
+    passed, shown = real() - before, time.monotonic_ns() - stood[0]
+    assert time.monotonic_ns() >= stood[0]
+    assert time.time() >= stood[1]
+    assert passed - shown >= 50_000_000

@@ -80,7 +80,11 @@ class Comparing:
         written, reference, *others = recorded
         if isinstance(written, str):
             raise AdviseError(f"what the step as written computes cannot be recorded: {written}")
-        right = written if isinstance(reference, str) else reference
+        right, plain = reference, written
+        if isinstance(right, str):  # then what the step as written differs from itself, in another process, explains
+            right = written
+            (twin,) = self._record([proving])
+            plain = written if isinstance(twin, str) else twin
         rounded, own = dict(zip(simulated, others, strict=False)), others[len(simulated) :]
 
         def judge(always: Sequence[Recording | str]) -> dict[Names, Judged]:
@@ -92,7 +96,7 @@ class Comparing:
                     continue
                 explains = [*(rounded.get(name, "") for name in names), *always]
                 known = [explaining for explaining in explains if isinstance(explaining, Recording)]
-                found[names] = _judged(one, written, right, known, names)
+                found[names] = _judged(one, plain, right, known, names, is_float64=right is reference)
             return found
 
         found = judge(())
@@ -102,17 +106,19 @@ class Comparing:
 
     def _recorded(self, jobs: Sequence[Job]) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
-        missing = [job for job in jobs if self._kept(job) is None]
-        workers = self._session.build(missing)
-        found = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
-        self._session.close(workers)
-        self._note_memory(workers)
-        told = iter([_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)])
+        told = iter(self._record([job for job in jobs if self._kept(job) is None]))
         results = [kept if (kept := self._kept(job)) is not None else next(told) for job in jobs]
         for job, one in zip(jobs, results, strict=True):
             if isinstance(one, Recording) and not (job.changes or job.sources):
                 self._known[job.reference, job.rounding] = one
         return results
+
+    def _record(self, jobs: Sequence[Job]) -> list[Recording | str]:
+        workers = self._session.build(jobs)
+        found = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
+        self._session.close(workers)
+        self._note_memory(workers)
+        return [_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)]
 
     def _kept(self, job: Job) -> Recording | None:
         return None if job.changes or job.sources else self._known.get((job.reference, job.rounding))
@@ -151,11 +157,18 @@ def _exact(names: Names) -> Names:
 
 
 def _judged(
-    found: Recording | str, written: Recording, right: Recording, explains: Sequence[Recording], names: Names
+    found: Recording | str,
+    written: Recording,
+    right: Recording,
+    explains: Sequence[Recording],
+    names: Names,
+    *,
+    is_float64: bool,
 ) -> Judged:
     if isinstance(found, str):
         return Judged(False, f"it fails when its results are recorded: {found}", 0.0, 0.0)
-    return judged(found, written, right, explains, " + ".join(names))
+    said = judged(found, written, right, explains, " + ".join(names), is_float64=is_float64)
+    return replace(said, is_float64=is_float64)
 
 
 def _why(worker: Worker) -> str:

@@ -70,7 +70,7 @@ class Proving(Struct):
             jobs.append(replace(self.job, replay=Replay.MEMORY))
             more = [replace(self.job, changes=names) for names in _other_loading(facts)]
             more += [replace(self.job, replay=kind) for kind in kinds]
-            taken = more[: max(0, most - len(jobs))]
+            taken = more[: max(1, most - len(jobs))]  # a larger number of workers, where that is possible
             self.left_out = len(more) - len(taken)
             jobs += taken
             workers = self.session.build(jobs)

@@ -46,6 +46,7 @@ class Judged(Struct, frozen=True):
         own_error: that of the same tensor of the step as written.
         tensors: how many tensors were compared.
         elements: how many elements these have.
+        is_float64: whether errors are beside float64; otherwise beside the step as written in another process.
     """
 
     right: bool | None
@@ -54,6 +55,7 @@ class Judged(Struct, frozen=True):
     own_error: float
     tensors: int = 0
     elements: int = 0
+    is_float64: bool = True
 
 
 class Key(Struct, frozen=True, order=True):
@@ -90,7 +92,13 @@ Differences = dict[Key, Difference]
 
 
 def judged(
-    found: Recording, as_written: Recording, reference: Recording, simulated: Sequence[Recording], names: str
+    found: Recording,
+    as_written: Recording,
+    reference: Recording,
+    simulated: Sequence[Recording],
+    names: str,
+    *,
+    is_float64: bool = True,
 ) -> Judged:
     """Compare what a variant computed with a reference.
 
@@ -100,7 +108,9 @@ def judged(
         reference: the same in float64.
         simulated: the same with arithmetic of the variant's precision.
         names: what the variant is, in words.
+        is_float64: whether the reference is in float64; otherwise it is the step as written in another process.
     """
+    beside = "float64" if is_float64 else "the step as written, which does not run in float64"
     wrong = _plainly_wrong(found, as_written)
     if wrong is not None:
         return Judged(False, wrong, float("inf"), 0.0)
@@ -109,7 +119,7 @@ def judged(
     compared = {key: one for key, one in mine.items() if limits[key] <= _NOT_DECIDABLE}
     for key, one in compared.items():
         if not one.error <= limits[key]:
-            said = f"error {one.error:.1e} against float64, where {limits[key] / _times(key, one):.1e} is explained"
+            said = f"error {one.error:.1e} against {beside}, where {limits[key] / _times(key, one):.1e} is explained"
             return Judged(False, f"{key}: {said}", one.error, _error_in(own, key))
     compared = {key: one for key, one in compared.items() if one.elements}
     left = _not_compared(found, as_written, reference, compared)
@@ -121,7 +131,7 @@ def judged(
     worst = max(shown, key=lambda key: compared[key].error)
     tensors, elements = len(compared), sum(one.elements for one in compared.values())
     error = compared[worst].error
-    said = f"{names}: error {error:.1e} at most against float64 ({worst}), of {tensors:,} tensors compared"
+    said = f"{names}: error {error:.1e} at most against {beside} ({worst}), of {tensors:,} tensors compared"
     return Judged(True, said, error, _error_in(own, worst), tensors, elements)
 
 

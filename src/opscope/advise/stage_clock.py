@@ -3,6 +3,7 @@
 import cProfile
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from opscope.advise.stages import Entry, Fetched, Function, StageTime, stage_of_
 
 _PROFILED_EVERY: Final = 4  # batches; a profile slows down what it measures, so the others give the times
 _KEPT_FUNCTIONS: Final = 12
+# From Python 3.12 on a profile hears of all threads: of that, too, which hands batches of a worker on and waits in
+# between, as if the dataset had called it.
+_OF_OTHER_THREADS: Final = ("multiprocessing/resource_sharer.py", "multiprocessing/connection.py")
 
 
 class StageClock:
@@ -100,6 +104,8 @@ def _function_of(collate: Callable[..., Any]) -> Function:
 
 def _stages(profile: cProfile.Profile) -> tuple[StageTime, ...]:
     entries = _entries(profile.getstats())
+    if sys.version_info >= (3, 12) and any(one.function.file.endswith(_OF_OTHER_THREADS) for one in entries):
+        return ()
     own = os.path.dirname(__file__)
     found = stage_of_each([entry for entry in entries if not entry.function.file.startswith(own)])
     longest = sorted(found.items(), key=lambda item: -item[1])[:_KEPT_FUNCTIONS]

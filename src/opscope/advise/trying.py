@@ -660,6 +660,7 @@ class _Trying:
             step_ns=step_ns,
             error=None if proof is None else proof.error,
             own_error=None if proof is None else proof.own_error,
+            reference="float64" if proof is None or proof.is_float64 else "as written",
             compared_tensors=proof.tensors if proof is not None and verdict is Outcome.PROVEN else None,
             compared_elements=proof.elements if proof is not None and verdict is Outcome.PROVEN else None,
             memory_bytes=known.memory_bytes,

@@ -125,8 +125,9 @@ class Tried(Struct, frozen=True, kw_only=True):
         ratio: how many times as fast the step is with them, the median of rounds in which both ran; null if not timed.
         ci_low, ci_high: the 95 % interval of the ratio; null if there were too few rounds.
         step_ns: how long a step takes, in nanoseconds, the median; null if not timed.
-        error: the largest error of a tensor against float64, relative; null if not compared.
+        error: the largest error of a tensor against the reference, relative; null if not compared.
         own_error: that of the same tensor of the step as written; null likewise.
+        reference: ``float64``, or ``as written`` where the step does not run in float64: then in another process.
         compared_tensors: how many results, gradients and tensors of the state were compared; null unless it is proven.
         compared_elements: how many elements of them, one by one; of a tensor of more than 65,536 elements so many, and
             the norms of its blocks; null likewise.
@@ -148,6 +149,7 @@ class Tried(Struct, frozen=True, kw_only=True):
     step_ns: float | None = None
     error: float | None = None
     own_error: float | None = None
+    reference: Literal["float64", "as written"] = "float64"
     compared_tensors: int | None = None
     compared_elements: int | None = None
     memory_bytes: int | None = None

@@ -93,7 +93,8 @@ def _best(error_class: ErrorClass, one: Tried) -> Iterator[Block]:
         gain += f" ({one.ci_low:.2f} to {one.ci_high:.2f})"
     pays = "" if not one.pays_after_steps else f"; its longer start pays after {one.pays_after_steps:,} steps"
     own = "" if one.own_error is None else f", as written {one.own_error:.1e}"
-    error = "" if one.error is None else f"; error {one.error:.1e} against float64{own}"
+    reference = "float64" if one.reference == "float64" else "the step as written in another process"
+    error = "" if one.error is None else f"; error {one.error:.1e} against {reference}{own}"
     if one.compared_tensors is not None:
         error += f" ({one.compared_tensors:,} tensors, {one.compared_elements:,} elements compared)"
     yield Paragraph.of(f"Proven, {_CLASSES[error_class]}: {gain}, {format_ns(one.step_ns)} a step{error}{pays}")

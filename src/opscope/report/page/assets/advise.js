@@ -41,7 +41,8 @@ function bestOf(name, one) {
             ["a step", formatNs(one.step_ns)],
             one.error !== null && [
                 "error",
-                `${exponent(one.error)} against float64` +
+                `${exponent(one.error)} against ` +
+                    (one.reference === "float64" ? "float64" : "the step as written in another process") +
                     (one.own_error === null ? "" : `, as written ${exponent(one.own_error)}`),
             ],
             one.compared_tensors !== null && [
