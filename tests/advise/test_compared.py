@@ -18,7 +18,7 @@ from opscope.advise.proof import Judged, judged
 from opscope.advise.recording import record
 from opscope.advise.reference import compute_in_float64
 from opscope.advise.session import Session
-from opscope.advise.variant import Still, Variant, prepare
+from opscope.advise.variant import Variant, prepare
 from opscope.record.configuration import Configuration
 from opscope.torch_support.tensors import parts_of
 from tests.budget import chance, examples
@@ -690,21 +690,3 @@ def test_a_step_that_does_not_run_in_float64_is_compared_with_itself(tmp_path: P
     assert found.right
     assert not found.is_float64
     assert "against the step as written, which does not run in float64" in found.reason
-
-
-def test_parameters_stay_until_recordings_begin() -> None:
-    net = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.Adam(net.parameters(), 0.1)
-    before, still = net.weight.detach().clone(), Still()
-
-    def step() -> None:
-        net(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-
-    step()
-    step()
-    assert torch.equal(net.weight, before)
-    assert optimizer.state[net.weight]["step"] == 2
-    still.end()
-    step()
-    assert not torch.equal(net.weight, before)

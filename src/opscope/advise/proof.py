@@ -122,7 +122,7 @@ def judged(
             said = f"error {one.error:.1e} against {beside}, where {limits[key] / _times(key, one):.1e} is explained"
             return Judged(False, f"{key}: {said}", one.error, _error_in(own, key))
     compared = {key: one for key, one in compared.items() if one.elements}
-    left = _not_compared(found, as_written, reference, compared)
+    left = _not_compared(found, as_written, reference, compared, is_float64=is_float64)
     if left is not None:
         error, own_error = (max((one.error for one in some.values()), default=0.0) for some in (mine, own))
         return Judged(None, f"{UNDECIDED}: {left}", error, own_error)
@@ -147,7 +147,12 @@ def _plainly_wrong(found: Recording, as_written: Recording) -> str | None:
 
 
 def _not_compared(
-    found: Recording, as_written: Recording, reference: Recording, compared: Mapping[Key, Difference]
+    found: Recording,
+    as_written: Recording,
+    reference: Recording,
+    compared: Mapping[Key, Difference],
+    *,
+    is_float64: bool,
 ) -> str | None:
     """Return which part of the results was not compared, and why; None if all were."""
     filled, finite = set[str](), set[str]()
@@ -167,7 +172,11 @@ def _not_compared(
         return "a step computes nothing that can be seen"
     if filled - finite:
         return f"{min(filled - finite)} is not finite in any step"
-    return f"{min(far)} of the step as written is as far from float64" if far else None
+    if not far:
+        return None
+    if is_float64:
+        return f"{min(far)} of the step as written is as far from float64"
+    return f"{min(far)} differs as much between two processes of the step as written, which does not run in float64"
 
 
 def _no_numbers(found: Recording, as_written: Recording) -> str | None:

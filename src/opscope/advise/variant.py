@@ -11,7 +11,6 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 from torch.nn.parameter import is_lazy
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from opscope.advise.attention import written_out
 from opscope.advise.deferring import Counted
@@ -262,35 +261,6 @@ def prepare(variant: Variant) -> None:
                 drawn = torch.float32 if parameter.is_floating_point() else torch.complex64
                 moved = torch.randn(parameter.shape, generator=generator, dtype=drawn) * 0.02
                 parameter.data.add_(moved.to(parameter))
-
-
-class Still:
-    """Keeps the parameters that optimizers update as they are, until recordings begin.
-
-    Processes of the same script train alike only up to rounding, and after some steps of an optimizer such as Adam that
-    can be percents: of two networks that train against each other, 7 % after some twenty steps on a GPU.
-    """
-
-    def __init__(self) -> None:
-        self._before: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
-        self._handles = (
-            register_optimizer_step_pre_hook(self._keep),
-            register_optimizer_step_post_hook(self._put_back),
-        )
-
-    def _keep(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        parts = [one for group in optimizer.param_groups for one in group["params"] if not is_lazy(one)]
-        self._before = [(one, one.data.clone()) for one in parts]
-
-    def _put_back(self, *_: object) -> None:
-        for parameter, before in self._before:
-            parameter.data.copy_(before)
-        self._before = []
-
-    def end(self) -> None:
-        """Let optimizers update from now on."""
-        for handle in self._handles:
-            handle.remove()
 
 
 def cast_floats(value: Any, dtype: torch.dtype, known: dict[int, Any] | None = None) -> Any:

@@ -34,7 +34,7 @@ from opscope.advise.recording import losses, record
 from opscope.advise.reference import compute_in_float64
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.stage_clock import StageClock
-from opscope.advise.variant import Still, Variant, prepare
+from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
 from opscope.base.threads import waited_for_cpu_ns
@@ -116,7 +116,6 @@ def described(error: BaseException) -> str:
 def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
     loaders = Loaders(seeded=job.proving, replay=job.replay)
     loaders.listen()
-    still = Still() if job.proving else None
     if job.stages:
         StageClock(Path(job.stages)).listen()
     for name in in_order(job.changes):
@@ -125,20 +124,19 @@ def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None
         use_sources(job.sources)
         wanted = WantedSteps.named(job.steps)
         script = ScriptVariant(Path(job.configuration.target), shlex.split(job.arguments), wanted, loaders, end)
-        script.drive(_conversation(script, job, connection, still))
+        script.drive(_conversation(script, job, connection))
         return
     device = resolve_device(job.device)
     with current(device):
         function = FunctionVariant(job.configuration, device, loaders)
-        function.drive(_conversation(function, job, connection, still))
+        function.drive(_conversation(function, job, connection))
 
 
-def _conversation(variant: Variant, job: Job, connection: Connection, still: Still | None) -> Routine[None]:
+def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine[None]:
     """Observe the step as written, make the changes, then answer what is asked; ends with the connection."""
     yield from variant.observe()
     facts = variant.facts
-    if still is not None:
-        still.end()
+    if job.proving:
         prepare(variant)
     if job.reference:
         compute_in_float64(variant, job.rounding)
