@@ -690,3 +690,31 @@ def test_a_step_that_does_not_run_in_float64_is_compared_with_itself(tmp_path: P
     assert found.right
     assert not found.is_float64
     assert "against the step as written, which does not run in float64" in found.reason
+
+
+OF_EACH_PROCESS = """
+import os
+import torch
+
+torch.manual_seed(int.from_bytes(os.urandom(4), "big"))  # as where a GPU adds in another order each time
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+torch.manual_seed(0)
+for _ in range(2000):
+    optimizer.zero_grad()
+    net(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_compared_processes_begin_with_the_same_weights(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OF_EACH_PROCESS)
+    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    names = ("fused_optimizer",)
+    with Session(job, width=2, timeout_s=120) as session:
+        (found,) = Comparing(session, job, lambda _: None).compared({names: replace(job, changes=names)}).values()
+        folder = session.folder
+    assert found.right, found.reason
+    assert found.error < 1e-5
+    assert not folder.exists()

@@ -331,6 +331,26 @@ def test_errors_are_relative_and_what_is_missing_is_wrong() -> None:
     assert judged(computed(1.0, 2.0), computed(5.0, 1.0), right, [], "it").right is None
 
 
+def test_what_weights_that_train_apart_hide_in_a_later_step_is_decided_in_the_first() -> None:
+    """In float64, with simulated rounding, and found: relative errors of 2 % in the first step and of 30 % later."""
+    right = np.linspace(1.0, 2.0, 64)
+
+    def one(first: float, later: float) -> Recording:
+        steps = [Computed({"call 1": right}, gradients={"0.0.0": right * (1 + error)}) for error in (first, later)]
+        return Recording(steps, {}, {}, [2])
+
+    reference, own, simulated = one(0.0, 0.0), one(1e-6, 1e-5), one(0.02, 0.3)
+    found = judged(one(0.03, 0.3), own, reference, [simulated], "it")
+    assert found.right
+    assert found.reason.startswith("it: error 3.0e-02 at most against float64 (step 1, gradient 0.0.0)")
+    wrong = judged(one(0.5, 0.3), own, reference, [simulated], "it")
+    assert wrong.right is False
+    assert wrong.reason.startswith("step 1, gradient 0.0.0: error 5.0e-01 against float64")
+    hidden = judged(one(0.3, 0.3), own, reference, [one(0.3, 0.3)], "it")
+    assert hidden.right is None
+    assert hidden.reason.endswith("rounding alone explains an error of 3.0e-01 in call 1: a mistake would not show")
+
+
 def test_longer_runs_are_held_to_the_spread_of_seeds() -> None:
     falling = [2.0 - 0.05 * step for step in range(30)]
     assert losses_agree(falling, [falling, falling]) is None

@@ -205,8 +205,11 @@ def test_a_script_that_trains_for_seconds_of_its_own_clock_runs_on(tmp_path: Pat
     assert not [one for one in document["results"] if "the script ended" in one["reason"]]
 
 
+CLOCKS = ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")
+
+
 def test_clocks_of_a_script_stand_still_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"):
+    for name in CLOCKS:
         monkeypatch.setattr(time, name, getattr(time, name))
     real, clock = time.monotonic_ns, ScriptClock()
     clock.install()
@@ -219,3 +222,23 @@ def test_clocks_of_a_script_stand_still_and_go_on(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic_ns() >= stood[0]
     assert time.time() >= stood[1]
     assert passed - shown >= 50_000_000
+
+
+def test_a_step_that_compiles_hardly_counts_on_a_script_s_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 10**18
+    for name in CLOCKS:
+        monkeypatch.setattr(time, name, lambda name=name: now_ns if name.endswith("_ns") else now_ns / 1e9)
+    clock = ScriptClock()
+    clock.install()
+    began, began_ns = time.monotonic(), time.monotonic_ns()
+    for took_ns in (1_000_000, 61 * 10**9, 500_000_000):  # the second one compiles for a minute
+        clock.step_begins(may_compile=True)
+        now_ns += took_ns
+    # A hundredth of the minute beyond the first second, beside what the steps take otherwise.
+    assert time.monotonic_ns() - began_ns == 1_000_000 + 1_600_000_000 + 500_000_000
+    assert time.monotonic() - began == pytest.approx(2.101, abs=1e-3)
+    with clock.standing():
+        now_ns += 10**12
+    clock.step_begins(may_compile=False)  # one that takes long as it is
+    now_ns += 5 * 10**9
+    assert time.monotonic_ns() - began_ns == 7_101_000_000

@@ -133,6 +133,30 @@ def test_an_inner_loop_is_not_taken_for_the_step() -> None:
     assert sorted(pattern.keys) == ["D", "D", "D", "D", "G"]
 
 
+def test_a_cycle_begins_as_the_script_did() -> None:
+    """D and G in turns; after the first pair something else is called, so that D, G, D ... is found from a G on."""
+    events = StepEvents()
+    for number in range(20):
+        name = "DG"[number % 2]
+        events.add(((name, "and others") if number == 2 else name, name, "type"), float(number))
+        found = events.repetition(3)
+    assert found is not None
+    level, pattern = found
+    assert (level, pattern.keys, pattern.first) == (0, ("D", "G"), 4)
+    assert pattern.count == 8
+    assert pattern.end == 20
+
+
+def test_a_cycle_begins_anywhere_where_the_script_began_otherwise() -> None:
+    events = StepEvents()
+    for number, name in enumerate("GG" + "DG" * 10):
+        events.add((name, name, name), float(number))
+        found = events.repetition(3)
+    assert found is not None
+    assert found[1].first == 1
+    assert found[1].keys == ("G", "D")
+
+
 def test_steps_are_found_among_operators_by_hand() -> None:
     """Three warm-up operators, then five times (mm 10 us, gap, tanh 5 us) on the busier of two threads."""
     slices = [("aten::zeros", 0.0), ("aten::rand", 10.0), ("aten::cat", 20.0)]

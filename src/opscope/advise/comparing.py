@@ -68,13 +68,13 @@ class Comparing:
             AdviseError: what the step as written computes cannot be recorded.
         """
         simulated = list(dict.fromkeys(name for names in jobs for name in names if not _is_exact(name)))
-        proving = replace(self._job, proving=True)
+        proving = replace(self._job, proving=True, begin=str(self._session.folder / "begin.pt"))
         recorded = self._recorded(
             [
                 proving,
                 replace(proving, reference=True),
                 *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
-                *(replace(job, proving=True) for job in jobs.values()),
+                *(replace(job, proving=True, begin=proving.begin) for job in jobs.values()),
             ]
         )
         written, reference, *others = recorded

@@ -41,6 +41,8 @@ class Job(Struct, frozen=True, kw_only=True):
         proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.
         rounding: with a reference, names of changes whose arithmetic is simulated, or `AS_WRITTEN`.
+        begin: the file with the weights that compared processes begin with, written by the one that runs as written;
+            empty where each begins with its own.
         replay: where batches come from once a few were loaded.
         stages: the file that gets what loading each batch took; empty for none.
         sources: other source for files of the user's, by path: a patch that is tried.
@@ -55,10 +57,16 @@ class Job(Struct, frozen=True, kw_only=True):
     proving: bool = False
     reference: bool = False
     rounding: tuple[str, ...] = ()
+    begin: str = ""
     replay: Replay = Replay.NOTHING
     stages: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     log: str = os.devnull
+
+    @property
+    def is_as_written(self) -> bool:
+        """Whether nothing is changed, neither in what is computed nor in the source."""
+        return not (self.changes or self.sources or self.reference)
 
 
 class Built(Struct, frozen=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 
 from opscope.advise.found import Reached, reached_from
 from opscope.advise.loaders import Loaders
@@ -19,6 +20,7 @@ from opscope.advise.routine import Ran, Routine, T
 from opscope.advise.seeds import seed
 from opscope.advise.variant import Variant
 from opscope.base.errors import OpscopeError
+from opscope.base.units import NS_PER_S
 from opscope.collect.script.finder import StepFinder
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.ranking import what
@@ -32,6 +34,10 @@ _NOT_OF_THE_SCRIPT: Final = ("opscope", "torch")  # packages whose frames hold n
 
 
 _CLOCKS: Final = ("time", "monotonic", "perf_counter")  # of the module `time`, each with one in nanoseconds
+# A step that compiles takes a minute, which a script that trains for a minute has not foreseen: of what such a step
+# takes beyond a second, its clock shows a hundredth. None at all would hang a script that waits by it.
+_LONG_S: Final = 1
+_SLOWER: Final = 100
 
 
 class ScriptError(OpscopeError):
@@ -42,42 +48,92 @@ class ScriptEndedError(ScriptError):
     """The script ended while its steps were asked for."""
 
 
-class ScriptClock:
-    """The clocks of the module ``time`` as a script sees them: they stand still while nobody asks for its steps.
+class _State(Struct, frozen=True):
+    """Where one clock stands; replaced as a whole, as other threads read it.
 
-    A script that trains for a minute by its own clock would else end while others are timed. What was imported before
-    `install`, and ``datetime``, see the clocks as they are.
+    Attributes:
+        behind: by how much it is behind.
+        step_began: when the running step began, if it is one that may compile.
+        stands: what it shows while it stands still; None while it goes on.
+    """
+
+    behind: float = 0
+    step_began: float | None = None
+    stands: float | None = None
+
+
+class _Clock:
+    """One clock of the module ``time``, in seconds or, as whole numbers, in nanoseconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._real: Callable[[], float] = getattr(time, name)
+        self._is_ns = name.endswith("_ns")
+        self._state = _State()
+
+    def shown(self) -> float:
+        state = self._state
+        return self._at(state, self._real()) if state.stands is None else state.stands
+
+    def step_begins(self, *, may_compile: bool) -> None:
+        now = self._real()
+        self._state = _State(now - self._at(self._state, now), now if may_compile else None)
+
+    def stand(self) -> None:
+        self._state = _State(stands=self._at(self._state, self._real()))
+
+    def go_on(self) -> None:
+        assert self._state.stands is not None
+        self._state = _State(self._real() - self._state.stands)
+
+    def forked(self) -> None:
+        if self._state.stands is not None:
+            self.go_on()
+        self.step_begins(may_compile=False)
+
+    def _at(self, state: _State, now: float) -> float:
+        """Return what is shown at a time, by the clock itself, while it goes on."""
+        long = _LONG_S * (NS_PER_S if self._is_ns else 1)
+        beyond = 0 if state.step_began is None else max(0, now - state.step_began - long)
+        return now - state.behind - beyond + (beyond // _SLOWER if self._is_ns else beyond / _SLOWER)
+
+
+class ScriptClock:
+    """The clocks of the module ``time`` as a script sees them.
+
+    They stand still while nobody asks for its steps, and go slowly in a step that compiles: a script that trains for a
+    minute by its own clock would else end meanwhile. What was imported before `install`, and ``datetime``, see the
+    clocks as they are.
     """
 
     def __init__(self) -> None:
-        names = [*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS)]
-        self._real: dict[str, Callable[[], Any]] = {name: getattr(time, name) for name in names}
-        self._behind = dict.fromkeys(names, 0)
-        self._stands: dict[str, Any] | None = None
+        self._clocks = [_Clock(name) for name in (*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS))]
 
     def install(self) -> None:
         """Begin; for the rest of the process."""
-        for name in self._real:
-            setattr(time, name, self._showing(name))
+        for clock in self._clocks:
+            setattr(time, clock.name, clock.shown)
 
-    def _showing(self, name: str) -> Callable[[], Any]:
-        real, behind = self._real[name], self._behind
+    def step_begins(self, *, may_compile: bool) -> None:
+        """Note that a step begins, and that the one before has ended."""
+        for clock in self._clocks:
+            clock.step_begins(may_compile=may_compile)
 
-        def shown() -> Any:
-            stands = self._stands
-            return real() - behind[name] if stands is None else stands[name]
-
-        return shown
+    def forked(self) -> None:
+        """Have them go on as usual, in a process that was forked."""
+        for clock in self._clocks:
+            clock.forked()
 
     @contextmanager
     def standing(self) -> Iterator[None]:
         """Have them stand still."""
-        self._stands = {name: real() - self._behind[name] for name, real in self._real.items()}
+        for clock in self._clocks:
+            clock.stand()
         try:
             yield
         finally:
-            self._behind.update({name: real() - self._stands[name] for name, real in self._real.items()})
-            self._stands = None
+            for clock in self._clocks:
+                clock.go_on()
 
 
 class ScriptVariant(Variant):
@@ -114,6 +170,7 @@ class ScriptVariant(Variant):
         install(steps, ranges=self._wanted.annotation is not None)
         seed(0)
         self._clock.install()
+        os.register_at_fork(after_in_child=self._clock.forked)
         error = run_script(self._script, self._arguments, lambda: None)
         steps.active = False
         if isinstance(error, SystemExit) and error.code not in (None, 0):
@@ -151,6 +208,7 @@ class ScriptVariant(Variant):
         try:
             routine.send(sent)
             self._enter()
+            self._clock.step_begins(may_compile=self.warming_up)
         except StopIteration:
             self._end(None)
         except BaseException as error:  # not the script's, which may catch whatever is raised in it

@@ -122,7 +122,8 @@ def judged(
             said = f"error {one.error:.1e} against {beside}, where {limits[key] / _times(key, one):.1e} is explained"
             return Judged(False, f"{key}: {said}", one.error, _error_in(own, key))
     compared = {key: one for key, one in compared.items() if one.elements}
-    left = _not_compared(found, as_written, reference, compared, is_float64=is_float64)
+    explained = {key.name: limits[key] / _times(key, mine[key]) for key in sorted(limits, key=lambda one: -limits[one])}
+    left = _not_compared(found, as_written, reference, compared, explained, is_float64=is_float64)
     if left is not None:
         error, own_error = (max((one.error for one in some.values()), default=0.0) for some in (mine, own))
         return Judged(None, f"{UNDECIDED}: {left}", error, own_error)
@@ -151,10 +152,20 @@ def _not_compared(
     as_written: Recording,
     reference: Recording,
     compared: Mapping[Key, Difference],
+    explained: Mapping[str, float],
     *,
     is_float64: bool,
 ) -> str | None:
-    """Return which part of the results was not compared, and why; None if all were."""
+    """Return which part of the results was not compared, and why; None if all were.
+
+    Args:
+        found: what the variant computed.
+        as_written: what the step as written did.
+        reference: the right results.
+        compared: what was compared, where that decides.
+        explained: by name of a tensor, the error that is explained where it is least.
+        is_float64: whether the reference is in float64; otherwise it is the step as written in another process.
+    """
     filled, finite = set[str](), set[str]()
     for step in reference.steps:
         for name, values in _results(step).items():
@@ -174,9 +185,11 @@ def _not_compared(
         return f"{min(filled - finite)} is not finite in any step"
     if not far:
         return None
+    name = min(far)
+    error = f"an error of {explained.get(name, float('inf')):.1e}"
     if is_float64:
-        return f"{min(far)} of the step as written is as far from float64"
-    return f"{min(far)} differs as much between two processes of the step as written, which does not run in float64"
+        return f"rounding alone explains {error} in {name}: a mistake would not show"
+    return f"{name}: two processes of the step as written, which does not run in float64, show {error}"
 
 
 def _no_numbers(found: Recording, as_written: Recording) -> str | None:
@@ -224,9 +237,10 @@ def _limits(mine: Differences, explaining: Sequence[Differences], typical: Mappi
         if key.name.startswith(_UPDATE):
             least = _LEAST_OF_UPDATES
         same = (_error_in(some, key) for some in explaining)
-        limits[key] = _times(key, one) * max(
-            least, *same, in_steps.get(key.name, 0.0) if key.is_result else 0.0, typical.get(key.when, 0.0)
-        )
+        limit = _times(key, one) * max(least, *same, typical.get(key.when, 0.0))
+        # Weights train apart: what cannot be decided in a later step may be in the first.
+        in_others = _times(key, one) * in_steps.get(key.name, 0.0) if key.is_result else 0.0
+        limits[key] = max(limit, min(in_others, _NOT_DECIDABLE))
     return limits
 
 

@@ -1,8 +1,10 @@
 """What some steps of a variant compute, for a comparison with what they should."""
 
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +29,7 @@ _UNORDERED: Final = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch has no
 # What every module has, beside its own attributes.
 _OF_MODULES: Final = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "forward"}
 _FIRST_SEED: Final = 100
+_MOST_BYTES: Final = 2 << 30  # of weights and optimizers' state that are written to a file
 _ZEROS: Final = "zeros"
 _OTHER_VALUES: Final = ("other values", "other values again", _ZEROS)
 
@@ -73,6 +76,44 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
         overwritten=frozenset(held.overwritten),
         may_round=variant.device.type == "cuda" and torch.backends.cudnn.allow_tf32 and variant.facts.convolutions > 0,
     )
+
+
+def keep_weights(variant: Variant, path: Path) -> None:
+    """Write weights, buffers and the optimizers' state to a file, for `take_weights` of others, unless it is there.
+
+    Of more than 2 GiB, nothing is written: each process then begins with its own.
+    """
+    if path.exists():
+        return
+    kept = {name: value.detach() for name, value in _training_state(variant) if type(value.data) is torch.Tensor}
+    is_small = sum(value.nbytes for value in kept.values()) <= _MOST_BYTES
+    written = path.with_suffix(f".{os.getpid()}")
+    torch.save({name: value.cpu() for name, value in kept.items()} if is_small else {}, written)
+    written.replace(path)  # whole, for whoever waits for it
+
+
+def take_weights(variant: Variant, path: Path) -> None:
+    """Have weights, buffers and the optimizers' state be those that another process kept, as far as it has the same.
+
+    Processes of one script train apart before they are compared: by rounding, and by the order in which a GPU adds. Of
+    two networks that train against each other that was 7 % after twenty steps, and would be taken for a mistake.
+    """
+    kept = torch.load(path, map_location="cpu", weights_only=True)
+    with torch.no_grad():
+        for name, value in _training_state(variant):
+            other = kept.get(name)
+            if other is not None and type(value.data) is torch.Tensor and other.shape == value.shape:
+                value.data.copy_(other)
+
+
+def _training_state(variant: Variant) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from _named(variant)
+    for place, optimizer in enumerate(variant.optimizers):
+        for name, parameter in _parameters(optimizer, place):
+            state = optimizer.state.get(parameter, {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{name} {key}", value
 
 
 def _equal(one: Values, other: Values | None) -> bool:

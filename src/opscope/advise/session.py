@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Final, TypeVar
 
 from opscope.advise.messages import Broken, Built, Job, Time, Turn
@@ -129,6 +130,10 @@ class Session:
         timeout_s: for so long a process may build, or answer.
         seed: of the order of rounds.
         ends_at: when all of it ends, by ``time.monotonic``: whoever waits then gets an `OutOfTimeError`.
+
+    Attributes:
+        started: how many processes were.
+        folder: for files that processes share; removed at the end.
     """
 
     def __init__(self, job: Job, *, width: int, timeout_s: float, seed: int = 0, ends_at: float = float("inf")) -> None:
@@ -141,12 +146,15 @@ class Session:
         self._is_path_safe = SAFE_PATH in os.environ
         self._open: list[Worker] = []
         self.started = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="opscope-advise-")
+        self.folder = Path(self._folder.name)
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close(self._open)
+        self._folder.cleanup()
 
     def build(self, jobs: Sequence[Job], within_s: float | None = None) -> list[Worker]:
         """Start a process for each job, several at once, and wait until all run or have failed.

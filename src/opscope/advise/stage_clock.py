@@ -4,10 +4,9 @@ import cProfile
 import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import time_ns  # as it is, whatever clock a script sees
+from time import perf_counter_ns, thread_time_ns, time_ns  # as they are, whatever clock a script sees
 from typing import Any, Final
 
 import msgspec
@@ -49,21 +48,21 @@ class StageClock:
             def collated(samples: Any) -> Any:
                 if profile is not None:
                     profile.disable()
-                began = time.perf_counter_ns()
+                began = perf_counter_ns()
                 try:
                     return collate(samples)
                 finally:
-                    collating[0] += time.perf_counter_ns() - began
+                    collating[0] += perf_counter_ns() - began
 
             self_.collate_fn = collated
-            began, worked = time.perf_counter_ns(), time.thread_time_ns()
+            began, worked = perf_counter_ns(), thread_time_ns()
             try:
                 batch = fetch(self_, indices)
             finally:
                 if profile is not None:
                     profile.disable()
                 self_.collate_fn = collate
-            wall, cpu = time.perf_counter_ns() - began, time.thread_time_ns() - worked
+            wall, cpu = perf_counter_ns() - began, thread_time_ns() - worked
             self._write(wall, cpu, collating[0], collate, profile)
             return batch
 

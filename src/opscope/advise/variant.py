@@ -45,6 +45,7 @@ class Variant(ABC):
         deferred: counts numbers that are fetched later than as written; None where none are.
         interrupted: whether what runs now is no part of a step.
         preparing: whether steps run now that come before a capture, and are undone.
+        warming_up: whether the first steps with all changes run now, in which what is compiled is compiled.
         capturing: whether a step runs now to be captured as a CUDA graph: its work is not done yet.
         loaders: the data loaders of the process.
         places: where in the source all of that is.
@@ -63,7 +64,7 @@ class Variant(ABC):
         self.before_step: list[Callable[[], object]] = []
         self.notes: dict[str, int] = {}
         self.deferred: Counted | None = None
-        self.interrupted = self.preparing = self.capturing = False
+        self.interrupted = self.preparing = self.warming_up = self.capturing = False
         self.places = Places()
         self._changes: tuple[str, ...] | None = None
         self._read: list[Made] = []  # the loaders that a step takes batches from

@@ -8,7 +8,6 @@ import os
 import shlex
 import signal
 import sys
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from time import time_ns  # as it is, whatever clock a script sees: processes compare it
+from time import perf_counter, perf_counter_ns, sleep, time_ns  # as they are, whatever clock a script sees
 from typing import Any, Final
 
 import torch
@@ -30,7 +29,7 @@ from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptEndedError, ScriptVariant
 from opscope.advise.pinning import pinned
 from opscope.advise.places import is_users
-from opscope.advise.recording import losses, record
+from opscope.advise.recording import keep_weights, losses, record, take_weights
 from opscope.advise.reference import compute_in_float64
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.stage_clock import StageClock
@@ -49,6 +48,7 @@ from opscope.workloads.catalog import is_script
 _MOST_TIMES: Final = 10  # as long as asked for, where batches take long to come
 _AHEAD: Final = 8  # steps by which the host may run ahead of the device
 _OUT_OF_MEMORY: Final = "out of memory"  # libraries of CUDA raise errors of other classes
+_COMES_S: Final = 20.0  # for so long one process waits for the weights that another one writes
 _LONGEST: Final = 200  # characters of a reason
 
 
@@ -138,16 +138,20 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
     facts = variant.facts
     if job.proving:
         prepare(variant)
+        if job.begin and job.is_as_written and facts.training:
+            keep_weights(variant, Path(job.begin))
     if job.reference:
         compute_in_float64(variant, job.rounding)
     changes = [APPLYING[name] for name in in_order(job.changes)]
     for change in changes:
         change.apply(variant)
-    began = time.perf_counter()
+    began, variant.warming_up = perf_counter(), True
     for _ in range(FIRST_STEPS):
         yield from whole_step()
         synchronize(variant.device)
-    took = time.perf_counter() - began
+    took, variant.warming_up = perf_counter() - began, False
+    if job.begin and facts.training and _comes(Path(job.begin)):
+        take_weights(variant, Path(job.begin))
     idle = next((reason for change in changes if (reason := change.took_effect(variant)) is not None), None)
     if idle is not None:
         connection.send(Broken(idle, took_no_effect=True))
@@ -160,6 +164,14 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
         with variant.waiting():
             asked = connection.recv()
         connection.send((yield from _answer(variant, asked)))
+
+
+def _comes(path: Path) -> bool:
+    """Wait a little for a file that another process writes; tell whether it is there."""
+    until = perf_counter() + _COMES_S
+    while not path.exists() and perf_counter() < until:
+        sleep(0.05)
+    return path.exists()
 
 
 def _digest() -> str:
@@ -199,11 +211,11 @@ def _timed(variant: Variant, seconds: float) -> Routine[Turn]:
     for _ in range(1 + variant.prefetched):
         yield from whole_step()
     steps, took_ns, passed = 0, 0, 0.0
-    began, waited = time.perf_counter(), waited_for_cpu_ns()
+    began, waited = perf_counter(), waited_for_cpu_ns()
     while passed < seconds or (steps < variant.least_steps and (not steps or passed < _MOST_TIMES * seconds)):
         left = Stretch(seconds - passed, variant.least_steps - steps, _MOST_TIMES * seconds - passed)
         more, stretch_ns = yield from _stretch(variant, left)
-        steps, took_ns, passed = steps + more, took_ns + stretch_ns, time.perf_counter() - began
+        steps, took_ns, passed = steps + more, took_ns + stretch_ns, perf_counter() - began
     after = waited_for_cpu_ns()
     share = None if waited is None or after is None else max(0, after - waited) / (passed * NS_PER_S)
     return Turn(took_ns / steps, share)
@@ -239,11 +251,11 @@ def _stretch(variant: Variant, wanted: Stretch) -> Routine[tuple[int, int]]:
         ahead.append(last)
         if len(ahead) > _AHEAD:  # else the host's clock says nothing of how long the device still works
             ahead.popleft().wait()
-        passed = (time.perf_counter_ns() - begin.host_ns) / NS_PER_S
+        passed = (perf_counter_ns() - begin.host_ns) / NS_PER_S
         if passed > wanted.longest_s or (passed >= wanted.seconds and steps >= wanted.steps):
             break
     synchronize(variant.device)
-    return steps, time.perf_counter_ns() - begin.host_ns
+    return steps, perf_counter_ns() - begin.host_ns
 
 
 def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
@@ -253,8 +265,8 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
     synchronize(variant.device)
     waits = variant.loaders.waits
     before, steps = len(waits), 0
-    began_ns, began = time_ns(), time.perf_counter()
-    while (passed := time.perf_counter() - began) < seconds or (
+    began_ns, began = time_ns(), perf_counter()
+    while (passed := perf_counter() - began) < seconds or (
         len(waits) - before < batches and passed < _MOST_TIMES * seconds
     ):
         returned = yield

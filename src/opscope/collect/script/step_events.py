@@ -57,6 +57,7 @@ class StepEvents:
         self.keys: tuple[list[Hashable], ...] = tuple([] for _ in LEVELS[:ANCHOR])
         self.ends: list[float] = []
         self.dropped = 0
+        self._first: tuple[list[Hashable], ...] = tuple([] for _ in LEVELS[:ANCHOR])  # keys of the first events of all
         self._next = 0  # how many kept events there must be before the next search
         self._broken: Counter[int] = Counter()
 
@@ -69,6 +70,9 @@ class StepEvents:
         """Add an event: its keys at every level but the anchor, and when it ended."""
         for level, key in zip(self.keys, keys, strict=True):
             level.append(key)
+        if len(self._first[0]) < _LONGEST:
+            for level, key in zip(self._first, keys, strict=True):
+                level.append(key)
         self.ends.append(end)
         if len(self.ends) >= 2 * _KEPT:
             for level in self.keys:
@@ -106,8 +110,24 @@ class StepEvents:
             if found is not None and not _is_inner_loop(keys, found):
                 # Indices of the window become indices of the kept events.
                 moved = Pattern(found.keys, found.first + base, found.period, found.count, size, found.covered)
-                return level, moved
+                return level, self._as_begun(level, moved)
         return self._anchored(base, 2 * repeats)
+
+    def _as_begun(self, level: int, found: Pattern) -> Pattern:
+        """Return a repetition with cycles that begin as the script did, where one of them can.
+
+        A repetition is found from wherever it was first undisturbed: of a GAN, that may be between the steps of its two
+        optimizers. Objects decide, as the first events of all may differ in what else was called.
+        """
+        objects = max(level, 1)
+        wanted = self._first[objects][: found.period]
+        for shift in range(found.period):
+            first = found.first + shift
+            if self.keys[objects][first : first + found.period] == wanted:
+                count = (found.end - first) // found.period
+                keys = found.keys[shift:] + found.keys[:shift]
+                return Pattern(keys, first, found.period, count, found.end, found.covered)
+        return found
 
     def _anchored(self, base: int, repeats: int) -> tuple[int, Pattern] | None:
         """Take the object that returns least often as the one that begins, or ends, a cycle; needs 48 events."""
