@@ -1,7 +1,9 @@
 """Attention that is written out: found in the forms that people write, computed the same by the fused operator."""
 
 import math
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import torch.nn.functional as F  # noqa: N812 (as everybody writes it)
 from torch import nn
 
 from opscope.advise.attention import written_out
+from opscope.advise.attention_edit import fuse_attention
+from opscope.advise.source import NotWritableError, Source
 
 BATCH, LENGTH, HEADS, DEPTH = 2, 7, 3, 4
 WIDTH = HEADS * DEPTH
@@ -351,3 +355,109 @@ def test_tensors_that_are_no_buffers_are_read_where_they_are() -> None:
     assert not any(name.startswith("_tensor_constant") for name in vars(module))  # nothing is left by tracing it
     found.fuse()
     torch.testing.assert_close(module(x), wanted)
+
+
+# ---------------------------------------------------------------- written into source
+
+HEAD = """import math
+import torch
+import torch.nn.functional as F
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attn_drop, self.scale = torch.nn.Dropout(0.0), 0.25
+        self.softmax = torch.nn.Softmax(-1)
+        self.register_buffer("bias", torch.tril(torch.ones(1, 1, 6, 6)))
+
+    def forward(self, q, k, v):
+"""
+WRITABLE = {
+    "statements": """
+att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+att = att.masked_fill(self.bias[:, :, :6, :6] == 0, float("-inf"))
+att = F.softmax(att, dim=-1)
+att = self.attn_drop(att)
+y = att @ v  # of each head
+return y * 2
+""",
+    "one expression": """
+return torch.matmul(F.dropout((q @ k.mT / math.sqrt(16)).softmax(-1), 0.0, self.training), v).sum(1)
+""",
+    "names of their own": """
+keys = k.transpose(2, 3)
+scores = torch.matmul(q, keys) / k.size(-1) ** 0.5
+hidden = self.bias < 0.5
+masked = scores.masked_fill(hidden, -1e9)
+weights = self.softmax(masked)
+return torch.matmul(weights, v)
+""",
+    "added mask, in a branch": """
+mask = torch.zeros(6, 6).masked_fill(self.bias[0, 0] == 0, torch.finfo(q.dtype).min)
+if q.shape[0]:
+    scores = self.scale * (q @ k.transpose(-1, -2)) + mask
+    y = torch.softmax(scores, dim=-1) @ v
+    scores = None
+else:
+    y = v
+return y
+""",
+    "not hidden": """
+w = q.matmul(k.transpose(-2, -1)).masked_fill(~(self.bias > 0), -math.inf).softmax(dim=-1)
+return w.matmul(v)
+""",
+}
+NOT_WRITABLE = {
+    "weights are returned": "w = (q @ k.transpose(-2, -1)).softmax(-1)\nreturn w @ v, w",
+    "scores are read": "s = q @ k.transpose(-2, -1)\nself.last = s.max()\nreturn s.softmax(-1) @ v",
+    "read in the loop behind": "w = (q @ k.mT).softmax(-1)\nfor _ in range(2):\n    v = w @ v\nreturn v",
+    "another name meanwhile": "s = q @ k.transpose(-2, -1)\nq = q * 2\nreturn s.softmax(-1) @ v + q.sum()",
+    "another dimension": "return (q @ k.transpose(-2, -1)).softmax(-2) @ v",
+    "in another type": "return F.softmax(q @ k.transpose(-2, -1), dim=-1, dtype=torch.float32) @ v",
+    "keys that are not transposed": "return (q @ k).softmax(-1) @ v",
+    "what hides nothing": "return (q @ k.mT).masked_fill(self.bias == 0, -1.0).softmax(-1) @ v",
+    "a mask in a branch": "s = q @ k.mT\nif self.training:\n    s = s + 1\nreturn s.softmax(-1) @ v",
+    "scaled before and after": "return ((q @ k.mT) * 2 * q.size(-1)).softmax(-1) @ v",
+}
+
+
+def source_of(tmp_path: Path, body: str) -> tuple[Source, int]:
+    file = tmp_path / "model.py"
+    file.write_text(HEAD + textwrap.indent(body.strip(), "        ") + "\n")
+    return Source(file), HEAD.count("\n")
+
+
+def result_of(text: str, *tensors: torch.Tensor) -> torch.Tensor:
+    names: dict[str, Any] = {}
+    exec(text, names)
+    found: torch.Tensor = names["Attention"]()(*tensors)
+    return found
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_attention_is_written_as_one_call(tmp_path: Path, name: str) -> None:
+    source, line = source_of(tmp_path, WRITABLE[name])
+    fuse_attention(source, line)
+    text = source.edited()
+    assert text.count("F.scaled_dot_product_attention(") == 1
+    assert "softmax(" not in text.partition("def forward")[2]
+    torch.manual_seed(0)
+    tensors = [torch.randn(2, 3, 6, 16) for _ in range(3)]
+    torch.testing.assert_close(result_of(text, *tensors), result_of(source.text, *tensors))
+
+
+@pytest.mark.parametrize("name", NOT_WRITABLE)
+def test_attention_that_cannot_be_rewritten_is_left_alone(tmp_path: Path, name: str) -> None:
+    source, line = source_of(tmp_path, NOT_WRITABLE[name])
+    with pytest.raises(NotWritableError, match=r"model\.py is written in a way that opscope cannot rewrite"):
+        fuse_attention(source, line)
+
+
+def test_dropout_is_as_probable_as_written(tmp_path: Path) -> None:
+    source, line = source_of(tmp_path, WRITABLE["statements"])
+    fuse_attention(source, line)
+    assert "            dropout_p=self.attn_drop.p if self.attn_drop.training else 0.0,\n" in source.edited()
+    source, line = source_of(tmp_path, WRITABLE["one expression"])
+    fuse_attention(source, line)
+    assert "dropout_p=0.0 if self.training else 0.0" in source.edited()

@@ -2,7 +2,7 @@
 
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, fit_together, in_order
-from opscope.advise.search import best_of, first_tries, second_tries, without_broken
+from opscope.advise.search import best_of, first_tries, second_tries, to_prove_first, without_broken
 from opscope.advise.simulated import rounding
 from opscope.documents.advise import ErrorClass
 from tests.advise.facts import facts
@@ -82,3 +82,11 @@ def test_then_what_lies_around_the_best() -> None:
     assert ("tf32", "compile_max_autotune") in second_tries(
         [("tf32", "compile")], [*possible, "compile_max_autotune"], gains, 1.02, 10
     )
+
+
+def test_of_what_is_nearly_as_fast_the_most_precise_is_proven_first() -> None:
+    tf32, bf16, exact = ("tf32", "compile"), ("autocast_bf16", "compile"), ("compile",)
+    assert to_prove_first({bf16: 3.95, tf32: 3.74, exact: 2.8}, 1.1) == tf32
+    assert to_prove_first({bf16: 3.95, tf32: 3.0, exact: 2.8}, 1.1) == bf16
+    assert to_prove_first({exact: 2.0, ("compile", "fused_optimizer"): 2.1}, 1.1) == ("compile", "fused_optimizer")
+    assert to_prove_first({}, 1.1) is None

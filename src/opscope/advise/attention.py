@@ -60,10 +60,15 @@ class WrittenOut(Struct, frozen=True):
     constants: dict[str, torch.Tensor]
 
     @property
-    def place(self) -> str:
-        """Where its source is, for people: class, file and line."""
+    def at(self) -> tuple[str, int]:
+        """Where its forward is: file and line."""
         code = type(self.module).forward.__code__
-        return f"{type(self.module).__name__}, {code.co_filename}:{code.co_firstlineno}"
+        return code.co_filename, code.co_firstlineno
+
+    @property
+    def place(self) -> str:
+        """Where that is, for people: class, file and line."""
+        return f"{type(self.module).__name__}, {self.at[0]}:{self.at[1]}"
 
     def fuse(self) -> None:
         """Have the module use the fused operator from now on, in calls that are like the one that was traced."""

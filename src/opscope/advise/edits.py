@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from opscope.advise.attention_edit import fuse_attention
 from opscope.advise.places import Call, Place, Places, Stack
 from opscope.advise.source import NotWritableError, Source
 from opscope.base.patterns import lazy_pattern
@@ -249,6 +250,13 @@ class _Writer:
                 raise NotWritableError(f"line {call.lineno} of {source.path.name} does not say on or off")
             source.rename(values[0], "False")
 
+    def fused_attention(self) -> None:
+        """Have each class's attention that is written out call the fused operator."""
+        if not self.places.attention:
+            raise NotWritableError("the attention is not in your own source")
+        for file, line in dict.fromkeys(self.places.attention):
+            fuse_attention(self.source(file), line)
+
     def zero_grads(self) -> None:
         for stack in _each(self.places.kept_gradients, lambda one: one):
             source, call = self.making(stack, "the call of zero_grad")
@@ -312,6 +320,7 @@ def _autocast(dtype: str) -> Callable[[_Writer], None]:
 
 _WRITE: Final[Mapping[str, Callable[[_Writer], None]]] = {
     "sdpa": lambda writer: writer.for_model(lambda _, name, __: f'{name}.set_attn_implementation("sdpa")'),
+    "fused_attention": _Writer.fused_attention,
     "tf32": lambda writer: writer.for_process('TORCH.set_float32_matmul_precision("high")'),
     "weights_bf16": _weights("bfloat16"),
     "weights_fp16": _weights("float16"),

@@ -75,6 +75,7 @@ class Places(Struct):
         kept_gradients: where gradients are set to zero instead of None.
         optimizers: where those that step were made, with the names of their classes.
         loaders: where those that a step reads from were made.
+        attention: where functions that compute attention step by step begin: file and line.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -82,6 +83,7 @@ class Places(Struct):
     kept_gradients: list[Stack] = field(default_factory=list)
     optimizers: list[tuple[str, Stack]] = field(default_factory=list)
     loaders: list[Stack] = field(default_factory=list)
+    attention: list[tuple[str, int]] = field(default_factory=list)
 
 
 def here(of: object = None) -> Stack:

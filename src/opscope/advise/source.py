@@ -180,6 +180,21 @@ class Source:
             self.insert_after_imports("import torch")
         return "torch"
 
+    def name_of_functional(self) -> str:
+        """Return the name by which the file knows ``torch.nn.functional``."""
+        for one in self.tree.body:
+            for alias in one.names if isinstance(one, ast.Import | ast.ImportFrom) else ():
+                full = f"{one.module}.{alias.name}" if isinstance(one, ast.ImportFrom) else alias.name
+                if full == "torch.nn.functional" and (alias.asname or isinstance(one, ast.ImportFrom)):
+                    return alias.asname or alias.name
+        return f"{self.name_of_torch()}.nn.functional"
+
+    def delete(self, statement: ast.stmt) -> None:
+        """Take a statement out, with its lines."""
+        self._check_alone(statement, statement)
+        start, end = self._starts[statement.lineno - 1], self._starts[statement.end_lineno or statement.lineno]
+        self._edits.append((start, end, b""))
+
     def wrap(self, first: ast.stmt, last: ast.stmt, header: str) -> None:
         """Put statements of one block, from the first to the last, inside a ``with`` statement."""
         self._check_alone(first, last)

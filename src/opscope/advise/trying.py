@@ -18,7 +18,7 @@ from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Load, Loaded, Profile, least_steps
 from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
-from opscope.advise.search import Names, best_of, first_tries, second_tries, without_broken
+from opscope.advise.search import Names, best_of, first_tries, second_tries, to_prove_first, without_broken
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
 from opscope.advise.telling import Telling
 from opscope.base.errors import InconclusiveError
@@ -365,8 +365,11 @@ class _Trying:
         """Prove the best as soon as it is clearly the best: then it stands, whatever becomes of the rest."""
         gains = {names: gain for names, gain in self._gains().items() if names not in self._again}
         proven = max(self._proven().values(), default=1.0)
-        best = max(gains, key=lambda one: gains[one], default=None)
-        if best is None or gains[best] < _CLEARLY * proven:
+        if max(gains.values(), default=0.0) < _CLEARLY * proven:
+            return
+        # Only what is clearly faster itself: then a more precise one is no step back.
+        best = to_prove_first({names: gain for names, gain in gains.items() if gain >= _CLEARLY * proven}, _CLEARLY)
+        if best is None:
             return
         if not self._proves_early or time.monotonic() - self._began + self._proof_s >= self._plan.budget_s:
             return
@@ -567,8 +570,9 @@ class _Trying:
             if (attempt or self._proven()) and not self._has_time("the next best were not proven", more_s):
                 break
             left_s = self._plan.budget_s - (time.monotonic() - self._began)
-            if left_s < _SEVERAL * self._proof_s:  # then the fastest alone
-                finalists = finalists[:1]
+            if left_s < _SEVERAL * self._proof_s:  # then one alone
+                first = to_prove_first({names: self._gains()[names] for names in finalists}, _CLEARLY)
+                finalists = [names for names in finalists if names == first]
             self._prove(finalists, facts)
 
     def _finalists(self) -> list[Names]:

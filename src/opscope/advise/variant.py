@@ -6,6 +6,7 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -19,7 +20,7 @@ from opscope.advise.found import Observed, Reached, RootCall, changed_state, obs
 from opscope.advise.loaders import Loaders, Made
 from opscope.advise.messages import least_steps
 from opscope.advise.padding import odd_products
-from opscope.advise.places import Places, Stack
+from opscope.advise.places import Places, Stack, is_users
 from opscope.advise.routine import Routine, T
 from opscope.documents.advise import Facts
 from opscope.torch_support.device import synchronize
@@ -67,6 +68,7 @@ class Variant(ABC):
         self.interrupted = self.preparing = self.warming_up = self.capturing = False
         self.places = Places()
         self._changes: tuple[str, ...] | None = None
+        self._attention: dict[str, tuple[str, int]] = {}  # where it is written out: for people, and file and line
         self._read: list[Made] = []  # the loaders that a step takes batches from
 
     @abstractmethod
@@ -123,6 +125,7 @@ class Variant(ABC):
         tops = [inside.get(id(root.module), root.module) for root in observed.roots]
         self.tops = list({id(top): top for top in tops}.values())
         self.not_called = [top for top in reached.tops if not any(top is one for one in self.tops)]
+        self._attention = {one.place: one.at for one in written_out(self.tops)}
         optimizers = [*observed.optimizers, *reached.optimizers]
         self.optimizers = list({id(one): one for one in optimizers}.values())
         self.places = Places(
@@ -131,6 +134,7 @@ class Variant(ABC):
             observed.kept_stacks,
             [(type(one).__name__, self.made_at(one)) for one in self.optimizers],
             [one.stack for one in self._read],
+            [(str(Path(file).absolute()), line) for file, line in self._attention.values() if is_users(file)],
         )
         self.training = observed.backward > 0
         self._kept_gradients, self._anomalies = observed.kept_gradients, observed.detects_anomalies
@@ -204,7 +208,7 @@ class Variant(ABC):
             convolutions=sum(isinstance(part, torch.nn.modules.conv._ConvNd) for part in parts),
             benchmarks_convolutions=torch.backends.cudnn.benchmark,
             attention_choices=sum(_has_attention_written_out(top) for top in self.tops),
-            written_attention=tuple(dict.fromkeys(one.place for one in written_out(self.tops))),
+            written_attention=tuple(self._attention),
             odd_products=len(odd_products(self.tops)),
             waits=self._waits,
             quantisable=sum(isinstance(part, torch.nn.Linear) for part in parts) if _has_torchao() else 0,
