@@ -264,7 +264,16 @@ def test_steps_ranges_and_the_backward_pass_have_a_view(browser: Any, made: Call
         ):
             shown = page.values(f"table[aria-label={table}] td[data-key={key}]")
             assert sorted(shown) == sorted(row[key] for row in document[rows]), (table, key)
-        assert page.page.query_selector(".chart[aria-label='steps, busy and idle'] canvas")
+        page.page.wait_for_selector(".chart[aria-label='steps, busy and idle'] canvas")
+        (drawn,) = page.evaluate(
+            "[...opscopePage.charts].filter(one => one.instance).map(({ instance }) => instance.getOption()).map(one => "
+            "({ bars: one.series.map(({ name, data }) => [name, data.map(({ value }) => value)]), top: one.yAxis[0].max }))"
+        )
+        bars, steps = dict(drawn["bars"]), document["steps"]
+        assert [height for _, height in bars["busy"]] == [step["busy_ns"] for step in steps]
+        assert [height for _, height in bars["idle"]] == [step["idle_ns"] for step in steps]
+        assert [height for _, height in bars["on the host"]] == [0 for _ in steps]
+        assert all(step["busy_ns"] + step["idle_ns"] <= drawn["top"] for step in steps)
         assert_clean(page)
 
 

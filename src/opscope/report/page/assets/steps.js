@@ -27,7 +27,7 @@ function stepChart(steps) {
             ["busy", "#4e79a7", (row) => row.busy_ns],
             ["idle", "#edae49", (row) => row.idle_ns],
             ["on the host", "#98a4ae", (row) => (row.busy_ns === null ? row.span_ns : null)],
-        ].map(([part, color]) => ({
+        ].map(([part, color, time]) => ({
             name: devices.length > 1 ? `device ${device}: ${part}` : part,
             type: "bar",
             stack: `device ${device}`,
@@ -35,10 +35,7 @@ function stepChart(steps) {
             data: steps
                 .filter((row) => row.device === device)
                 .map((row) => ({
-                    value: [
-                        numbers.indexOf(row.index),
-                        part === "busy" ? (row.busy_ns ?? 0) : (row.idle_ns ?? row.span_ns),
-                    ],
+                    value: [numbers.indexOf(row.index), time(row) ?? 0],
                     tip: () =>
                         tip(`step ${row.number}`, [
                             ["takes", formatNs(row.span_ns)],
