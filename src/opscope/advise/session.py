@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from opscope.advise.messages import Broken, Built, Job, Time, Turn
 from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import InconclusiveError, OpscopeError
+from opscope.base.files import scratch
 from opscope.base.processes import SAFE_PATH
 from opscope.base.threads import cores
 
@@ -146,15 +147,16 @@ class Session:
         self._is_path_safe = SAFE_PATH in os.environ
         self._open: list[Worker] = []
         self.started = 0
-        self._folder = tempfile.TemporaryDirectory(prefix="opscope-advise-")
-        self.folder = Path(self._folder.name)
+        self._scratch = scratch()
+        self.folder = Path()
 
     def __enter__(self) -> "Session":
+        self.folder = self._scratch.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: Any) -> None:
         self.close(self._open)
-        self._folder.cleanup()
+        self._scratch.__exit__(*exception)
 
     def build(self, jobs: Sequence[Job], within_s: float | None = None) -> list[Worker]:
         """Start a process for each job, several at once, and wait until all run or have failed.
