@@ -26,8 +26,8 @@ from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, 
 from opscope.base.stages import Stage, staged
 from opscope.base.units import NS_PER_S
 from opscope.documents.bound import Bound, BoundKind
-from opscope.documents.findings import Finding
-from opscope.documents.trace import Measurement, SampleSummary, StepTime
+from opscope.documents.findings import Finding, StepBasis
+from opscope.documents.trace import Measurement, SampleSummary, StepFigure, StepTime
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
 
@@ -110,6 +110,31 @@ class Measured(Struct, frozen=True, dict=True):
             sequences_per_second=sequences,
             tokens_per_second=tokens,
         )
+
+    @cached_property
+    def step_time(self) -> StepFigure | None:
+        """What a step takes, as every screen shows it: unprofiled if that was measured, else recorded."""
+        return self.analysis.losses.part("the step's time", self._step_time, lambda: None)
+
+    def _step_time(self) -> StepFigure | None:
+        if (step := self._step) is not None:
+            return StepFigure(
+                ns=step.ns,
+                basis=StepBasis.UNPROFILED,
+                steps=step.steps,
+                low_ns=step.low_ns,
+                high_ns=step.high_ns,
+                sentence=step.sentence,
+            )
+        if self.step_time_ns is not None:
+            return StepFigure(ns=self.step_time_ns, basis=StepBasis.UNPROFILED, steps=None)
+        devices, steps = self.timed.devices, self.step_count
+        window = busiest(devices).window if devices else self.analysis.window
+        if not steps or not window.duration_ns:
+            return None
+        estimates = (one.of_step_ns for one in self.findings if one.of_step is StepBasis.ESTIMATED)
+        ns = window.duration_ns / steps
+        return StepFigure(ns=ns, basis=StepBasis.RECORDED, steps=steps, estimate_ns=next(estimates, None))
 
     @cached_property
     def bound(self) -> Bound:

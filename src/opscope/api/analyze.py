@@ -18,6 +18,7 @@ from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.report.page.frame import Page
+from opscope.report.step_parts import step_line
 from opscope.runs.pipeline import PageParts
 from opscope.trace.model import Trace
 
@@ -89,6 +90,12 @@ class Analysis(analyzed.Analysis, frozen=True, dict=True):  # noqa: D101 (its ba
     def limits(self) -> Limits:
         """All device work with how long it would take at the device's limits; the most time lost first."""
         return Limits(super().limits)
+
+    def summary(self) -> Summary:
+        """Return the verdict, what a step takes, the trust in it, and the operators that cost most."""
+        found = super().summary()
+        (bound, *rest), step = found.rows, ("step", step_line(Measured(self).step_time))
+        return Summary(found.title, (bound, step, *rest), found.bars, found.bars_title)
 
     def page(self) -> Page:
         """Return a page that opens offline, with timeline, flame view and roofline; a notebook shows it in a frame."""

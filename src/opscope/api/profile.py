@@ -18,8 +18,7 @@ from opscope.analysis.measured import Measured
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import kept_scratch
 from opscope.base.summary import Summarised, Summary
-from opscope.base.units import format_ns
-from opscope.documents.trace import StepTime, TraceDocument
+from opscope.documents.trace import TraceDocument
 from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
 from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
 from opscope.record.settings import Dtype, Mode
@@ -27,6 +26,7 @@ from opscope.record.sweep import Manifest
 from opscope.render.markdown import render
 from opscope.report.kernel_report import kernel_report
 from opscope.report.page.frame import Page
+from opscope.report.step_parts import step_line
 from opscope.runs.pipeline import PageParts, functions_of, write_outputs
 from opscope.runs.store import RunDirectory, with_entry
 from opscope.sweep.plan import new_manifest
@@ -37,10 +37,6 @@ from opscope.workloads.catalog import short_name
 if TYPE_CHECKING:
     import torch
     from torch.profiler import ProfilerActivity
-
-
-def _step_line(step: StepTime) -> str:
-    return " ".join(filter(None, (f"{format_ns(step.ns)} (mean of {step.steps:,}, unprofiled)", step.sentence)))
 
 
 class Run(Summarised, Struct, frozen=True, weakref=True):
@@ -64,9 +60,9 @@ class Run(Summarised, Struct, frozen=True, weakref=True):
 
     def summary(self) -> Summary:
         """Summarise the step time, the bound, the trust in it, and the most expensive operators."""
-        of_trace, step = self.analysis.summary(), self.measured.measurement.step
+        of_trace, step = self.analysis.summary(), self.measured.step_time
         joined = {
-            "step": "not timed" if step is None else _step_line(step),
+            "step": " ".join(filter(None, (step_line(step), None if step is None else step.sentence))),
             "bound": self.measured.bound.sentence,
             "trust": str(self.measured.trust.verdict),
         }

@@ -26,7 +26,7 @@ from opscope.report.by import By
 from opscope.report.device_entry import device_entry
 from opscope.report.finding_text import first_things, together_line
 from opscope.report.gap_text import longest_gap
-from opscope.report.step_parts import bar_lines, categories_line
+from opscope.report.step_parts import bar_lines, categories_line, step_line
 from opscope.report.tones import of_trust
 from opscope.report.trust_text import or_reason
 
@@ -218,6 +218,8 @@ def _named(one: Analysed) -> Iterator[Inline]:
 def _bounds(one: Analysed) -> Iterator[Inline]:
     analysis, measured = one.analysis, one.measured
     yield (Toned(f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}", Tone.STRONG),)
+    if (step := measured.step_time) is not None:
+        yield (f"{step_line(step).capitalize()}.",)
     yield from ((line,) for line in _where_it_goes(measured))
     yield from first_things(measured.findings)
     if measured.advice.together is not None:

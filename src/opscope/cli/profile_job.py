@@ -120,13 +120,13 @@ def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str
 
 def _step_of(directory: RunDirectory, manifest: Manifest) -> str:
     """Say how long the steps of a rank take, and what bounds them."""
-    from opscope.report.overview import step_text
+    from opscope.report.step_parts import step_text
 
     document = next(iter(read_documents(directory, manifest)), None)
     if document is None:
         return "no report"
     page = f"rank{directory.path.name.removeprefix('rank')}/{PAGE}"
-    return f"{step_text(document.measurement.step)}, {document.bound.kind}, {page}"
+    return f"{step_text(document.step_time)}, {document.bound.kind}, {page}"
 
 
 def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:

@@ -18,8 +18,8 @@ from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.finding_text import first_things, together_line
-from opscope.report.overview import own_clock_text, step_text
-from opscope.report.step_parts import bar_lines
+from opscope.report.overview import own_clock_text
+from opscope.report.step_parts import bar_lines, step_text
 from opscope.report.trust_text import failures
 from opscope.runs.folders import rank_here
 from opscope.runs.pipeline import read_documents
@@ -102,7 +102,7 @@ def _separator(path: Path) -> str:
 def _first(document: TraceDocument) -> Iterator[str]:
     """Yield what bounds the step, what to do first, and the operators that cost most."""
     step = document.measurement.step
-    yield Toned(f"{document.name}: {step_text(step)}, {document.bound.kind}", Tone.STRONG)
+    yield Toned(f"{document.name}: {step_text(document.step_time)}, {document.bound.kind}", Tone.STRONG)
     if step is not None and step.sentence is not None:
         yield f"  {step.sentence}"
     for doubt in failures(document.trust):

@@ -7,13 +7,13 @@ from typing import Final
 import click
 
 from opscope.base.errors import UsageError
-from opscope.base.units import format_ns
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines
 from opscope.documents.runs import RunRow, RunsDocument
 from opscope.report.runs_table import runs_table
+from opscope.report.step_parts import step_cell
 from opscope.runs.folders import RESULTS, past_runs, run_folders
 from opscope.runs.progress import is_in_progress, progress_of
 
@@ -81,5 +81,5 @@ def _follow(run: Path) -> None:
 
 
 def _line(row: RunRow) -> str:
-    step = "" if row.step_ns is None else f"{format_ns(row.step_ns)} per step, "
+    step = "" if row.step_ns is None else f"{step_cell(row.step_ns, row.step_basis)} per step, "
     return f"{row.configuration}: {step}{row.outcome}"

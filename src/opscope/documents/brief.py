@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from opscope.documents.findings import SavingRange, StepBasis
+from opscope.documents.trace import StepFigure
 
 
 class BriefFinding(Struct, frozen=True, kw_only=True):
@@ -69,10 +70,8 @@ class BriefDocument(Struct, frozen=True, kw_only=True):
         trace: its path.
         bound: what bounds a step.
         sentence: that in at most 25 words.
-        step_ns: how long a step takes: the median without a profiler, else that of the recorded ones, else the busiest
-            device's window over its steps; null without any.
-        step_basis: which of these; null where ``step_ns`` is.
-        step_address: where it is, or what it was divided from.
+        step: how long a step takes, and how that is known; null where no steps are known.
+        step_address: where it is; null where ``step`` is.
         step_count: how many steps were recorded; 0 if none are marked.
         parts: where a recorded step goes on the busiest device; empty where nothing ran on one.
         parts_address: where that device is; null where nothing ran on one.
@@ -90,8 +89,7 @@ class BriefDocument(Struct, frozen=True, kw_only=True):
     trace: str
     bound: str
     sentence: str
-    step_ns: float | None
-    step_basis: str | None
+    step: StepFigure | None
     step_address: str | None
     step_count: int
     parts: tuple[BriefPart, ...]

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from opscope.documents.findings import Finding
+from opscope.documents.findings import Finding, StepBasis
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.record.machine import Framework, Machine
@@ -34,6 +34,7 @@ class ComparisonRow(Struct, frozen=True):
         contended: whether other processes took the CPU from it while it was timed; null if unknown.
         categories_ns: self time per category and step: device time, or CPU time if no device worked.
         top_operators: the three operators with the most self time.
+        step_ns, step_basis: what a step takes, and whether that is an unprofiled step or a recorded one (`StepFigure`).
     """
 
     id: str
@@ -59,6 +60,8 @@ class ComparisonRow(Struct, frozen=True):
     categories_ns: dict[str, float]
     top_operators: tuple[str, ...]
     axes: dict[str, Value] = field(default_factory=dict)
+    step_ns: float | None = None
+    step_basis: StepBasis | None = None
 
 
 class ScalingRow(Struct, frozen=True):

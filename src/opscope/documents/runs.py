@@ -4,6 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from opscope.documents.findings import StepBasis
+
 
 class RunRow(Struct, frozen=True, kw_only=True):
     """One configuration of a run, or one command that ran under ``opscope exec``.
@@ -14,7 +16,8 @@ class RunRow(Struct, frozen=True, kw_only=True):
         created: UTC, ISO 8601; empty if the run cannot be read.
         configuration: its id; null for a command.
         outcome: what bounds its step, why it failed, or how the command ended.
-        step_ns: the median unprofiled step; null if none was timed.
+        step_ns: how long a step takes; null if no steps are known.
+        step_basis: whether that is an unprofiled step or a recorded one.
     """
 
     folder: str
@@ -23,6 +26,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     configuration: str | None
     outcome: str
     step_ns: float | None
+    step_basis: StepBasis | None = None
 
 
 class RunsDocument(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from opscope.documents.bound import Bound
-from opscope.documents.findings import Finding, Together
+from opscope.documents.findings import Finding, StepBasis, Together
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import Findings
@@ -556,6 +556,29 @@ class StepTime(Struct, frozen=True, kw_only=True):
         return self.median_ns if abs(self.median_ns / self.ns - 1) > MEDIAN_DIFFERS else self.ns
 
 
+class StepFigure(Struct, frozen=True, kw_only=True):
+    """How long a step takes: the one figure that every screen shows.
+
+    Attributes:
+        ns: the mean of many consecutive steps without the profiler; else that of the recorded ones, which is their
+            window over their number.
+        basis: which of these: an unprofiled step, or a recorded one.
+        steps: how many; null where the user gave the time.
+        low_ns, high_ns: the 95 % interval of an unprofiled step; null where it is not known.
+        estimate_ns: what a recorded step would take without the profiler, as replayed for the findings; null where
+            nothing tells.
+        sentence: what recurs between steps, and why the median is another; null where neither is worth a word.
+    """
+
+    ns: float
+    basis: StepBasis
+    steps: int | None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    estimate_ns: float | None = None
+    sentence: str | None = None
+
+
 class Measurement(Struct, frozen=True, kw_only=True):
     """Times of whole steps, by how they were measured. Times of different kinds must not be mixed.
 
@@ -659,6 +682,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         annotations: the named ranges.
         memory: recorded allocations per device; empty if they were not recorded.
         measurement: times of whole steps, profiled and not.
+        step_time: what a step takes, by the best of them; null where no steps are known.
     """
 
     schema: Literal["opscope.analysis/1"] = "opscope.analysis/1"
@@ -683,6 +707,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     trace: str | None = None
     step_count: int = 0
     measurement: Measurement = Measurement()
+    step_time: StepFigure | None = None
     capture: CaptureEntry | None = None
     gaps: tuple[GapRow, ...] = ()
     captured: tuple[CapturedRow, ...] = ()

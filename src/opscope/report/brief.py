@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec import Struct
-
 from opscope.analysis.measured import Measured
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import printable, shell_path
@@ -15,7 +13,7 @@ from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table, Whole
 from opscope.report.finding_text import place, together_line
-from opscope.report.step_parts import step_parts
+from opscope.report.step_parts import step_line, step_parts
 
 _FACTS: Final = 2  # of a finding's evidence
 _DOUBTS: Final = 3
@@ -32,7 +30,7 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
     """
     part = measured.analysis.losses.part
     first = [finding for finding in document.findings if finding.is_first]
-    step = part("the step's time in brief", lambda: _step(measured, document), lambda: None)
+    step = document.step_time
     parts = part("where a step goes", lambda: tuple(_parts(measured, document)), tuple[BriefPart, ...])
     not_measured = part(
         "what was not measured", lambda: tuple(_not_measured(measured, document)), tuple[Unmeasured, ...]
@@ -44,9 +42,8 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         trace=printable(path),
         bound=str(document.bound.kind),
         sentence=document.bound.sentence,
-        step_ns=step.ns if step else None,
-        step_basis=step.basis if step else None,
-        step_address=step.address if step else None,
+        step=step,
+        step_address="step_time/ns" if step else None,
         step_count=document.step_count,
         parts=parts,
         parts_address=_device_at(measured, document) if parts else None,
@@ -59,14 +56,6 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         not_measured=not_measured,
         next=following,
     )
-
-
-class _Step(Struct, frozen=True):
-    """How long a step takes, how that is known, and where it stands in the document."""
-
-    ns: float
-    basis: str
-    address: str
 
 
 def _device(measured: Measured, document: TraceDocument) -> DeviceEntry | None:
@@ -82,21 +71,6 @@ def _device_at(measured: Measured, document: TraceDocument) -> str | None:
     device = _device(measured, document)
     light = "light/" if document.light is not None and document.light.agrees else ""
     return None if device is None else f"{light}devices/{device.device}"
-
-
-def _step(measured: Measured, document: TraceDocument) -> _Step | None:
-    measurement, device = document.measurement, _device(measured, document)
-    if (step := measurement.step) is not None:
-        basis = f"{step.steps:,} unprofiled steps" + ("" if step.sentence is None else f"; {step.sentence.rstrip('.')}")
-        return _Step(step.ns, basis, "measurement/step/ns")
-    if measurement.profiled_step is not None:
-        return _Step(
-            measurement.profiled_step.median_ns, "median of recorded steps", "measurement/profiled_step/median_ns"
-        )
-    if device is None or not document.step_count:
-        return None
-    basis = f"the window over its {document.step_count} recorded steps"
-    return _Step(device.window_ns / document.step_count, basis, f"{_device_at(measured, document)}/window_ns")
 
 
 def _parts(measured: Measured, document: TraceDocument) -> Iterator[BriefPart]:
@@ -183,8 +157,9 @@ def brief_section(brief: BriefDocument) -> Section:
 
 
 def _facts(brief: BriefDocument) -> Iterator[Inline]:
-    if brief.step_ns is not None:
-        yield (f"step: {format_ns(brief.step_ns)} ({brief.step_basis}) [{brief.step_address}]",)
+    if (step := brief.step) is not None:
+        more = f"; {step.sentence.rstrip('.')}" if step.sentence else ""
+        yield (f"{step_line(step)}{more} [{brief.step_address}]",)
     if brief.parts:
         whole = "a recorded step goes" if brief.step_count else "the recording goes"
         parts = ", ".join(f"{one.name} {format_ns(one.ns)} ({format_share(one.share, 1)})" for one in brief.parts)

@@ -88,6 +88,8 @@ def _row(document: TraceDocument) -> ComparisonRow:
         categories_ns=_categories(document, steps),
         top_operators=tuple(operator.name for operator in document.operators[:3]),
         axes=dict(axes),
+        step_ns=document.step_time.ns if document.step_time else None,
+        step_basis=document.step_time.basis if document.step_time else None,
     )
 
 

@@ -14,6 +14,7 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.table_columns import Column, table_of
 from opscope.report.finding_text import findings_section, first_things, together_line
 from opscope.report.gap_text import longest_gap
+from opscope.report.step_parts import step_line
 from opscope.report.trust_text import or_reason
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
@@ -99,15 +100,6 @@ def _facts(document: TraceDocument) -> Iterator[Block]:
         yield Bullets(facts)
 
 
-def step_text(step: StepTime | None) -> str:
-    """Return how long a step takes, with its interval, for the middle of a sentence."""
-    if step is None:
-        return "step not timed"
-    if step.low_ns is None or step.high_ns is None:
-        return f"unprofiled step {format_ns(step.ns)}"
-    return f"unprofiled step {format_ns(step.ns)} ({format_ns(step.low_ns)} to {format_ns(step.high_ns)})"
-
-
 def own_clock_text(clock: OwnClock, step: StepTime) -> str:
     """Return a sentence on the time of the same steps in a run with nothing but a clock."""
     differs = 100 * (clock.mean_ns / step.ns - 1)
@@ -120,11 +112,11 @@ def own_clock_text(clock: OwnClock, step: StepTime) -> str:
 
 def _fact_texts(document: TraceDocument) -> Iterator[str]:
     measurement = document.measurement
-    if (step := measurement.step) is not None:
+    if (step := document.step_time) is not None:
         more = f" {step.sentence}" if step.sentence else ""
-        yield f"{step_text(step).capitalize()}, over {step.steps:,} consecutive steps.{more}"
-    if measurement.own_clock is not None and step is not None:
-        yield own_clock_text(measurement.own_clock, step)
+        yield f"{step_line(step).capitalize()}.{more}"
+    if measurement.own_clock is not None and measurement.step is not None:
+        yield own_clock_text(measurement.own_clock, measurement.step)
     if measurement.profiler_overhead_percent is not None:
         yield f"The profiled step took {measurement.profiler_overhead_percent:+.1f} % against the unprofiled one."
     if measurement.benchmark_reason:

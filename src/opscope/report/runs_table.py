@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from opscope.base.units import format_ns
 from opscope.documents.runs import RunRow
 from opscope.render.blocks import Name, Table
 from opscope.render.table_columns import Column, table_of
+from opscope.report.step_parts import step_cell
 
 
 def runs_table(runs: Sequence[RunRow]) -> Table:
@@ -17,7 +17,7 @@ def runs_table(runs: Sequence[RunRow]) -> Table:
         Column("Date", lambda run: _date(run.created)),
         Column("Configuration", lambda run: run.configuration or "-"),
         Column("Outcome", lambda run: Name(run.outcome)),
-        Column("Step", lambda run: "-" if run.step_ns is None else format_ns(run.step_ns), numeric=True),
+        Column("Step", lambda run: step_cell(run.step_ns, run.step_basis), numeric=True),
     )
     return table_of(columns, runs)
 

@@ -1,11 +1,12 @@
-"""Divides a device's window into its work and its waits, and draws them as a bar of text."""
+"""What a step takes, and where it goes: its time in words, and a device's window as a bar of text."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from opscope.base.units import format_share
+from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import IdleCause
-from opscope.documents.trace import DeviceEntry
+from opscope.documents.findings import StepBasis
+from opscope.documents.trace import DeviceEntry, StepFigure
 from opscope.render.blocks import Tone, Toned
 
 _WIDTH: Final = 48  # characters of a bar
@@ -17,6 +18,37 @@ _SAME: Final = {str(IdleCause.LATENCY): str(IdleCause.DISPATCH), str(IdleCause.T
 # What fills the bar: dark for work, lighter for data that move, lightest for idle time.
 _FILLS: Final = {"compute": "█", "exposed communication": "▓", "exposed memcpy": "▒"}
 _IDLE_FILL: Final = "░"
+
+
+def step_text(step: StepFigure | None) -> str:
+    """Return how long a step takes, for the middle of a sentence; of a recorded one, also without the profiler."""
+    if step is None:
+        return "step not timed"
+    text = f"{step.basis} {format_ns(step.ns)}"
+    if step.low_ns is not None and step.high_ns is not None:
+        return f"{text} ({format_ns(step.low_ns)} to {format_ns(step.high_ns)})"
+    if step.estimate_ns is not None:
+        return f"{text}, about {format_ns(step.estimate_ns)} without the profiler"
+    return text
+
+
+def step_line(step: StepFigure | None) -> str:
+    """Return how long a step takes and what that rests on, without a full stop."""
+    return step_text(step) if step is None else f"{step_text(step)}; {_basis(step)}"
+
+
+def _basis(step: StepFigure) -> str:
+    """Return what a step's time rests on."""
+    if step.steps is None:
+        return "as given by --step-time"
+    if step.basis is StepBasis.RECORDED:
+        return f"mean of {step.steps:,} recorded {'step' if step.steps == 1 else 'steps'}"
+    return f"mean of {step.steps:,} consecutive steps without the profiler"
+
+
+def step_cell(ns: float | None, basis: str | None) -> str:
+    """Return a step's time for a cell of a table; one that was recorded is called so."""
+    return f"{format_ns(ns)} recorded" if basis == StepBasis.RECORDED else format_ns(ns)
 
 
 def step_parts(device: DeviceEntry) -> Mapping[str, int]:

@@ -96,6 +96,7 @@ def build_trace_document(
         trace=trace,
         step_count=measured.step_count,
         measurement=measured.measurement,
+        step_time=measured.step_time,
         capture=None if measured.record is None else _capture(measured.record),
         gaps=part("gaps", lambda: analysis.gaps, tuple),
         iterations=part("iterations", lambda: analysis.iterations, tuple),

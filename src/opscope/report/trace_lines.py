@@ -10,10 +10,11 @@ from msgspec import Struct
 from opscope.analysis.measured import Measured
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.errors import UsageError
-from opscope.base.units import format_ns, format_share
+from opscope.base.units import format_share
 from opscope.documents.trust import Verdict
 from opscope.render.blocks import Name, Table
 from opscope.render.table_columns import Column, field_values, table_of
+from opscope.report.step_parts import step_cell
 from opscope.report.tones import of_trust
 
 
@@ -24,11 +25,13 @@ class TraceLine(Struct, frozen=True):
         trace: its path.
         steps: how many it marks.
         bound: what bounds a step.
-        step_ns: how long a step takes, without the profiler where that is known; None if it is not.
+        step_ns: how long a step takes; None if no steps are known.
+        step_basis: whether that is an unprofiled step or a recorded one.
         busy_share: the share of the window in which the busiest device works; None where nothing ran on one.
         finding: the rule of the first finding; None if there is none.
         title: the same in one line.
         saving_ns: the likely saving of it, per step.
+        saving_share: the same as a share of the step without the profiler, where that is known or estimated.
         trust: the verdict of the trust checks.
     """
 
@@ -36,10 +39,12 @@ class TraceLine(Struct, frozen=True):
     steps: int
     bound: str
     step_ns: float | None
+    step_basis: str | None
     busy_share: float | None
     finding: str | None
     title: str | None
     saving_ns: float | None
+    saving_share: float | None
     trust: str
 
 
@@ -47,28 +52,28 @@ _FIELDS: Final = TraceLine.__struct_fields__
 # What --sort takes: the heading as in the table, or the field as in CSV.
 _HEADINGS: Final[Mapping[str, str]] = {
     "Trace": "trace", "Steps": "steps", "Bound": "bound", "Step": "step_ns", "Busy": "busy_share",
-    "First finding": "finding", "Likely saving": "saving_ns", "Trust": "trust",
+    "First finding": "finding", "Likely saving": "saving_share", "Trust": "trust",
 }  # fmt: skip
 
 
 def line_of(path: str, measured: Measured) -> TraceLine:
     """Return what is said of a trace in one line."""
     first = next(iter(measured.findings), None)
-    step_ns, share = None, None
+    step, share = measured.step_time, None
     if measured.timed.devices:
         device = busiest(measured.timed.devices)
         share = device.busy_in_window_ns / device.window.duration_ns if device.window.duration_ns else None
-        if measured.step_count:
-            step_ns = device.window.duration_ns / measured.step_count
     return TraceLine(
         trace=path,
         steps=measured.step_count,
         bound=str(measured.bound.kind),
-        step_ns=first.of_step_ns if first is not None and measured.step_count else step_ns,
+        step_ns=None if step is None else step.ns,
+        step_basis=None if step is None else str(step.basis),
         busy_share=share,
         finding=None if first is None else str(first.rule),
         title=None if first is None else first.title,
         saving_ns=None if first is None else first.likely_ns,
+        saving_share=None if first is None else first.likely_ns / first.of_step_ns,
         trust=str(measured.trust.verdict),
     )
 
@@ -98,10 +103,10 @@ def lines_table(lines: Sequence[TraceLine]) -> Table:
             Column[TraceLine]("Trace", lambda one: Name(one.trace)),
             Column[TraceLine]("Steps", lambda one: str(one.steps), numeric=True, optional=True),
             Column[TraceLine]("Bound", lambda one: one.bound),
-            Column[TraceLine]("Step", lambda one: format_ns(one.step_ns), numeric=True),
+            Column[TraceLine]("Step", lambda one: step_cell(one.step_ns, one.step_basis), numeric=True),
             Column[TraceLine]("Busy", lambda one: format_share(one.busy_share, 1.0), numeric=True),
             Column[TraceLine]("First finding", lambda one: one.finding or "-"),
-            Column[TraceLine]("Likely saving", lambda one: format_share(one.saving_ns, one.step_ns), numeric=True),
+            Column[TraceLine]("Likely saving", lambda one: format_share(one.saving_share, 1.0), numeric=True),
             Column[TraceLine]("Trust", lambda one: of_trust(one.trust, Verdict(one.trust))),
         ],
         lines,

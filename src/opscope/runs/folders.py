@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.documents.comparison import SweepComparison
+from opscope.documents.comparison import ComparisonRow, SweepComparison
+from opscope.documents.findings import StepBasis
 from opscope.documents.runs import RunRow
 from opscope.record.codec import UNREADABLE, decode
 from opscope.record.execution import EXECUTION, Execution
@@ -146,9 +148,10 @@ def _runs_of(folder: Path) -> Iterator[RunRow]:
 
 
 def _of_sweep(directory: RunDirectory, manifest: Manifest) -> Iterator[RunRow]:
-    steps = _steps(directory)
+    rows = _compared(directory)
     for entry in manifest.entries:
-        bound, step_ns = steps.get(entry.configuration.id, (None, None))
+        row = rows.get(entry.configuration.id)
+        bound = None if row is None else row.bound
         outcome = bound or (entry.failure.message if entry.failure is not None else entry.status)
         yield RunRow(
             folder=str(directory.path),
@@ -156,17 +159,25 @@ def _of_sweep(directory: RunDirectory, manifest: Manifest) -> Iterator[RunRow]:
             created=manifest.created,
             configuration=entry.configuration.id,
             outcome=outcome,
-            step_ns=step_ns,
+            step_ns=None if row is None else row.step_ns,
+            step_basis=None if row is None else row.step_basis,
         )
 
 
-def _steps(directory: RunDirectory) -> dict[str, tuple[str, float | None]]:
-    """Return each configuration's bound and step time in nanoseconds from the comparison; empty if it is unreadable."""
+def _compared(directory: RunDirectory) -> dict[str, ComparisonRow]:
+    """Return each configuration's row of the comparison, by its id; empty if that is unreadable."""
     try:
         comparison = msgspec.json.decode(directory.inside(COMPARISON).read_bytes(), type=SweepComparison)
     except (OSError, BadInputError, *UNREADABLE):
         return {}
-    return {row.id: (row.bound, row.wall_ns) for row in comparison.rows}
+    return {row.id: _with_step(row) for row in comparison.rows}
+
+
+def _with_step(row: ComparisonRow) -> ComparisonRow:
+    """Return a row with what a step takes; of earlier versions that is the unprofiled step alone."""
+    if row.step_ns is not None or row.wall_ns is None:
+        return row
+    return replace(row, step_ns=row.wall_ns, step_basis=StepBasis.UNPROFILED)
 
 
 def _of_command(folder: Path, record: Execution) -> RunRow:
@@ -183,13 +194,17 @@ def _of_command(folder: Path, record: Execution) -> RunRow:
     )
 
 
+def _is_timed(run: RunRow) -> bool:
+    return run.step_ns is not None and run.step_basis is not StepBasis.RECORDED
+
+
 def last_two(results: Path) -> tuple[Path, Path]:
     """Return the folders of the last two runs of the target that was measured last, the older one first.
 
     Raises:
         UsageError: there are not two runs of it.
     """
-    measured = [run for run in past_runs(results) if run.configuration is not None and run.step_ns is not None]
+    measured = [run for run in past_runs(results) if run.configuration is not None and _is_timed(run)]
     # Without timed steps anywhere, runs without them are compared.
     measured = measured or [run for run in past_runs(results) if run.configuration is not None]
     if not measured:

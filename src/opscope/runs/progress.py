@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError
+from opscope.documents.findings import StepBasis
 from opscope.documents.runs import RunRow
 from opscope.record.codec import decode
 from opscope.record.sweep import Entry, Manifest
@@ -72,15 +73,7 @@ def is_in_progress(folder: Path) -> bool:
 
 class _Step(Struct, frozen=True):
     ns: float
-
-
-class _Wall(Struct, frozen=True):
-    median_ns: float
-
-
-class _Measurement(Struct, frozen=True):
-    step: _Step | None = None
-    wall: _Wall | None = None
+    basis: StepBasis
 
 
 class _Bound(Struct, frozen=True):
@@ -91,7 +84,7 @@ class _Told(Struct, frozen=True):
     """The few fields of a configuration's statistics that a line shows."""
 
     bound: _Bound
-    measurement: _Measurement
+    step_time: _Step | None = None
 
 
 class Progress(Struct, frozen=True):
@@ -121,18 +114,17 @@ def progress_of(folder: Path) -> Progress | None:
 
 
 def _row(directory: RunDirectory, manifest: Manifest, entry: Entry) -> RunRow:
-    outcome, step_ns = entry.failure.message if entry.failure is not None else entry.status, None
+    outcome, step = entry.failure.message if entry.failure is not None else entry.status, None
     if entry.status == "done" and entry.files.cycles:
         with suppress(BadInputError):
             told = decode(directory.inside(entry.files.cycles[0].statistics), _Told)
-            outcome = told.bound.kind
-            step, wall = told.measurement.step, told.measurement.wall  # earlier versions knew the median alone
-            step_ns = step.ns if step is not None else None if wall is None else wall.median_ns
+            outcome, step = told.bound.kind, told.step_time
     return RunRow(
         folder=str(directory.path),
         target=entry.configuration.target,
         created=manifest.created,
         configuration=entry.configuration.id,
         outcome=outcome,
-        step_ns=step_ns,
+        step_ns=None if step is None else step.ns,
+        step_basis=None if step is None else step.basis,
     )

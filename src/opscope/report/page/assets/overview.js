@@ -6,7 +6,8 @@ function overview(data) {
 
 function verdict(data) {
     const { document: doc, trace } = data;
-    const step = doc.measurement.step;
+    const step = doc.step_time;
+    const unprofiled = doc.measurement.step;
     const profiled = doc.measurement.profiled_step;
     return el(
         "section",
@@ -23,12 +24,12 @@ function verdict(data) {
             "div",
             { class: "figures" },
             big(
-                "unprofiled step",
+                step ? step.basis : "step",
                 step ? step.ns : null,
                 formatNs,
                 step ? stepNote(step) : doc.measurement.benchmark_reason,
             ),
-            profiled
+            unprofiled && profiled
                 ? big(
                       doc.light && doc.light.agrees ? "profiled step, with names" : "profiled step",
                       profiled.median_ns,
@@ -81,9 +82,9 @@ function verdict(data) {
 
 const stepNote = (step) =>
     [
-        step.low_ns === null
-            ? `${formatCount(step.steps)} steps`
-            : `${formatNs(step.low_ns)} to ${formatNs(step.high_ns)} (95 %), ${formatCount(step.steps)} steps`,
+        step.low_ns === null ? null : `${formatNs(step.low_ns)} to ${formatNs(step.high_ns)} (95 %)`,
+        step.estimate_ns === null ? null : `about ${formatNs(step.estimate_ns)} without the profiler`,
+        step.steps === null ? "as given by --step-time" : `${formatCount(step.steps)} steps`,
         step.sentence,
     ]
         .filter(Boolean)
