@@ -367,8 +367,10 @@ import torch.nn.functional as F
 class Attention(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.attn_drop, self.scale = torch.nn.Dropout(0.0), 0.25
-        self.softmax = torch.nn.Softmax(-1)
+        self.attn_drop = torch.nn.Dropout(0.9)
+        self.softmax, self.columns = torch.nn.Softmax(-1), torch.nn.Softmax(-2)
+        self.weights_of = torch.nn.Softmax(dim=-1)
+        self.scale = 0.25
         self.register_buffer("bias", torch.tril(torch.ones(1, 1, 6, 6)))
 
     def forward(self, q, k, v):
@@ -383,14 +385,14 @@ y = att @ v  # of each head
 return y * 2
 """,
     "one expression": """
-return torch.matmul(F.dropout((q @ k.mT / math.sqrt(16)).softmax(-1), 0.0, self.training), v).sum(1)
+return torch.matmul(F.dropout((q @ k.mT / math.sqrt(16)).softmax(-1), 0.9, self.training), v).sum(1)
 """,
     "names of their own": """
 keys = k.transpose(2, 3)
 scores = torch.matmul(q, keys) / k.size(-1) ** 0.5
 hidden = self.bias < 0.5
 masked = scores.masked_fill(hidden, -1e9)
-weights = self.softmax(masked)
+weights = self.weights_of(masked)
 return torch.matmul(weights, v)
 """,
     "added mask, in a branch": """
@@ -403,6 +405,15 @@ else:
     y = v
 return y
 """,
+    "dropout of torch's own, and comments": """
+att = (q @ k.mT).softmax(-1)  # scores
+att = torch.dropout(att, 0.9 if self.scale else 0.1, train=self.training)
+y = v * 2
+return att @ v + y
+""",
+    "a mask that is compared": """
+return (q @ k.mT).masked_fill((self.bias > 0) == 0, -1e9).softmax(-1) @ v
+""",
     "not hidden": """
 w = q.matmul(k.transpose(-2, -1)).masked_fill(~(self.bias > 0), -math.inf).softmax(dim=-1)
 return w.matmul(v)
@@ -412,13 +423,29 @@ NOT_WRITABLE = {
     "weights are returned": "w = (q @ k.transpose(-2, -1)).softmax(-1)\nreturn w @ v, w",
     "scores are read": "s = q @ k.transpose(-2, -1)\nself.last = s.max()\nreturn s.softmax(-1) @ v",
     "read in the loop behind": "w = (q @ k.mT).softmax(-1)\nfor _ in range(2):\n    v = w @ v\nreturn v",
+    "read by a loop's test": "w = None\nwhile w is None:\n    w = (q @ k.mT).softmax(-1)\n    y = w @ v\nreturn y",
+    "read in the next turn": "w = v\nfor _ in q:\n    y = w.sum()\n    w = (q @ k.mT).softmax(-1)\n    y += w @ v",
+    "read by a function": "def most():\n    return s.max()\ns = q @ k.mT\nreturn s.softmax(-1) @ v + most()",
+    "deleted": "w = (q @ k.mT).softmax(-1)\ny = w @ v\ndel w\nreturn y",
+    "in a comprehension": "w = (q @ k.mT).softmax(-1)\nreturn sum(w @ k for k in (v, v))",
+    "in a lambda": "w = (q @ k.mT).softmax(-1)\nreturn (lambda: w @ v)()",
     "another name meanwhile": "s = q @ k.transpose(-2, -1)\nq = q * 2\nreturn s.softmax(-1) @ v + q.sum()",
+    "another attribute meanwhile": "s = q @ self.k.mT\nself.k = k\nreturn s.softmax(-1) @ v",
+    "changed in place meanwhile": "s = q @ k.mT\nz = k.zero_()\nreturn s.softmax(-1) @ v + z",
+    "changed in part meanwhile": "s = q @ k.mT\nk[:, 0] = 0\nreturn s.softmax(-1) @ v",
+    "a name that is made in between": "s = (x := q * 2) @ k.mT\ny = x.sum()\nreturn s.softmax(-1) @ v + y",
     "another dimension": "return (q @ k.transpose(-2, -1)).softmax(-2) @ v",
+    "a module's other dimension": "return self.columns(q @ k.transpose(-2, -1)) @ v",
+    "another softmax": "return F.log_softmax(q @ k.transpose(-2, -1), dim=-1) @ v",
     "in another type": "return F.softmax(q @ k.transpose(-2, -1), dim=-1, dtype=torch.float32) @ v",
     "keys that are not transposed": "return (q @ k).softmax(-1) @ v",
+    "dimensions that are no numbers": "return (q @ k.transpose({[]}, 1)).softmax(-1) @ v",
     "what hides nothing": "return (q @ k.mT).masked_fill(self.bias == 0, -1.0).softmax(-1) @ v",
     "a mask in a branch": "s = q @ k.mT\nif self.training:\n    s = s + 1\nreturn s.softmax(-1) @ v",
+    "a number that is added": "return (q @ k.mT + 1e-6).softmax(-1) @ v",
     "scaled before and after": "return ((q @ k.mT) * 2 * q.size(-1)).softmax(-1) @ v",
+    "dropout of unknown strength": "kw = {}\nreturn F.dropout((q @ k.mT).softmax(-1), **kw) @ v",
+    "another's dropout": "dropout = self.attn_drop\nreturn dropout((q @ k.mT).softmax(-1)) @ v",
 }
 
 
@@ -428,10 +455,10 @@ def source_of(tmp_path: Path, body: str) -> tuple[Source, int]:
     return Source(file), HEAD.count("\n")
 
 
-def result_of(text: str, *tensors: torch.Tensor) -> torch.Tensor:
+def result_of(text: str, *tensors: torch.Tensor, trains: bool) -> torch.Tensor:
     names: dict[str, Any] = {}
     exec(text, names)
-    found: torch.Tensor = names["Attention"]()(*tensors)
+    found: torch.Tensor = names["Attention"]().train(trains)(*tensors)
     return found
 
 
@@ -444,7 +471,12 @@ def test_attention_is_written_as_one_call(tmp_path: Path, name: str) -> None:
     assert "softmax(" not in text.partition("def forward")[2]
     torch.manual_seed(0)
     tensors = [torch.randn(2, 3, 6, 16) for _ in range(3)]
-    torch.testing.assert_close(result_of(text, *tensors), result_of(source.text, *tensors))
+    as_written = result_of(source.text, *tensors, trains=False)
+    torch.testing.assert_close(result_of(text, *tensors, trains=False), as_written)
+    never = text.replace("0.9", "0.0")  # then nothing is drawn
+    torch.testing.assert_close(result_of(never, *tensors, trains=True), as_written)
+    if "0.9" in text.partition("def forward")[2] or "attn_drop" in WRITABLE[name]:
+        assert not torch.allclose(result_of(text, *tensors, trains=True), as_written)
 
 
 @pytest.mark.parametrize("name", NOT_WRITABLE)
@@ -460,4 +492,24 @@ def test_dropout_is_as_probable_as_written(tmp_path: Path) -> None:
     assert "            dropout_p=self.attn_drop.p if self.attn_drop.training else 0.0,\n" in source.edited()
     source, line = source_of(tmp_path, WRITABLE["one expression"])
     fuse_attention(source, line)
-    assert "dropout_p=0.0 if self.training else 0.0" in source.edited()
+    assert "dropout_p=0.9 if self.training else 0.0" in source.edited()
+
+
+def test_comments_and_ends_of_lines_stay(tmp_path: Path) -> None:
+    source, line = source_of(tmp_path, WRITABLE["dropout of torch's own, and comments"])
+    fuse_attention(source, line)
+    assert "\n        # scores\n        y = v * 2\n" in source.edited()
+    file = tmp_path / "model.py"
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    source = Source(file)
+    fuse_attention(source, line)
+    text = source.edited()
+    assert text.count("\n") == text.count("\r\n")
+    assert "scaled_dot_product_attention(\r\n" in text
+
+
+def test_attention_in_other_functions_is_left_alone(tmp_path: Path) -> None:
+    body = "class Inner:\n    def f(self, q, k, v):\n        return (q @ k.mT).softmax(-1) @ v\nreturn v"
+    source, line = source_of(tmp_path, body)
+    with pytest.raises(NotWritableError):
+        fuse_attention(source, line)

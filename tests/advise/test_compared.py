@@ -1,9 +1,9 @@
 """Whether a proof compares all that a step computes, whatever holds it; and says so where it cannot."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,9 +15,9 @@ from opscope.advise.loaders import Loaders
 from opscope.advise.messages import Job, Recording
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import Judged, judged
-from opscope.advise.recording import record
+from opscope.advise.recording import keep_weights, record, take_weights
 from opscope.advise.reference import compute_in_float64
-from opscope.advise.session import Session
+from opscope.advise.session import Session, Worker
 from opscope.advise.variant import Variant, prepare
 from opscope.record.configuration import Configuration
 from opscope.torch_support.tensors import parts_of
@@ -718,3 +718,49 @@ def test_compared_processes_begin_with_the_same_weights(tmp_path: Path) -> None:
     assert found.right, found.reason
     assert found.error < 1e-5
     assert not folder.exists()
+
+
+class Trained:
+    """What weights are kept of: a module, an optimizer's state, and buffers that are parts of others."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.net = torch.nn.Linear(4, 4)
+        self.net.register_buffer("whole", torch.arange(4.0).expand(3, 4))  # cannot be written
+        self.net.register_buffer("part", torch.randn(1_000_000)[:3])
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 0.1)
+        self.net(torch.randn(2, 4)).sum().backward()
+        self.optimizer.step()
+        self.tops, self.not_called, self.optimizers = [self.net], [], [self.optimizer]
+
+
+def test_weights_are_those_of_another_process(tmp_path: Path) -> None:
+    one, other, path = Trained(1), Trained(2), tmp_path / "begin.pt"
+    keep_weights(cast("Variant", one), path)
+    assert path.stat().st_size < 100_000
+    keep_weights(cast("Variant", other), path)  # that of the first stays
+    take_weights(cast("Variant", other), path)
+    for name, value in one.net.state_dict().items():
+        assert torch.equal(value, other.net.state_dict()[name]), name
+    states = [made.optimizer.state[made.net.weight] for made in (one, other)]
+    assert torch.equal(states[0]["exp_avg"], states[1]["exp_avg"])
+    assert [one.name for one in tmp_path.iterdir()] == ["begin.pt"]
+
+
+def test_without_weights_to_begin_with_nothing_is_decided(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OF_EACH_PROCESS)
+    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    names = ("fused_optimizer",)
+
+    class Late(Session):
+        """Has a process of a change wait for a file that nobody writes."""
+
+        def build(self, jobs: Sequence[Job], within_s: float | None = None) -> list[Worker]:
+            late = [replace(one, begin=str(tmp_path / "never")) if one.changes else one for one in jobs]
+            return super().build(late, within_s)
+
+    with Late(job, width=2, timeout_s=120) as session:
+        (found,) = Comparing(session, job, lambda _: None).compared({names: replace(job, changes=names)}).values()
+    assert found.right is None
+    assert "the weights to begin with did not come in time" in found.reason

@@ -1,6 +1,8 @@
 """Scripts as targets: their own loops run the variants, whatever else they do in between."""
 
+import copy
 import json
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -218,6 +220,12 @@ def test_clocks_of_a_script_stand_still_and_go_on(monkeypatch: pytest.MonkeyPatc
         stood = time.monotonic_ns(), time.time(), time.perf_counter()
         time.sleep(0.05)
         assert (time.monotonic_ns(), time.time(), time.perf_counter()) == stood
+        with clock.standing():  # stands still already
+            time.sleep(0.01)
+        assert time.monotonic_ns() - stood[0] < 40_000_000
+        clock.forked()  # as in a process that is forked meanwhile
+        assert time.monotonic_ns() > stood[0]
+    assert pickle.loads(pickle.dumps(time.time)) is copy.deepcopy(time.time) is time.time
     passed, shown = real() - before, time.monotonic_ns() - stood[0]
     assert time.monotonic_ns() >= stood[0]
     assert time.time() >= stood[1]
@@ -237,6 +245,9 @@ def test_a_step_that_compiles_hardly_counts_on_a_script_s_clock(monkeypatch: pyt
     # A hundredth of the minute beyond the first second, beside what the steps take otherwise.
     assert time.monotonic_ns() - began_ns == 1_000_000 + 1_600_000_000 + 500_000_000
     assert time.monotonic() - began == pytest.approx(2.101, abs=1e-3)
+    of_a_library: dict[str, Any] = {"__name__": "torch._inductor", "time": time}
+    exec("shown = time.monotonic_ns()", of_a_library)
+    assert of_a_library["shown"] - began_ns == 61_501_000_000
     with clock.standing():
         now_ns += 10**12
     clock.step_begins(may_compile=False)  # one that takes long as it is

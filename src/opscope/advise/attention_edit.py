@@ -17,6 +17,14 @@ T = TypeVar("T")
 _TRANSPOSED: Final = ({-1, -2}, {2, 3})  # the dimensions of keys that are swapped; they may have four
 _LEAST_HIDDEN: Final = -1e4  # what masks fill in for "not seen": as in `opscope.advise.attention`
 _INFINITE: Final = ("float('-inf')", "-float('inf')", "-math.inf", "-torch.inf", "-np.inf", "-inf")
+_FILLS: Final = ("masked_fill", "masked_fill_")
+_FUNCTIONAL: Final = "torch.nn.functional"
+_LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
+# What has names of its own.
+_SCOPES: Final = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 _LONG: Final = 90  # characters of a line
 _SIMPLE: Final = (
     ast.Name,
@@ -37,12 +45,13 @@ def fuse_attention(source: Source, line: int) -> None:
     Raises:
         NotWritableError: its attention is not written as one of the known ways.
     """
-    found = [one for block in _blocks(_function_at(source, line)) for one in _attentions(source, block)]
+    function = _function_at(source, line)
+    found = [one for block in _blocks(function) for one in _attentions(source, function, block)]
     if not found:
         said = f"the attention in line {line} of {source.path.name} is written in a way that opscope cannot rewrite"
         raise NotWritableError(f"{said}: fused_attention has to be written by hand")
     for one in found:
-        source.rename(one.product, one.call(source, next(part.col_offset for part in _around(source, one.product))))
+        source.rename(one.product, one.call(source))
         for statement in one.steps:
             source.delete(statement)
 
@@ -57,11 +66,14 @@ def _function_at(source: Source, line: int) -> ast.FunctionDef:
 
 
 def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements of a function, its own and those in branches and loops."""
-    for node in ast.walk(function):
+    """Yield the lists of statements of a function: its own and those in branches and loops, not of other functions."""
+    waiting: list[ast.AST] = [function]
+    while waiting:
+        node = waiting.pop()
         for _, value in ast.iter_fields(node):
             if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
                 yield value
+        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, _SCOPES)]
 
 
 class _Found(Struct, frozen=True):
@@ -69,6 +81,7 @@ class _Found(Struct, frozen=True):
 
     Attributes:
         product: of the weights with the values, which is replaced.
+        indent: of the statement that it is in, in characters.
         steps: statements that are left out: each is gone into by the one behind it.
         query, key, value: what is multiplied, the key not transposed.
         mask, dropout, scale: source of the arguments; empty without.
@@ -77,6 +90,7 @@ class _Found(Struct, frozen=True):
 
     product: ast.expr
     value: ast.expr
+    indent: int
     steps: tuple[ast.stmt, ...] = ()
     query: ast.expr | None = None
     key: ast.expr | None = None
@@ -85,7 +99,7 @@ class _Found(Struct, frozen=True):
     scale: str = "1.0"
     moved: tuple[tuple[str, int], ...] = ()
 
-    def call(self, source: Source, indent: int) -> str:
+    def call(self, source: Source) -> str:
         """Return the call of the fused operator, in several lines where one would be long."""
         assert self.query is not None
         assert self.key is not None
@@ -93,49 +107,50 @@ class _Found(Struct, frozen=True):
         named = {"attn_mask": self.mask, "dropout_p": self.dropout, "scale": self.scale}
         parts = [tensors, *(f"{name}={text}" for name, text in named.items() if text)]
         called = f"{source.name_of_functional()}.scaled_dot_product_attention"
-        if indent + len(called) + sum(map(len, parts)) < _LONG:
+        if self.indent + len(called) + sum(map(len, parts)) < _LONG:
             return f"{called}({', '.join(parts)})"
-        lines = "".join(f"{' ' * (indent + 4)}{part},\n" for part in parts)
-        return f"{called}(\n{lines}{' ' * indent})"
+        lines = "".join(f"{' ' * (self.indent + 4)}{part},\n" for part in parts)
+        return f"{called}(\n{lines}{' ' * self.indent})"
 
 
-def _around(source: Source, node: ast.expr) -> Iterator[ast.stmt]:
-    return (one for one in source.around(node) if isinstance(one, ast.stmt))
-
-
-def _attentions(source: Source, block: list[ast.stmt]) -> Iterator[_Found]:
+def _attentions(source: Source, function: ast.FunctionDef, block: list[ast.stmt]) -> Iterator[_Found]:
     for place, statement in enumerate(block):
+        if any(isinstance(node, ast.NamedExpr) for node in ast.walk(statement)):
+            continue
         for product in _own_expressions(statement):
-            factors = _product(product)
+            factors = _product(source, product)
             if factors is None:
                 continue
             weights, value = factors
-            found = _Reading(source, block, place, _Found(product, value)).weights(weights)
+            reading = _Reading(source, function, block, place, _Found(product, value, statement.col_offset))
+            found = reading.weights(weights)
             if found is not None:
                 yield found
 
 
 def _own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
-    """Yield the expressions of a statement, without those of statements in it."""
+    """Yield the expressions of a statement, without those of statements, lambdas and comprehensions in it."""
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.expr):
             yield node
-        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, (ast.stmt, *_SCOPES))]
 
 
 class _Reading(Struct, frozen=True):
-    """Where the reader is: what is read so far holds at a statement, and only those before it were left out.
+    """Goes backwards from a product.
 
     Attributes:
         source: the file.
+        function: the product is in.
         block: the statements.
-        place: the number of the statement that is read.
+        place: the number of the statement that is read now; those behind it that were read are deleted.
         found: what was read.
     """
 
     source: Source
+    function: ast.FunctionDef
     block: list[ast.stmt]
     place: int
     found: _Found
@@ -154,7 +169,8 @@ class _Reading(Struct, frozen=True):
             statement = self.block[place]
             if node.id not in _names(statement, ast.Store):
                 continue
-            if not _gives(statement, node.id) or not self._is_used_here_alone(node.id, place):
+            has_other = any(isinstance(one, ast.NamedExpr) for one in ast.walk(statement))
+            if has_other or not _gives(statement, node.id) or not self._is_used_here_alone(node.id, place):
                 return None
             before = replace(self, place=place, found=replace(self.found, steps=(*self.found.steps, statement)))
             return before.followed(statement.value, read)  # type: ignore[attr-defined]
@@ -163,38 +179,35 @@ class _Reading(Struct, frozen=True):
     def _is_used_here_alone(self, name: str, given: int) -> bool:
         """Tell whether a value that a statement gives a name is read by the statement in question, and nowhere else."""
         here = self.block[self.place]
-        between = self.block[given + 1 : self.place]
-        if any(name in _names(one, ast.Load) for one in between) or _loads(here, name) != 1:
-            return False
-        if name in _names(here, ast.Store):
-            return True
-        for one in self.block[self.place + 1 :]:
-            if name in _names(one, ast.Load):
+        last = next((place for place in range(self.place, len(self.block)) if _gives(self.block[place], name)), None)
+        statements = {id(node): place for place, one in enumerate(self.block) for node in ast.walk(one)}
+        repeats = any(isinstance(one, _LOOPS) for one in self.source.around(here))
+        scopes = (one for one in ast.walk(self.function) if isinstance(one, _SCOPES) and one is not self.function)
+        inner = {id(node) for one in scopes for node in ast.walk(one)}
+        for node in ast.walk(self.function):
+            if not isinstance(node, ast.Name) or node.id != name or isinstance(node.ctx, ast.Store):
+                continue
+            place = statements.get(id(node))
+            is_before = place is not None and place <= given and not repeats  # the value that it had before
+            is_behind = place is not None and last is not None and place > last  # one that it is given later
+            if id(node) in inner or not (place == self.place or is_before or is_behind):
                 return False
-            if _gives(one, name):
-                return True
-        end = self.block[-1].end_lineno or 0
-        function = next(one for one in self.source.around(here) if isinstance(one, ast.FunctionDef))
-        return not any(
-            isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load) and node.lineno > end
-            for node in ast.walk(function)
-        )
+        return _loads(here, name) == 1
 
     def weights(self, node: ast.expr) -> _Found | None:
         """Read what is multiplied with the values: dropout at most, then softmax."""
         return self.followed(node, _Reading._dropped) or self.followed(node, _Reading._softmax)
 
     def _dropped(self, node: ast.expr) -> _Found | None:
-        if not isinstance(node, ast.Call) or not node.args:
+        if not isinstance(node, ast.Call) or not node.args or not _is_plain(node):
             return None
         called = ast.unparse(node.func)
-        name = called.rpartition(".")[2].lower()
-        if name == "dropout" and not called.startswith("self."):
+        if called in (f"{module}.dropout" for module in _modules(self.source)):
             given = _arguments(node, ("input", "p", "training"))
-            text = {key: self.source.segment(value) for key, value in given.items()}
-            p, training = text.get("p", "0.5"), text.get("training", "True")
-            dropout = f"{p} if {training} else 0.0"
-        elif called.startswith("self.") and "drop" in name and len(node.args) == 1 and not node.keywords:
+            text = {key: self._in_parentheses(value) for key, value in given.items()}
+            training = text.get("training", text.get("train", "True"))
+            dropout = f"{text.get('p', '0.5')} if {training} else 0.0"
+        elif self._is_made_as(node, "Dropout"):
             dropout = f"{called}.p if {called}.training else 0.0"
         else:
             return None
@@ -202,14 +215,39 @@ class _Reading(Struct, frozen=True):
         return self.with_(given_too, dropout=dropout).followed(node.args[0], _Reading._softmax)
 
     def _softmax(self, node: ast.expr) -> _Found | None:
-        if not isinstance(node, ast.Call) or "softmax" not in ast.unparse(node.func).rpartition(".")[2].lower():
+        if not isinstance(node, ast.Call) or not _is_plain(node):
             return None
-        if ast.unparse(node.func).startswith("self."):
-            scores = node.args[0] if len(node.args) == 1 else None
-        else:
-            given = _of_tensor(node, ("dim", "dtype"))
+        scores = None
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "softmax" and not self._is_own(node.func):
+            given = _of_tensor(self.source, node, ("dim", "dtype"))
             scores = given.get("self") if "dtype" not in given and _number(given.get("dim")) == -1 else None
+        elif (made := self._is_made_as(node, "Softmax")) is not None and _number(made) == -1:
+            scores = node.args[0]
         return None if scores is None else self.followed(scores, _Reading._scores)
+
+    def _is_own(self, node: ast.expr) -> bool:
+        """Tell whether an expression is an attribute of the object itself."""
+        own = self.function.args.args[0].arg if self.function.args.args else ""
+        return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == own
+
+    def _is_made_as(self, call: ast.Call, kind: str) -> ast.expr | None:
+        """Return the argument with which the class makes the module that is called; None for one of another kind."""
+        if not self._is_own(call.func) or len(call.args) != 1 or call.keywords:
+            return None
+        name = call.func.attr  # type: ignore[attr-defined]
+        owner = next((one for one in ast.walk(self.source.tree) if _holds(one, self.function)), None)
+        made = [
+            one.value
+            for one in ast.walk(owner or self.function)
+            if isinstance(one, ast.Assign)
+            and any(isinstance(target, ast.Attribute) and target.attr == name for target in one.targets)
+        ]
+        if len(made) != 1 or not isinstance(made[0], ast.Call):
+            return None
+        if ast.unparse(made[0].func).rpartition(".")[2] != kind or not _is_plain(made[0]):
+            return None
+        given = [*made[0].args, *(one.value for one in made[0].keywords if one.arg in ("p", "dim"))]
+        return given[0] if given else ast.Constant(None)
 
     def _scores(self, node: ast.expr) -> _Found | None:
         """Read what softmax is taken of: a mask at most, then a scale at most, then a product."""
@@ -219,9 +257,13 @@ class _Reading(Struct, frozen=True):
         return self._scaled(node) or self._multiplied(node)
 
     def _masked(self, node: ast.expr) -> _Found | None:
-        if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith(("masked_fill", "masked_fill_")):
+        if (
+            not isinstance(node, ast.Call)
+            or _called(node) not in ("masked_fill", "masked_fill_")
+            or not _is_plain(node)
+        ):
             return None
-        given = _of_tensor(node, ("mask", "value"))
+        given = _of_tensor(self.source, node, ("mask", "value"))
         if set(given) != {"self", "mask", "value"} or not _hides(given["value"]):
             return None
         masked = self.with_(given["mask"], mask=self._seen(given["mask"]))
@@ -232,13 +274,15 @@ class _Reading(Struct, frozen=True):
         if isinstance(hidden, ast.Compare) and len(hidden.ops) == 1 and _number(hidden.comparators[0]) == 0:
             other = {ast.Eq: "!=", ast.NotEq: "=="}.get(type(hidden.ops[0]))
             if other is not None:
-                return f"{self.source.segment(hidden.left)} {other} 0"
+                return f"{self._in_parentheses(hidden.left)} {other} 0"
         if isinstance(hidden, ast.UnaryOp) and isinstance(hidden.op, ast.Invert):
             return self.source.segment(hidden.operand)
         return f"~{self._in_parentheses(hidden)}"
 
     def _added(self, node: ast.expr) -> _Found | None:
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
+            return None
+        if not isinstance(node.right, ast.Name | ast.Attribute | ast.Subscript):  # a number, or a comparison
             return None
         added = self.with_(node.right, mask=self.source.segment(node.right))
         return added.followed(node.left, _Reading._unmasked)
@@ -258,14 +302,14 @@ class _Reading(Struct, frozen=True):
         return None
 
     def _multiplied(self, node: ast.expr) -> _Found | None:
-        factors = _product(node)
+        factors = _product(self.source, node)
         if factors is None:
             return None
         query, keys = factors
         return self.with_(query, query=query).followed(keys, _Reading._transposed)
 
     def _transposed(self, node: ast.expr) -> _Found | None:
-        key = _not_transposed(node)
+        key = _not_transposed(self.source, node)
         if key is None:
             return None
         found = self.with_(key, key=key).found
@@ -274,6 +318,9 @@ class _Reading(Struct, frozen=True):
     def _holds_to_the_end(self, found: _Found) -> bool:
         """Tell whether names in what was read still stand for the same where the product is: all of it moves there."""
         last = next(place for place, one in enumerate(self.block) if found.product in _own_expressions(one))
+        between = [one for one in self.block[self.place : last] if one not in found.steps]
+        if not all(map(_is_harmless, between)):
+            return False
         return not any(name in _names(one, ast.Store) for name, place in found.moved for one in self.block[place:last])
 
     def _in_parentheses(self, node: ast.expr) -> str:
@@ -295,51 +342,81 @@ def _loads(node: ast.AST, name: str) -> int:
     return sum(isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load) for one in ast.walk(node))
 
 
-def _product(node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
-    """Return the two matrices that are multiplied; None where an expression is no such product."""
+def _product(source: Source, node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+    """Return the two matrices that are multiplied; None where an expression is not such a product."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return node.left, node.right
-    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] not in ("matmul", "bmm"):
+    if not isinstance(node, ast.Call) or _called(node) not in ("matmul", "bmm") or not _is_plain(node):
         return None
-    given = _of_tensor(node, ("other",))
+    given = _of_tensor(source, node, ("other",))
+    given = {{"mat2": "other"}.get(name, name): value for name, value in given.items()}
     return (given["self"], given["other"]) if set(given) == {"self", "other"} else None
 
 
-def _not_transposed(node: ast.expr) -> ast.expr | None:
+def _not_transposed(source: Source, node: ast.expr) -> ast.expr | None:
     """Return a tensor whose last two dimensions an expression swaps; None where it does not."""
     if isinstance(node, ast.Attribute) and node.attr == "mT":
         return node.value
-    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] not in ("transpose", "swapaxes"):
+    if not isinstance(node, ast.Call) or _called(node) not in ("transpose", "swapaxes") or not _is_plain(node):
         return None
-    given = _of_tensor(node, ("dim0", "dim1"))
+    given = _of_tensor(source, node, ("dim0", "dim1"))
     dims = {_number(given.get("dim0")), _number(given.get("dim1"))}
     return given.get("self") if dims in _TRANSPOSED else None
 
 
+def _holds(node: ast.AST, function: ast.FunctionDef) -> bool:
+    return isinstance(node, ast.ClassDef) and function in node.body
+
+
+def _is_harmless(statement: ast.stmt) -> bool:
+    """Tell whether a statement gives names values, and changes nothing else that can be seen in it."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = [name for target in targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    in_place = (isinstance(one, ast.Call) and _called(one).endswith("_") for one in ast.walk(statement))
+    return bool(names) and all(isinstance(one, ast.Name) for one in names) and not any(in_place)
+
+
+def _called(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _is_plain(call: ast.Call) -> bool:
+    """Tell whether a call's arguments are all there to see, none of them unpacked."""
+    return not any(isinstance(one, ast.Starred) for one in call.args) and all(one.arg for one in call.keywords)
+
+
 def _arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
-    if any(isinstance(one, ast.Starred) for one in call.args):
-        return {}
     given = dict(zip(names, call.args, strict=False))
     return given | {one.arg: one.value for one in call.keywords if one.arg is not None}
 
 
-def _of_tensor(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
+def _of_tensor(source: Source, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
     """Return arguments of an operator that is called as a function, or as a method of what it works on ("self")."""
     function = call.func
-    if isinstance(function, ast.Attribute) and not _is_module(function.value):
+    if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in _modules(source):
         return {"self": function.value} | _arguments(call, names)
     given = _arguments(call, ("self", *names))
     return {{"input": "self"}.get(name, name): value for name, value in given.items()}
 
 
-def _is_module(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("torch", "F", "nn.functional", "torch.nn.functional", "functional", "th")
+def _modules(source: Source) -> set[str]:
+    """Return the names by which a file knows ``torch`` and ``torch.nn.functional``."""
+    names: dict[str, str] = {}
+    for one in ast.walk(source.tree):
+        for alias in one.names if isinstance(one, ast.Import | ast.ImportFrom) else ():
+            whole = f"{one.module}.{alias.name}" if isinstance(one, ast.ImportFrom) else alias.name
+            names[alias.asname or alias.name] = whole
+            if isinstance(one, ast.Import) and alias.asname is None:  # ``import torch.nn`` binds torch
+                names[whole.partition(".")[0]] = whole.partition(".")[0]
+    found = {name for name, module in names.items() if module in ("torch", _FUNCTIONAL)}
+    found |= {f"{name}.nn.functional" for name, module in names.items() if module == "torch"}
+    return found | {f"{name}.functional" for name, module in names.items() if module == "torch.nn"}
 
 
 def _number(node: ast.expr | None) -> float | None:
     try:
         value = None if node is None else ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, SyntaxError, RecursionError):
         return None
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME
-from opscope.advise.messages import AS_WRITTEN, Job, LongRun, Losses, Record, Recording
+from opscope.advise.messages import AS_WRITTEN, NO_WEIGHTS, Job, LongRun, Losses, Record, Recording
 from opscope.advise.proof import Judged, judged, runs_agree
 from opscope.advise.search import Names
 from opscope.advise.session import AdviseError, Session, Worker
@@ -33,6 +33,7 @@ class Comparing:
         self._session, self._job, self._say = session, job, say
         self._written: list[LongRun] = []  # the step as written, from several seeds
         self.lacked_memory = False
+        self._twin: Recording | str | None = None  # the step as written, in another process
         self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
 
     def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
@@ -83,8 +84,9 @@ class Comparing:
         right, plain = reference, written
         if isinstance(right, str):  # then what the step as written differs from itself, in another process, explains
             right = written
-            (twin,) = self._record([proving])
-            plain = written if isinstance(twin, str) else twin
+            if self._twin is None:
+                (self._twin,) = self._record([proving])
+            plain = written if isinstance(self._twin, str) else self._twin
         rounded, own = dict(zip(simulated, others, strict=False)), others[len(simulated) :]
 
         def judge(always: Sequence[Recording | str]) -> dict[Names, Judged]:
@@ -92,7 +94,7 @@ class Comparing:
             for names, one in zip(jobs, own, strict=True):
                 if isinstance(reference, str) and not all(map(_is_exact, names)):
                     said = f"{UNDECIDED}: the step does not run in float64: {reference}"
-                    found[names] = Judged(None, said, 0.0, 0.0)
+                    found[names] = Judged(None, said, 0.0, 0.0, is_float64=False)
                     continue
                 explains = [*(rounded.get(name, "") for name in names), *always]
                 known = [explaining for explaining in explains if isinstance(explaining, Recording)]
@@ -100,7 +102,7 @@ class Comparing:
             return found
 
         found = judge(())
-        if written.may_round and any(one.right is False for one in found.values()):
+        if right is reference and written.may_round and any(one.right is False for one in found.values()):
             found = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
         return found
 
@@ -166,6 +168,8 @@ def _judged(
     is_float64: bool,
 ) -> Judged:
     if isinstance(found, str):
+        if NO_WEIGHTS in found:
+            return Judged(None, f"{UNDECIDED}: {found}", 0.0, 0.0, is_float64=is_float64)
         return Judged(False, f"it fails when its results are recorded: {found}", 0.0, 0.0)
     said = judged(found, written, right, explains, " + ".join(names), is_float64=is_float64)
     return replace(said, is_float64=is_float64)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -37,6 +38,8 @@ _CLOCKS: Final = ("time", "monotonic", "perf_counter")  # of the module `time`, 
 # A step that compiles takes a minute, which a script that trains for a minute has not foreseen: of what such a step
 # takes beyond a second, its clock shows a hundredth. None at all would hang a script that waits by it.
 _LONG_S: Final = 1
+# Packages that time what they compile, or wait by the clock: they see it as it is.
+_AS_IT_IS: Final = frozenset(("torch", "triton", "filelock", "multiprocessing", "concurrent", "threading", "queue"))
 _SLOWER: Final = 100
 
 
@@ -46,6 +49,10 @@ class ScriptError(OpscopeError):
 
 class ScriptEndedError(ScriptError):
     """The script ended while its steps were asked for."""
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 class _State(Struct, frozen=True):
@@ -71,24 +78,31 @@ class _Clock:
         self._is_ns = name.endswith("_ns")
         self._state = _State()
 
-    def shown(self) -> float:
-        state = self._state
-        return self._at(state, self._real()) if state.stands is None else state.stands
+    def install(self) -> None:
+        def shown() -> float:
+            if _package(sys._getframe(1)) in _AS_IT_IS:
+                return self._real()
+            state = self._state
+            return self._at(state, self._real()) if state.stands is None else state.stands
+
+        # Found by its name, as the function that it stands for, by what copies or pickles it.
+        shown.__module__, shown.__name__, shown.__qualname__ = "time", self.name, self.name
+        setattr(time, self.name, shown)
 
     def step_begins(self, *, may_compile: bool) -> None:
         now = self._real()
         self._state = _State(now - self._at(self._state, now), now if may_compile else None)
 
     def stand(self) -> None:
-        self._state = _State(stands=self._at(self._state, self._real()))
+        stands = self._state.stands
+        self._state = _State(stands=self._at(self._state, self._real()) if stands is None else stands)
 
     def go_on(self) -> None:
-        assert self._state.stands is not None
-        self._state = _State(self._real() - self._state.stands)
+        if self._state.stands is not None:
+            self._state = _State(self._real() - self._state.stands)
 
     def forked(self) -> None:
-        if self._state.stands is not None:
-            self.go_on()
+        self.go_on()
         self.step_begins(may_compile=False)
 
     def _at(self, state: _State, now: float) -> float:
@@ -112,7 +126,7 @@ class ScriptClock:
     def install(self) -> None:
         """Begin; for the rest of the process."""
         for clock in self._clocks:
-            setattr(time, clock.name, clock.shown)
+            clock.install()
 
     def step_begins(self, *, may_compile: bool) -> None:
         """Note that a step begins, and that the one before has ended."""
@@ -179,10 +193,6 @@ class ScriptVariant(Variant):
         self._end(error if failed else steps.missed)
         raise AssertionError("the process goes on after its end")
 
-    def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which nobody asks for steps: the script's clocks stand still."""
-        return self._clock.standing()
-
     def reached(self) -> Reached:
         """Return what the script's running functions and its globals refer to."""
         return reached_from([*_locals_of_script(), vars(sys.modules["__main__"])])
@@ -206,7 +216,8 @@ class ScriptVariant(Variant):
         """Let the routine go on at a boundary, as far as to the next step."""
         self._leave()
         try:
-            routine.send(sent)
+            with self._clock.standing():
+                routine.send(sent)
             self._enter()
             self._clock.step_begins(may_compile=self.warming_up)
         except StopIteration:
@@ -305,7 +316,6 @@ def _locals_of_script() -> Iterator[object]:
     assert threading.current_thread() is threading.main_thread()
     frame = sys._getframe()
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in _NOT_OF_THE_SCRIPT:
+        if _package(frame) not in _NOT_OF_THE_SCRIPT:
             yield from list(frame.f_locals.values())
         frame = frame.f_back  # type: ignore[assignment]

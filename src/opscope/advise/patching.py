@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +16,8 @@ from opscope.advise.search import Names
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.source import NotWritableError
 from opscope.documents.advise import Facts, Patch
+
+_REWRITTEN: Final = "fused_attention"  # rewrites what a function computes
 
 
 class Patching(Struct):
@@ -62,12 +65,19 @@ class Patching(Struct):
         """Return why a patched script does something else, for those that do: by its losses, or by its results."""
         if not jobs:
             return {}
-        if facts.training:
+        # What was proven of a rewritten function was proven of its trace; losses tell too little of it.
+        rewritten = {names: job for names, job in jobs.items() if _REWRITTEN in names or not facts.training}
+        wrong: dict[Names, str] = {}
+        if rewritten:
+            self.say("comparing the patched script")
+            judged = self.comparing.compared(rewritten)
+            wrong = {names: one.reason for names, one in judged.items() if not one.right}
+        left = {names: job for names, job in jobs.items() if names not in wrong}
+        if facts.training and left:
             self.say("a longer run of the patched script")
-            reasons = self.comparing.longer(list(jobs.values()))
-            return {names: why for names, why in zip(jobs, reasons, strict=True) if why is not None}
-        judged = self.comparing.compared(jobs)
-        return {names: one.reason for names, one in judged.items() if not one.right}
+            reasons = self.comparing.longer(list(left.values()))
+            wrong |= {names: why for names, why in zip(left, reasons, strict=True) if why is not None}
+        return wrong
 
     def _written(self, names: Names, built: Built) -> Written | str:
         try:

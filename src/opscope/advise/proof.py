@@ -238,9 +238,9 @@ def _limits(mine: Differences, explaining: Sequence[Differences], typical: Mappi
             least = _LEAST_OF_UPDATES
         same = (_error_in(some, key) for some in explaining)
         limit = _times(key, one) * max(least, *same, typical.get(key.when, 0.0))
-        # Weights train apart: what cannot be decided in a later step may be in the first.
+        # Weights train apart: a step in which nothing can be decided explains nothing of the others.
         in_others = _times(key, one) * in_steps.get(key.name, 0.0) if key.is_result else 0.0
-        limits[key] = max(limit, min(in_others, _NOT_DECIDABLE))
+        limits[key] = max(limit, in_others if in_others <= _NOT_DECIDABLE else 0.0)
     return limits
 
 

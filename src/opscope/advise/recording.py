@@ -88,7 +88,11 @@ def keep_weights(variant: Variant, path: Path) -> None:
     kept = {name: value.detach() for name, value in _training_state(variant) if type(value.data) is torch.Tensor}
     is_small = sum(value.nbytes for value in kept.values()) <= _MOST_BYTES
     written = path.with_suffix(f".{os.getpid()}")
-    torch.save({name: value.cpu() for name, value in kept.items()} if is_small else {}, written)
+    try:
+        # Cloned, as the whole storage of a part would be written.
+        torch.save({name: value.cpu().clone() for name, value in kept.items()} if is_small else {}, written)
+    except OSError:
+        torch.save({}, written)
     written.replace(path)  # whole, for whoever waits for it
 
 
@@ -102,7 +106,9 @@ def take_weights(variant: Variant, path: Path) -> None:
     with torch.no_grad():
         for name, value in _training_state(variant):
             other = kept.get(name)
-            if other is not None and type(value.data) is torch.Tensor and other.shape == value.shape:
+            if other is None or type(value.data) is not torch.Tensor or other.shape != value.shape:
+                continue
+            if not torch.equal(value.data.cpu(), other):  # what never changes may be memory that cannot be written
                 value.data.copy_(other)
 
 

@@ -190,10 +190,13 @@ class Source:
         return f"{self.name_of_torch()}.nn.functional"
 
     def delete(self, statement: ast.stmt) -> None:
-        """Take a statement out, with its lines."""
+        """Take a statement out, with its lines; comments in them stay, each in its own line."""
         self._check_alone(statement, statement)
-        start, end = self._starts[statement.lineno - 1], self._starts[statement.end_lineno or statement.lineno]
-        self._edits.append((start, end, b""))
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        tokens = tokenize.tokenize(io.BytesIO(self._text).readline)
+        comments = [one.string for one in tokens if one.type == tokenize.COMMENT and first <= one.start[0] <= last]
+        kept = b"".join(self._indent(statement) + one.encode() + self._end_of_line for one in comments)
+        self._edits.append((self._starts[first - 1], self._starts[last], kept))
 
     def wrap(self, first: ast.stmt, last: ast.stmt, header: str) -> None:
         """Put statements of one block, from the first to the last, inside a ``with`` statement."""
@@ -269,7 +272,8 @@ class Source:
         self._edits.append((self._end(call.func), self._end(call), f"({arguments})".encode()))
 
     def _replace(self, node: ast.AST, new: str) -> None:
-        self._edits.append((self._start(node), self._end(node), new.encode()))
+        text = new.encode().replace(b"\r\n", b"\n").replace(b"\n", self._end_of_line)
+        self._edits.append((self._start(node), self._end(node), text))
 
     def _behind_parentheses(self, end: int, call: ast.Call) -> int:
         """Return where an argument ends with the parentheses around it."""

@@ -17,9 +17,10 @@ from opscope.advise.stages import Entry, Fetched, Function, StageTime, stage_of_
 
 _PROFILED_EVERY: Final = 4  # batches; a profile slows down what it measures, so the others give the times
 _KEPT_FUNCTIONS: Final = 12
-# From Python 3.12 on a profile hears of all threads: of that, too, which hands batches of a worker on and waits in
-# between, as if the dataset had called it.
+# From Python 3.12 on a profile sees all threads, also the one that passes a worker's batches on. Its waits look like
+# calls of the dataset; a dataset that waits for a process itself does so through a manager or a queue.
 _OF_OTHER_THREADS: Final = ("multiprocessing/resource_sharer.py", "multiprocessing/connection.py")
+_OF_DATASETS: Final = ("multiprocessing/managers.py", "multiprocessing/queues.py")
 
 
 class StageClock:
@@ -103,7 +104,9 @@ def _function_of(collate: Callable[..., Any]) -> Function:
 
 def _stages(profile: cProfile.Profile) -> tuple[StageTime, ...]:
     entries = _entries(profile.getstats())
-    if sys.version_info >= (3, 12) and any(one.function.file.endswith(_OF_OTHER_THREADS) for one in entries):
+    files = {one.function.file for one in entries}
+    passed_on = any(file.endswith(_OF_OTHER_THREADS) for file in files)
+    if sys.version_info >= (3, 12) and passed_on and not any(file.endswith(_OF_DATASETS) for file in files):
         return ()
     own = os.path.dirname(__file__)
     found = stage_of_each([entry for entry in entries if not entry.function.file.startswith(own)])

@@ -325,7 +325,7 @@ class _Trying:
         around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
         if around:
             self._measure(written, around, "around the best", facts)
-        self._check_losses(written)
+        self._phase("what seems slower", lambda: self._check_losses(written))
 
     def _check_losses(self, written: list[Worker]) -> None:
         """Start the step as written again before a loss is told: some processes are faster than others of the same."""
@@ -409,7 +409,8 @@ class _Trying:
         proving = Proving(self._session, self._job, self._plan.timeout_s, timed, self._say)
         self._found = proving.prove(facts, most)
         if proving.left_out:
-            self._unfinished.append(f"too little time: {proving.left_out} other ways to load were not timed")
+            others = "1 other way" if proving.left_out == 1 else f"{proving.left_out} other ways"
+            self._unfinished.append(f"too little time: {others} to load not timed")
 
     def _may_be_timed(self, facts: Facts, within_s: float) -> int:
         """Return how many processes can be started and timed in so many seconds, by how long that took before."""

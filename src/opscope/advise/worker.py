@@ -24,7 +24,20 @@ from msgspec import Struct
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
 from opscope.advise.loaders import Loaders, Wait
-from opscope.advise.messages import FIRST_STEPS, Broken, Built, Job, Load, Loaded, Losses, Profile, Record, Time, Turn
+from opscope.advise.messages import (
+    FIRST_STEPS,
+    NO_WEIGHTS,
+    Broken,
+    Built,
+    Job,
+    Load,
+    Loaded,
+    Losses,
+    Profile,
+    Record,
+    Time,
+    Turn,
+)
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptEndedError, ScriptVariant
 from opscope.advise.pinning import pinned
@@ -48,7 +61,7 @@ from opscope.workloads.catalog import is_script
 _MOST_TIMES: Final = 10  # as long as asked for, where batches take long to come
 _AHEAD: Final = 8  # steps by which the host may run ahead of the device
 _OUT_OF_MEMORY: Final = "out of memory"  # libraries of CUDA raise errors of other classes
-_COMES_S: Final = 20.0  # for so long one process waits for the weights that another one writes
+_COMES_S: Final = 60.0  # for so long one process waits for the weights that another one writes
 _LONGEST: Final = 200  # characters of a reason
 
 
@@ -150,7 +163,8 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
         yield from whole_step()
         synchronize(variant.device)
     took, variant.warming_up = perf_counter() - began, False
-    if job.begin and facts.training and _comes(Path(job.begin)):
+    if job.begin and facts.training:
+        _wait_for(Path(job.begin))
         take_weights(variant, Path(job.begin))
     idle = next((reason for change in changes if (reason := change.took_effect(variant)) is not None), None)
     if idle is not None:
@@ -161,17 +175,16 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
     name = torch.cuda.get_device_name(variant.device) if on_gpu else cpu_name()
     connection.send(Built(facts, name, took, memory, variant.places, _digest()))
     while True:
-        with variant.waiting():
-            asked = connection.recv()
-        connection.send((yield from _answer(variant, asked)))
+        connection.send((yield from _answer(variant, connection.recv())))
 
 
-def _comes(path: Path) -> bool:
-    """Wait a little for a file that another process writes; tell whether it is there."""
+def _wait_for(path: Path) -> None:
+    """Wait for a file that another process writes."""
     until = perf_counter() + _COMES_S
-    while not path.exists() and perf_counter() < until:
+    while not path.exists():
+        if perf_counter() > until:
+            raise OpscopeError(NO_WEIGHTS)
         sleep(0.05)
-    return path.exists()
 
 
 def _digest() -> str:

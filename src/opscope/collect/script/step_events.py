@@ -110,16 +110,20 @@ class StepEvents:
             if found is not None and not _is_inner_loop(keys, found):
                 # Indices of the window become indices of the kept events.
                 moved = Pattern(found.keys, found.first + base, found.period, found.count, size, found.covered)
-                return level, self._as_begun(level, moved)
+                turned = self._as_begun(level, moved)
+                # A turned one may lack a cycle, which is waited for.
+                return (level, turned) if turned.count >= repeats * (1 + level) else None
         return self._anchored(base, 2 * repeats)
 
     def _as_begun(self, level: int, found: Pattern) -> Pattern:
         """Return a repetition with cycles that begin as the script did, where one of them can.
 
         A repetition is found from wherever it was first undisturbed: of a GAN, that may be between the steps of its two
-        optimizers. Objects decide, as the first events of all may differ in what else was called.
+        optimizers. Only objects are compared: the first events may have other calls.
         """
         objects = max(level, 1)
+        if self._first[level][0] not in found.keys:  # the script began with something else
+            return found
         wanted = self._first[objects][: found.period]
         for shift in range(found.period):
             first = found.first + shift
