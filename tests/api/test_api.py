@@ -9,6 +9,7 @@ import pytest
 
 import opscope
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.units import format_ns
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -31,7 +32,8 @@ def test_a_step_gives_a_run_with_all_its_figures() -> None:
     assert run.analysis.trust.verdict != "fail"
     shown = repr(run)
     assert shown.startswith("Run of product in ")
-    assert "unprofiled)" in shown
+    assert run.statistics.step_time is not None
+    assert f"unprofiled step {format_ns(run.statistics.step_time.ns)} (" in shown
     assert len(shown) < 2000
     assert "aten::mm" in run._repr_html_()
 

@@ -64,7 +64,7 @@ def test_every_address_of_it_leads_to_a_value(trace: Path) -> None:
     addresses = {found.split(":")[0] for found in re.findall(r"\[([a-z_]+(?:/[\w:-]+)*(?:: \w+)?)\]", text)}
     assert {
         "bound",
-        "measurement/profiled_step/median_ns",
+        "step_time/ns",
         "devices/0",
         "trust",
         "findings/dispatch_bound",
@@ -85,16 +85,14 @@ def test_what_was_not_measured_is_said_with_its_reason(trace: Path, tmp_path: Pa
     assert {one["what"] for one in bare["not_measured"]} == {
         *("a step without the profiler", "steps", "lines of Python and modules", "limits of operators", "memory"),
     }
-    assert (bare["step_ns"], bare["step_basis"], bare["step_count"]) == (None, None, 0)
+    assert (bare["step"], bare["step_address"], bare["step_count"]) == (None, None, 0)
 
 
 def test_of_a_run_the_unprofiled_step_counts_and_the_program_is_named(tmp_path: Path) -> None:
     run = shutil.copytree(DATA / "changes" / "before", tmp_path / "before")
     found = document_of("brief", run)
-    assert (found["step_basis"], found["step_address"]) == (
-        "848 unprofiled steps", "measurement/step/ns",
-    )  # fmt: skip
-    assert found["step_ns"] == pytest.approx(580_735, rel=1e-3)
+    assert (found["step"]["basis"], found["step"]["steps"]) == ("unprofiled step", 848)
+    assert found["step"]["ns"] == pytest.approx(580_735, rel=1e-3)
     assert found["findings"][0]["prove"] == (
         "opscope advise --only tf32 autocast_bf16 --batch-size 8 --mode inference -- benchmarks/changes.py:encoder"
     )
@@ -124,7 +122,7 @@ def test_what_the_brief_of_a_run_names_is_the_run_with_its_record(tmp_path: Path
         done = opscope(*words, *more)
         assert done.returncode == 0, (command, done.stderr)
     (wall,) = document_of("show", f"{found['trace']}#{found['step_address']}")["values"]
-    assert wall["value"] == found["step_ns"]
+    assert wall["value"] == found["step"]["ns"]
     (bound,) = document_of("show", f"{found['trace']}#bound/kind")["values"]
     assert bound["value"] == found["bound"] != "unknown"
     assert document_of("brief", found["trace"]) == found

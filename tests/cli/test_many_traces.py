@@ -46,7 +46,9 @@ def test_figures_are_those_of_each_trace_by_itself(folder: Path) -> None:
         assert row["finding"] == ("" if first is None else first["rule"])
         if first is not None:
             assert float(row["saving_ns"]) == pytest.approx(first["likely_ns"])
-            assert float(row["step_ns"]) == pytest.approx(first["of_step_ns"])
+            assert float(row["saving_share"]) == pytest.approx(first["likely_ns"] / first["of_step_ns"])
+        assert float(row["step_ns"]) == pytest.approx(document["step_time"]["ns"])
+        assert row["step_basis"] == document["step_time"]["basis"]
 
 
 def test_lines_can_be_sorted_and_columns_that_are_not_there_are_refused(folder: Path) -> None:

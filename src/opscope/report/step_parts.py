@@ -41,9 +41,7 @@ def _basis(step: StepFigure) -> str:
     """Return what a step's time rests on."""
     if step.steps is None:
         return "as given by --step-time"
-    if step.basis is StepBasis.RECORDED:
-        return f"mean of {step.steps:,} recorded {'step' if step.steps == 1 else 'steps'}"
-    return f"mean of {step.steps:,} consecutive steps without the profiler"
+    return "1 step" if step.steps == 1 else f"mean of {step.steps:,} steps"
 
 
 def step_cell(ns: float | None, basis: str | None) -> str:

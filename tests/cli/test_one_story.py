@@ -1,0 +1,72 @@
+"""Every screen says the same of a trace: what a step takes, by which of its times, and what bounds it."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from opscope import analyze
+from opscope.base.units import format_ns
+from tests.command import opscope
+from tests.conftest import DATA
+
+FOLDERS = ("causes", "changes", "findings", "foreign", "h200_bert_small", "old_traces", "traces")
+RECORDED = {
+    f"{number:03}_{path.name}": path
+    for number, path in enumerate(sorted(path for name in FOLDERS for path in (DATA / name).rglob("*.json.gz")))
+    if not path.name.startswith("native_functions")  # no trace
+}
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """The lines of all recorded traces in one folder, by path."""
+    folder = tmp_path_factory.mktemp("traces")
+    for name, path in RECORDED.items():
+        shutil.copy(path, folder / name)
+    rows = csv.DictReader(opscope("analyze", str(folder), "--format", "csv").stdout.splitlines())
+    return {Path(row["trace"]).name: row for row in rows} | {"folder": {"path": str(folder)}}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_step_takes_the_same_on_every_screen(lines: dict[str, dict[str, str]], name: str) -> None:
+    path, line = str(Path(lines["folder"]["path"]) / name), lines[name]
+    document = json.loads(opscope("analyze", path, "--format", "json").stdout)
+    brief = json.loads(opscope("brief", path, "--format", "json").stdout)
+    step, bound = document["step_time"], document["bound"]
+    assert brief["step"] == step
+    assert brief["bound"] == line["bound"] == bound["kind"]
+    if step is None:
+        assert (line["step_ns"], line["step_basis"]) == ("", "")
+        assert "step not timed" in repr(analyze(path))
+        return
+    assert (float(line["step_ns"]), line["step_basis"]) == (step["ns"], step["basis"])
+    for screen in (
+        opscope("analyze", path).stdout,
+        opscope("analyze", path, "--format", "md").stdout,
+        opscope("brief", path).stdout,
+        repr(analyze(path)),
+    ):
+        text = " ".join(screen.replace("\\", "").split())
+        assert f"{step['basis']} {format_ns(step['ns'])}" in text.replace("Recorded step", "recorded step")
+        if step["estimate_ns"] is not None:
+            assert f"about {format_ns(step['estimate_ns'])} without the profiler" in text
+        assert bound["sentence"] in text
+
+
+@pytest.mark.parametrize("run", ["changes/before", "h200_bert_small"])
+def test_a_run_s_step_is_that_of_its_traces(run: str, tmp_path: Path) -> None:
+    """The unprofiled step of each configuration: in its report, its brief, the comparison and the list of runs."""
+    folder = shutil.copytree(DATA / run, tmp_path / "run")
+    assert opscope("report", str(folder)).returncode == 0
+    rows = json.loads(opscope("runs", str(folder), "--format", "json").stdout)["runs"]
+    assert rows
+    for row in rows:
+        brief = json.loads(opscope("brief", f"{folder}/{row['configuration']}", "--format", "json").stdout)
+        report = (folder / f"kernel_analysis_report_{row['configuration']}.md").read_text()
+        assert f"Unprofiled step {format_ns(row['step_ns'])} (" in report
+        assert format_ns(row["step_ns"]) in (folder / "comparison.md").read_text()
+        assert brief["step"]["basis"] == row["step_basis"] == "unprofiled step"
+        assert row["step_ns"] == pytest.approx(brief["step"]["ns"])
