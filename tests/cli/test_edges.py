@@ -352,7 +352,7 @@ def test_a_device_without_a_name_has_that_of_the_others(analyzed: Callable[[Kine
     trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
     trace.kernel("k", 0, 10, device=2)
     (device,) = analyzed(trace).devices
-    assert device.name == "NVIDIA H200, by the other devices"
+    assert device.name == "NVIDIA H200, inferred from the other devices"
 
 
 # ---------------------------------------------------------------- profile

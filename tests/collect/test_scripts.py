@@ -208,7 +208,7 @@ def profiled(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str, str]]:
 def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..., Any]) -> None:
     document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "20000")
     told = document["capture"]["steady_state"]
-    assert told.startswith("Steps were found by themselves: a repeating cycle (optimizer steps: SGD.step), seen ")
+    assert told.startswith("Steps were found automatically: a repeating cycle (optimizer steps: SGD.step), seen ")
     assert "3 steps were profiled" in told
     assert told in printed
     assert document["measurement"]["wall"]["count"] >= 3

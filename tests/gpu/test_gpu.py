@@ -307,7 +307,7 @@ def test_steps_of_a_script_are_found_on_the_gpu(name: str, tmp_path: Path) -> No
     result = command("profile", "--run-on", "--output-dir", str(tmp_path / "r"), str(script))
     assert result.returncode == 0, result.stderr
     document = json.loads((tmp_path / "r" / "profiling_stats_default.json").read_text())
-    assert "Steps were found by themselves" in document["capture"]["steady_state"]
+    assert "Steps were found automatically" in document["capture"]["steady_state"]
     assert document["step_count"] == 3
     assert document["measurement"]["between_marks"]
     assert document["measurement"]["wall"]["count"] >= 6

@@ -49,7 +49,9 @@ from opscope.runs.inputs import measured_of
     "--each", is_flag=True, help="Show each of several traces, as by itself, instead of a line for each of a folder's."
 )
 @click.option(
-    "--tree", is_flag=True, help="The same as --by tree: what runs inside what, down to kernels, the dearest first."
+    "--tree",
+    is_flag=True,
+    help="The same as --by tree: what runs inside what, down to kernels, longest first.",
 )
 @click.option("--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")

@@ -82,7 +82,7 @@ def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocumen
             raise UsageError("--gpu and --arch say different things: give one of them")
         number = capability_of(arch)
         if number is None:
-            raise UsageError(f"{arch!r} is no compute capability: sm_90 is one")
+            raise UsageError(f"{arch!r} is not a compute capability; an example is sm_90")
         return build_launch(launch, f"any sm_{number.replace('.', '')}", number, None)
     return launch_on(launch, _model(gpu) if gpu is not None else _first_here())
 

@@ -173,9 +173,7 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
     "operators, or annotation:NAME.  [default: the first of these that repeats; evaluations and calls give way to an "
     "optimizer's steps that are still to come]",
 )
-@click.option(
-    "--once", is_flag=True, help="Run a script once only, although its steps can then stay unknown or untimed."
-)
+@click.option("--once", is_flag=True, help="Never run a script twice, even if its steps then cannot be found or timed.")
 @click.option(
     "--check-clock",
     is_flag=True,

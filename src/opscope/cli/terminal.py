@@ -60,7 +60,7 @@ def echo_table(table: Table) -> None:
         fitting, hidden = table, []  # one below the other, there is room for every column
         _print_rows_below_each_other(fitting)
     if hidden:
-        echo_lines([f"(not shown for want of room: {', '.join(hidden)}; --format csv has all)"])
+        echo_lines([f"(hidden to fit the terminal: {', '.join(hidden)}; --format csv has all)"])
 
 
 def _without_optional(table: Table, width: int) -> tuple[Table, list[str]]:

@@ -111,7 +111,7 @@ class _Comparison:
         if waits and around >= _MOST * self._late:
             said = f"its host waits for the device {waits:.0f} times a step more, most of these in {place or 'a call'}"
             return Why(
-                LateCause.BLOCKING, place, [said, f"its device stands still {self._each(around)} longer around that"]
+                LateCause.BLOCKING, place, [said, f"its device idles {self._each(around)} longer around those waits"]
             )
         hosts, devices = self._host_more, self._more(*_ON_HOST)
         if max(hosts, devices) >= _MOST * self._late:
@@ -119,7 +119,7 @@ class _Comparison:
             works = (IdleCause.HOST_WORK, IdleCause.ALLOCATION, IdleCause.COLD_START)
             place = self._place(*works, IdleCause.DISPATCH)
             return Why(LateCause.HOST, place, [said], self._longest(*works) >= _MOST * self._late)
-        return Why(LateCause.UNKNOWN, None, ["nothing that it does more of explains half of it"])
+        return Why(LateCause.UNKNOWN, None, ["nothing this rank does more of accounts for half of the delay"])
 
     def _more(self, *columns: str) -> int:
         return sum(int(self._mine[name].sum()) - int(self._theirs[name].sum()) for name in columns)

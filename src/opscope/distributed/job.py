@@ -277,7 +277,8 @@ def _clock_note(clocks: Clocks | None) -> str:
     """Say what the clocks rest on."""
     if clocks is None:
         return "not compared: no collective ties them together"
-    bias = f"; who comes last leaves {format_ns(abs(clocks.bias_ns))} {'later' if clocks.bias_ns > 0 else 'earlier'}"
+    when = "later" if clocks.bias_ns > 0 else "earlier"
+    bias = f"; the last rank to enter exits {format_ns(abs(clocks.bias_ns))} {when}"
     untied = f"; {len(clocks.untied)} ranks share nothing with these and have no clock" if len(clocks.untied) else ""
     return f"from the ends of {clocks.collectives} collectives, each within {format_ns(clocks.scale_ns)}{bias}{untied}"
 

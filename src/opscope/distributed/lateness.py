@@ -218,7 +218,7 @@ def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def late_ranks(own: Own) -> list[Late]:
-    """Return the ranks that are late, the dearest first."""
+    """Return the ranks that are late, the most expensive first."""
     if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
         return []
     late, step = own.late_ns.astype(np.float64), np.median(own.duration_ns, axis=0)

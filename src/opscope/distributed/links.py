@@ -24,7 +24,7 @@ _OF_BANDWIDTH_NS: Final = 50_000  # shorter transfers are of latency: a slow lin
 
 
 def slow_links(found: Matched, steps: int) -> list[SlowLink]:
-    """Return the groups and pairs of ranks whose transfers take longer than those of others, the dearest first.
+    """Return the groups and pairs of ranks whose transfers take longer than those of others, the most expensive first.
 
     Args:
         found: the matched collectives and messages.

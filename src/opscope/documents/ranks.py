@@ -285,12 +285,12 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
         steps: the steps that ranks have in common.
         clocks: the ranks' clocks; empty where collectives do not tell.
         clock_note: what the clocks rest on, or why there are none.
-        late: the ranks that others wait for, the dearest first; empty for a healthy job.
+        late: the ranks that others wait for, the most expensive first; empty for a healthy job.
         heat: by how much ranks are late in each step; null without steps or a second rank.
         timeline: one step on one clock; null without steps, or without clocks.
         groups: the process groups by their use.
         collectives: the collectives, those that take longest first.
-        slow_links: ranks between which transfers take longer than between others, the dearest first.
+        slow_links: ranks between which transfers take longer than between others, the most expensive first.
         bubbles: of the ranks of a pipeline, those first that have most; empty where ranks send no messages.
         matched_by: how a collective's kernels of different ranks were found to belong together.
         ambiguous: collectives that could not be matched: their number of calls differs between ranks.

@@ -162,7 +162,7 @@ def _evidence(
 def _counters(
     lookup: Lookup, operator: str, inputs: _Inputs, measure: Measure | None
 ) -> tuple[tuple[Counters, ...], str | None]:
-    """Replay the operator with these inputs; return its counters, or none and the reason. No error leaves this."""
+    """Replay the operator with these inputs; return its counters. Never raises: a failure becomes the reason."""
     if measure is None:
         return (), _NOT_ASKED
     if inputs.input_dims is None or inputs.input_types is None:

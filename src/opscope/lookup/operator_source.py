@@ -116,7 +116,7 @@ class OperatorSources(Struct, dict=True):
                 return "it decomposes into other operators"
             return "a trace tells which kernels it launches"
         if detail is None or detail.cpp_function is None:
-            return "it launched no kernel, and is no function of PyTorch's table of operators"
+            return "it launched no kernel and is not in PyTorch's operator table"
         return f"it launched no kernel, and no release's libraries tell the file of {detail.cpp_function}"
 
     @cached_property

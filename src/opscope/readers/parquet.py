@@ -185,7 +185,7 @@ def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
         frames |= zip(files, together(reading, events=manifest.source.event_count), strict=True)
         _check_counts(directory, manifest.source)
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError) as error:
-        raise BadInputError(f"{directory} is no whole Parquet store of opscope: {error}") from error
+        raise BadInputError(f"{directory} is not a whole Parquet store of opscope: {error}") from error
     return Trace(source=manifest.source, devices=manifest.devices, threads=manifest.threads, around=None, **frames)
 
 
@@ -206,7 +206,7 @@ def _check_size(directory: Path, files: Iterable["_Table"], max_bytes: int) -> N
 def _check_counts(directory: Path, source: TraceSource) -> None:
     counts = (source.replaced_bytes, source.odd_events, source.unreadable_bytes, *source.not_understood.values())
     if not all(0 <= count < LATEST_NS for count in counts):
-        raise BadInputError(f"{directory} is no whole Parquet store of opscope: it counts less than nothing")
+        raise BadInputError(f"{directory} is not a valid Parquet store of opscope: it has a negative row count")
 
 
 class _Table(Struct, frozen=True):

@@ -159,7 +159,7 @@ _COLUMNS: Mapping[By, Mapping[str, _FrameColumn]] = {
         "device_sum_ns": _FrameColumn("Device sum", _time),
         "busy_ns": _FrameColumn("Busy", _time),
         "idle_ns": _FrameColumn("Idle", _time),
-        "launch_bound_ns": _FrameColumn("of it launch-bound", _time),
+        "launch_bound_ns": _FrameColumn("Launch-bound idle", _time),
         "cold": _FrameColumn("Cold", _yes, numeric=False),
     },
     By.GAP: {

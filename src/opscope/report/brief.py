@@ -133,7 +133,7 @@ def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Co
         yield Command(f"opscope show {quoted} {address}", "all evidence of the first finding")
     by = "operator" if document.operators else "kernel"
     if document.operators or document.kernels:
-        yield Command(f"opscope analyze {quoted} --by {by} --brief", f"the dearest {by}s")
+        yield Command(f"opscope analyze {quoted} --by {by} --brief", f"the most expensive {by}s")
     if measured.analysis.limits_of_steps:
         yield Command(f"opscope limits {quoted} --brief", "which work is far from the device's limit")
     yield Command(f"opscope page {quoted}", "a page with timeline, flame view and roofline")

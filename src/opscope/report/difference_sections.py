@@ -75,7 +75,7 @@ def _pair(pair: PairDiff, top: int | None) -> Section:
 
 def _verdict(pair: PairDiff) -> Iterator[Block]:
     if pair.differing:
-        yield Paragraph.of("These differ before any time does:")
+        yield Paragraph.of("Differences in setup:")
         rows = ((one.kind, Name(one.name), Name(one.before or "-"), Name(one.after or "-")) for one in pair.differing)
         yield Table(("Of the", "What", "Before", "After"), tuple(rows))
     yield Paragraph.of(pair.unprofiled.sentence)

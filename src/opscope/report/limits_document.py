@@ -236,8 +236,8 @@ def _facts(limits: LimitsEntry) -> Iterator[Inline]:
         )
     whole = limits.device_sum_ns or None
     yield (
-        f"Models exist for {format_share(limits.modelled_ns, whole)} of the device sum of "
-        f"{format_ns(limits.device_sum_ns)}; the rest is listed, and counts neither as 0 nor as 100 %.",
+        f"Roofline estimates cover {format_share(limits.modelled_ns, whole)} of the device sum of "
+        f"{format_ns(limits.device_sum_ns)}; the rest is listed without an estimate.",
     )
     for use in limits.utilisation:
         step = f"the {'unprofiled' if use.unprofiled else 'profiled'} step of {format_ns(use.of_ns)}"

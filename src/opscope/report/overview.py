@@ -237,6 +237,6 @@ _STEP_COLUMNS: Final[tuple[Column[Step], ...]] = (
     Column("Device sum", lambda step: format_ns(step.device_sum_ns), numeric=True),
     Column("Busy", lambda step: format_ns(step.busy_ns), numeric=True),
     Column("Idle", lambda step: format_ns(step.idle_ns), numeric=True),
-    Column("of it launch-bound", lambda step: format_ns(step.launch_bound_ns), numeric=True),
+    Column("Launch-bound idle", lambda step: format_ns(step.launch_bound_ns), numeric=True),
     Column("Cold", lambda step: "yes" if step.cold else "no"),
 )

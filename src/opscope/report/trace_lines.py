@@ -124,11 +124,11 @@ def shared(lines: Sequence[TraceLine]) -> list[str]:
     told = [f"What bounds {len(lines)} traces: {_counted(bounds)}."]
     findings = Counter(one.finding for one in lines if one.finding is not None).most_common()
     if findings:
-        told.append(f"What is found first: {_counted(findings)}.")
+        told.append(f"Top finding: {_counted(findings)}.")
     doubted = [one for one in lines if one.trust == "fail"]
     if doubted:
         told.append(
-            f"{len(doubted)} of them fail a trust check: their figures are not to be believed before that is read."
+            f"{len(doubted)} of them fail a trust check: read the failed checks before relying on their figures."
         )
     return told
 

@@ -178,7 +178,7 @@ def _changes(document: WhatIfDocument) -> Table:
     columns: tuple[Column[ChangeRow], ...] = (
         Column("Change", lambda row: Name(row.change)),
         Column("About", lambda row: format_count(row.targets), numeric=True),
-        Column("Saves alone", lambda row: format_ns(row.saving_ns), numeric=True),
+        Column("Saves on its own", lambda row: format_ns(row.saving_ns), numeric=True),
         Column("After those above", lambda row: format_ns(row.adds_ns), numeric=True),
         Column("Assumes that", lambda row: Name(row.assumption), optional=True),
     )

@@ -200,7 +200,7 @@ MI300X = {"computeMajor": 9, "computeMinor": 4, "numSms": 304, "totalGlobalMem":
         # Kernels run on device 3, which the header does not list, or which has no name there.
         (
             [{"id": 0, "name": "AMD Instinct MI300X", **MI300X}],
-            "AMD Instinct MI300X, by the other devices",
+            "AMD Instinct MI300X, inferred from the other devices",
             "datasheet",
         ),
         (

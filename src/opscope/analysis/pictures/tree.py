@@ -19,7 +19,7 @@ _LEAST_NODE: Final = 0.002  # of the device sum, or of the host's time: smaller 
 
 
 def tree_table(trace: Trace, links: Links, origins: Origins, backward: BackwardPass) -> pl.DataFrame:
-    """Return what runs inside what: ranges, operators, calls and kernels as a tree, the dearest branch first.
+    """Return what runs inside what: ranges, operators, calls and kernels as a tree, the most expensive branch first.
 
     Returns:
         ``path`` (names from the outermost inwards, joined as those of ranges), ``calls``, ``total_device_ns`` (with

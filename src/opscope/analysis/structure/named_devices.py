@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from opscope.knowledge.devices import Device, device_like
 from opscope.trace.model import DeviceProperties, Trace
 
-BY_THE_OTHERS = "by the other devices"
+BY_THE_OTHERS = "inferred from the other devices"
 AS_GIVEN = "as --gpu says"
 
 

@@ -80,7 +80,7 @@ class Found(Struct):
             seen = f"seen {self.seen} times before; " if self.seen else ""
             of = "" if len(self.pattern) < 2 else f" of {len(self.pattern)} events"
             found = (
-                f"Steps were found by themselves: a repeating cycle{of} ({self.source}: {shown}), "
+                f"Steps were found automatically: a repeating cycle{of} ({self.source}: {shown}), "
                 f"{seen}{_steps(len(self.profiled_ns))} profiled"
             )
             if self.ranks is not None:

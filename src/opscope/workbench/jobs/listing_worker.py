@@ -141,9 +141,9 @@ def _number(arch: str | None) -> int:
         return int(10 * major + minor)
     number = capability_of(arch)
     if number is None:
-        raise UsageError(f"{arch!r} is no architecture: sm_90 is one")
+        raise UsageError(f"{arch!r} is not an architecture; an example is sm_90")
     if number not in compute_capabilities():
-        raise UsageError(f"{arch!r} is no architecture that is known: opscope gpus lists them")
+        raise UsageError(f"{arch!r} is not a known architecture; opscope gpus lists them")
     return int(number.replace(".", ""))
 
 

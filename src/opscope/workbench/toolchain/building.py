@@ -35,7 +35,7 @@ def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
         universal: whether to build for all that nvcc knows; ``asked`` then does not count.
 
     Raises:
-        UsageError: a word is no architecture, or nvcc does not build for it.
+        UsageError: a word is not an architecture, or nvcc does not build for it.
         EnvironmentLacksError: nvcc is missing, or nothing was asked for and there is no GPU.
     """
     compiler = nvcc.installed()

@@ -115,7 +115,7 @@ def _described(path: Path) -> Nvcc:
         raise EnvironmentLacksError(f"{path} does not run: {error}") from error
     numbers = {number for word in listed.split() if (number := capability_of(word)) is not None}
     if not numbers:
-        raise EnvironmentLacksError(f"{path} does not say what it builds for: it is no nvcc that works")
+        raise EnvironmentLacksError(f"{path} did not list its target architectures; is it a working nvcc?")
     root = path.resolve().parent.parent
     # nvcc of the wheels 13.0 and 13.1 looks for its libraries in lib64, but they are in lib.
     flags = (f"-L{root / 'lib'}",) if (root / "lib" / "libcudart_static.a").is_file() else ()
@@ -127,7 +127,7 @@ def architectures(nvcc: Nvcc, asked: Sequence[str]) -> tuple[str, ...]:
     """Return the compute capabilities of words like ``sm_90``, ``9.0`` or ``sm_90a``, with their letters (``9.0a``).
 
     Raises:
-        UsageError: a word is no architecture, or this nvcc does not build for it.
+        UsageError: a word is not an architecture, or this nvcc does not build for it.
     """
     return tuple(dict.fromkeys(_architecture(nvcc, word) for word in asked))
 
@@ -135,12 +135,12 @@ def architectures(nvcc: Nvcc, asked: Sequence[str]) -> tuple[str, ...]:
 def _architecture(nvcc: Nvcc, word: str) -> str:
     number = capability_of(word)
     if number is None:
-        raise UsageError(f"{word!r} is no architecture: sm_90 is one, and 9.0 is the same")
+        raise UsageError(f"{word!r} is not an architecture; examples are sm_90 and 9.0, which mean the same")
     if number not in nvcc.capabilities:
         raise UsageError(f"nvcc {nvcc.version} does not build for sm_{number.replace('.', '')}{_why(number)}")
     letter = word[-1] if word[-1] in "af" else ""
     if letter and version_of(number)[0] < _FIRST_WITH_LETTER:
-        raise UsageError(f"{word!r} is no architecture: letters there are from sm_90a on")
+        raise UsageError(f"{word!r} is not an architecture: letter suffixes start at sm_90a")
     return number + letter
 
 

@@ -48,7 +48,7 @@ function pairView(pair) {
         ),
         pair.differing.length
             ? section(
-                  "What differs before any time does",
+                  "Differences in setup",
                   plainTable(
                       "differences",
                       [
@@ -79,7 +79,7 @@ function pairView(pair) {
                   ),
               )
             : section(
-                  "What differs before any time does",
+                  "Differences in setup",
                   note("Nothing that was recorded: environment, settings and recording are the same."),
               ),
         step.reason ? section("What it is made of", note(step.reason)) : changeOf(step, unit),

@@ -326,7 +326,7 @@ function limitRows(data, limits) {
     return [
         table.element,
         note(
-            `The calls that lose most, over the whole recording. Models exist for ${formatShare(limits.modelled_ns, limits.device_sum_ns)} of the device sum; opscope limits has all calls.`,
+            `The calls that lose most, over the whole recording. Roofline estimates cover ${formatShare(limits.modelled_ns, limits.device_sum_ns)} of the device sum; opscope limits has all calls.`,
         ),
     ];
 }

@@ -88,7 +88,7 @@ function stepTable(data) {
                 timed("span_ns", "Takes", { bar: true }),
                 timed("busy_ns", "Busy"),
                 timed("idle_ns", "Idle"),
-                timed("launch_bound_ns", "of it waiting for launches"),
+                timed("launch_bound_ns", "idle, waiting for launches"),
                 counted("activities", "Activities"),
                 timed("device_sum_ns", "Device sum"),
                 {
