@@ -35,13 +35,14 @@ demo: setup  ## Profile BERT on the GPU if there is one, else on the CPU, and sa
 test: setup  ## Run all tests; those that need a GPU are skipped where there is none
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-static: setup  ## Check format, lint, types and import rules
+static: setup  ## Check format, lint, types, import rules and words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror $(ALL_CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/format_scripts.py --check
+	$(BIN)/python tools/check_words.py
 
 sanitize: setup  ## Run the tests of readers on C++ built with AddressSanitizer and UndefinedBehaviorSanitizer
 	$(BIN)/python tools/sanitized_tests.py
