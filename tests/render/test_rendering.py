@@ -80,6 +80,12 @@ def test_any_text_keeps_a_table_at_its_size(cells: list[str]) -> None:
         assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == 3, line
 
 
+def test_what_closes_behind_a_word_is_no_part_of_its_code() -> None:
+    git, cell = "70d99e998b4955e0049d13a98d77ae1b14db1f45", "https://a.b/c(d)"
+    text = render(Section(("Title",), (Paragraph.of(f"2.11.0 (git {git}), {cell}, (see {cell})."),)))
+    assert f"2.11.0 (git `{git}`), `{cell}`, (see `{cell}`)." in text
+
+
 @given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), max_size=5))
 def test_csv_reads_back_as_it_was(rows: list[tuple[str, str]]) -> None:
     text = as_csv(Table(("a", "b"), tuple(rows)))

@@ -95,6 +95,8 @@ def _escaped(text: str) -> str:
     shown, at = "", 0
     for word in _LIVE.finditer(printable(text)):
         live = word[0].rstrip(".,;:!?")
+        while live.endswith(")") and live.count(")") > live.count("("):  # it closes what began before
+            live = live[:-1].rstrip(".,;:!?")
         shown += _without_markup(text[at : word.start()]) + _code(live)
         at = word.start() + len(live)
     return shown + _without_markup(text[at:])
