@@ -10,6 +10,7 @@ author = "The opscope authors"
 release = opscope.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
 exclude_patterns = ["schema", "images"]
+smartquotes = False  # an option's two dashes would become one
 html_theme = "furo"
 html_title = f"opscope {release}"
 myst_heading_anchors = 3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
 from opscope.base.text import printable
-from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_share, format_times
 from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.explain import Lookup
@@ -134,6 +134,7 @@ def test_other_figures() -> None:
     assert [format_bytes(v) for v in (None, 0, 1023, 1024, 5 << 20, 3 << 30)] == [
         "-", "0 B", "1023 B", "1.000 KiB", "5.000 MiB", "3.000 GiB"]  # fmt: skip
     assert [format_share(p, w) for p, w in ((1, 4), (0, 5), (1, 0), (None, 1))] == ["25.0 %", "0.0 %", "-", "-"]
+    assert [format_times(v) for v in (63.0, 1_234.6, 9.96, 1.5, 2.02)] == ["63", "1,235", "10", "1.5", "2"]
     assert [format_count(v) for v in (None, 0, 7, 1234.6, 0.123456)] == ["-", "0", "7", "1,235", "0.1235"]
 
 

@@ -61,6 +61,12 @@ def format_count(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.4g}"
 
 
+def format_times(number: float) -> str:
+    """Format how often something happens in a step on average: a whole number, or a small one with a decimal."""
+    whole = round(number)
+    return f"{whole:,}" if number >= 10 or abs(number - whole) < 0.05 else f"{number:.1f}"
+
+
 def _digits(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:.1f}"

@@ -16,6 +16,7 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Ints
+from opscope.base.units import format_times
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
 from opscope.knowledge.api_calls import ApiKind
@@ -49,9 +50,10 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
     longest = int(calls[np.argmax(column(launches, "duration_ns")[calls])])
     where = context.where_of_call(longest)
     busiest = launches["name"].gather(calls).cast(pl.String).value_counts(sort=True)["name"][0]
+    often = format_times(len(calls) / context.steps)
     yield Draft(
         rule=Rule.ALLOCATOR_CHURN,
-        title=f"Memory is allocated or freed {len(calls) / context.steps:,.1f} times {context.words.each} ({busiest})",
+        title=f"Memory is allocated or freed {often} times {context.words.each} ({busiest})",
         where=where,
         saving=Range(_CERTAIN * certain, max(time, certain)).within(context.step_ns),
         derivation=f"the idle time in these calls ({percent(_CERTAIN)} of it: low), and after them until launches "

@@ -20,7 +20,7 @@ from opscope.analysis.structure.arrays import column, count_distinct, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
 from opscope.base.text import told
-from opscope.base.units import format_ns
+from opscope.base.units import format_ns, format_times
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
 from opscope.knowledge.api_calls import ApiKind, api_call
@@ -123,7 +123,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
         yield Draft(
             rule=rule,
-            title=f"The host waits for the device {number:,.1f} times {context.words.each} {matter.why}"
+            title=f"The host waits for the device {format_times(number)} times {context.words.each} {matter.why}"
             f"({told(where.call if rule is Rule.EXPLICIT_SYNC else where.operator)})",
             where=where,
             saving=saving,
