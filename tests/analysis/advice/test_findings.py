@@ -584,9 +584,10 @@ def test_findings_stand_in_the_document(tmp_path: Any) -> None:
     assert {"text", "basis", "figures", "source"} == set(first["evidence"][0])
     text = opscope("analyze", str(path)).stdout.splitlines()
     assert text[1].startswith("What bounds it: dispatch.")
-    assert text[2].startswith("Where a recorded step goes: ")
-    assert re.match(r"1\. [\d.]+ % to [\d.]+ % of the step without the profiler \(", text[4])
-    assert "[dispatch_bound" in text[5]
+    assert text[2].startswith("Recorded step 10.00 ms, about ")
+    assert text[3].startswith("Where a recorded step goes: ")
+    assert re.match(r"1\. [\d.]+ % to [\d.]+ % of the step without the profiler \(", text[5])
+    assert "[dispatch_bound" in text[6]
 
 
 @pytest.mark.parametrize(("walls", "turn"), [((5.0, 5.2, 6.0, 11.5), 4), ((5.0, 10.0, 20.0, 40.0), None)])
