@@ -204,6 +204,29 @@ def test_where_slices_are_drawn_together_busy_time_is_a_range(browser: Any, made
         assert [(one["low"], one["high"]) for one in found] == [(100, 100), (10, 10), (5, 5), (80, 80)]
 
 
+def test_letters_move_the_timeline_wherever_the_focus_is(browser: Any, made: Made) -> None:
+    with opened(browser, made(GPT2)) as page:
+        page.show("timeline")
+        page.page.wait_for_selector(".timeline canvas")
+        focused = page.evaluate("document.activeElement.tagName")
+        assert focused != "CANVAS"
+        before = page.evaluate(f"[{T}.view.start, {T}.perPixel()]")
+        page.page.keyboard.press("w")
+        closer = page.evaluate(f"[{T}.view.start, {T}.perPixel()]")
+        assert closer[1] < before[1]
+        page.page.keyboard.press("d")
+        assert page.evaluate(f"{T}.view.start") > closer[0]
+        page.page.keyboard.press("n")
+        assert page.evaluate(f"{T}.selected !== null") or page.evaluate(f"{T}.matches.length") == 0
+        # In a field they are letters.
+        scale = page.evaluate(f"{T}.perPixel()")
+        page.page.fill(".timeline input", "")
+        page.page.focus(".timeline input")
+        page.page.keyboard.type("ws")
+        assert page.evaluate(f"{T}.perPixel()") == scale
+        assert page.complaints == []
+
+
 def test_a_drag_measures_and_escape_leaves_it(browser: Any, made: Made) -> None:
     with opened(browser, made(GPT2)) as page:
         shown(page)

@@ -286,6 +286,11 @@ class App {
                 search.focus();
             }
         } else if (event.key === "?") this.help();
+        else if (/^[a-z+=-]$/i.test(event.key) && this.shown === "timeline") {
+            // Letters are the timeline's wherever the focus is; arrows and Enter belong to what has it.
+            const { timeline } = this.traces[this.current];
+            if (timeline) timeline.key(event);
+        }
     }
 
     help() {
