@@ -26,6 +26,7 @@ class Comparing:
         say: gets what goes on, a line each.
 
     Attributes:
+        right: what was right beside float64, whether or not the longer run has ended.
         lacked_memory: whether a process of the last comparison lacked the device's memory.
     """
 
@@ -33,6 +34,7 @@ class Comparing:
         self._session, self._job, self._say = session, job, say
         self._written: list[LongRun] = []  # the step as written, from several seeds
         self.lacked_memory = False
+        self.right: set[Names] = set()
         self._twin: Recording | str | None = None  # the step as written, in another process
         self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
 
@@ -53,6 +55,7 @@ class Comparing:
         for names in finalists:
             exact = judged[_exact(names) or names]
             found[names] = exact if exact.right is False else judged[names]
+        self.right |= {names for names in finalists if found[names].right}
         right_ones = [names for names in finalists if found[names].right] if facts.training else []
         if right_ones:
             self._say(f"{_LONG_RUN} steps of training each")

@@ -71,9 +71,6 @@ class Key(Struct, frozen=True, order=True):
     name: str
     is_result: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.when}, {self.name}"
-
 
 class Difference(Struct, frozen=True):
     """How far a tensor is from the right one.
@@ -120,7 +117,7 @@ def judged(
     for key, one in compared.items():
         if not one.error <= limits[key]:
             said = f"error {one.error:.1e} against {beside}, where {limits[key] / _times(key, one):.1e} is explained"
-            return Judged(False, f"{key}: {said}", one.error, _error_in(own, key))
+            return Judged(False, f"{_shown(key, reference)}: {said}", one.error, _error_in(own, key))
     compared = {key: one for key, one in compared.items() if one.elements}
     explained = {key.name: limits[key] / _times(key, mine[key]) for key in sorted(limits, key=lambda one: -limits[one])}
     left = _not_compared(found, as_written, reference, compared, explained, is_float64=is_float64)
@@ -132,8 +129,20 @@ def judged(
     worst = max(shown, key=lambda key: compared[key].error)
     tensors, elements = len(compared), sum(one.elements for one in compared.values())
     error = compared[worst].error
-    said = f"{names}: error {error:.1e} at most against {beside} ({worst}), of {tensors:,} tensors compared"
+    where = _shown(worst, reference)
+    said = f"{names}: error {error:.1e} at most against {beside} ({where}), of {tensors:,} tensors compared"
     return Judged(True, said, error, _error_in(own, worst), tensors, elements)
+
+
+def _shown(key: Key, reference: Recording) -> str:
+    return f"{key.when}, {_named(key.name, reference)}"
+
+
+def _named(name: str, reference: Recording) -> str:
+    """Return the name of a tensor for people: a gradient has that of its parameter."""
+    parameters = {f"gradient {number}": name for name, number in reference.updated.items()}
+    # A parameter's begins with the number of the module that is called.
+    return f"gradient of {parameters[name].partition('.')[2]}" if name in parameters else name
 
 
 def _plainly_wrong(found: Recording, as_written: Recording) -> str | None:
@@ -185,8 +194,8 @@ def _not_compared(
         return f"{min(filled - finite)} is not finite in any step"
     if not far:
         return None
-    name = min(far)
-    error = f"an error of {explained.get(name, float('inf')):.1e}"
+    name = _named(min(far), reference)
+    error = f"an error of {explained.get(min(far), float('inf')):.1e}"
     if is_float64:
         return f"rounding alone explains {error} in {name}: a mistake would not show"
     return f"{name}: two processes of the step as written, which does not run in float64, show {error}"

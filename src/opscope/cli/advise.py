@@ -142,10 +142,13 @@ def command(
     path/to/file.py:function, which returns a step or (module, example inputs); or a script, path/to/script.py, with the
     arguments after its name. Options of opscope stand before a script.
 
-    Every variant runs in a process of its own. Changes are tried alone and together, and timed in turns with the step
-    as written; the best of each precision are timed again in new processes, and compared with float64: results,
-    gradients and state of some steps, other inputs of the same shapes, and for training a longer run. What is not
-    proven is not recommended. --format json prints a document of the schema opscope.advise/1.
+    Every variant runs in a process of its own. A script is run as often, in the current folder, so files that it writes
+    are written again: run it in a copy of the folder if they matter.
+
+    Changes are tried alone and together, and timed in turns with the step as written. The best of each precision are
+    timed again in new processes and compared with float64: results, gradients and state of some steps, other inputs of
+    the same shapes, and for training a longer run. What is not proven is not recommended.
+    --format json prints a document of the schema opscope.advise/1.
     """
     refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps", "patch"))
     _check_patch(patch)
@@ -231,7 +234,9 @@ def _write_patch(path: Path, document: AdviseDocument) -> None:
     patched = [(one.patch.ratio or 0.0, one) for one in proven if one.patch is not None and one.patch.diff is not None]
     ratio, best = max(patched, key=lambda one: one[0], default=(0.0, None))
     if best is None or best.patch is None or best.patch.diff is None:
-        say(f"{path} was not written: there is no patch")
+        reasons = [one.patch.reason for one in proven if one.patch is not None and one.patch.reason]
+        why = "nothing is proven" if not proven else next(iter(reasons), "the time was over before one was written")
+        say(f"{path} was not written: {why}")
         return
     try:
         path.write_bytes(best.patch.diff.encode())  # with the source's own line ends

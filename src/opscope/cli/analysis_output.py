@@ -219,7 +219,7 @@ def _bounds(one: Analysed) -> Iterator[Inline]:
     analysis, measured = one.analysis, one.measured
     yield (Toned(f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}", Tone.STRONG),)
     if (step := measured.step_time) is not None:
-        yield (f"{step_line(step).capitalize()}.",)
+        yield (" ".join(filter(None, (f"{step_line(step).capitalize()}.", step.sentence))),)
     yield from ((line,) for line in _where_it_goes(measured))
     yield from first_things(measured.findings)
     if measured.advice.together is not None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from opscope.base.units import format_bytes, format_ns
 from opscope.documents.advise import (
-    UNDECIDED,
     AdviseDocument,
     Copies,
     ErrorClass,
@@ -44,15 +43,16 @@ def advise_section(document: AdviseDocument) -> Section:
         blocks.append(_batches(document.larger_batches))
     if not document.best and document.results:
         tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
-        open_ones = sum(one.reason.startswith(UNDECIDED) for one in document.results)
-        undecided = f" Of {open_ones} of them it could not be decided." if open_ones else ""
+        open_ones = sum(one.verdict is Outcome.UNDECIDED for one in document.results)
+        undecided = f" {open_ones} could not be decided." if open_ones else ""
         timed = [one for one in document.results if one.verdict is Outcome.TIMED and one.ratio is not None]
         if timed:
             fastest = max(timed, key=lambda one: one.ratio or 0.0)
             among = f"Nothing is proven. {' + '.join(fastest.changes)} was {fastest.ratio:.2f} times as fast: "
             among += fastest.reason
         elif tried:
-            among = f"Nothing found among the {tried} combinations that were tried.{undecided}"
+            those = "1 combination was" if tried == 1 else f"{tried} combinations were"
+            among = f"Nothing found; {those} tried.{undecided}"
         else:
             among = "Nothing could be tried." if document.ended is None else "Nothing was tried to its end."
         blocks.append(Paragraph.of(among))

@@ -118,7 +118,9 @@ def _fact_texts(document: TraceDocument) -> Iterator[str]:
     if measurement.own_clock is not None and measurement.step is not None:
         yield own_clock_text(measurement.own_clock, measurement.step)
     if measurement.profiler_overhead_percent is not None:
-        yield f"The profiled step took {measurement.profiler_overhead_percent:+.1f} % against the unprofiled one."
+        percent = measurement.profiler_overhead_percent
+        more = "more" if percent >= 0 else "less"
+        yield f"The median profiled step took {abs(percent):.1f} % {more} than the median unprofiled one."
     if measurement.benchmark_reason:
         yield f"No unprofiled step times: {measurement.benchmark_reason}."
     if measurement.sequences_per_second is not None:

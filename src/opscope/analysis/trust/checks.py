@@ -163,7 +163,11 @@ def check_overhead(percent: float, *, has_device: bool) -> Check:
         percent: the difference of the medians, in percent of the unprofiled one.
         has_device: whether device times were recorded; else all that is reported are host times, which suffer.
     """
-    found = f"Profiled steps took {percent:+.1f} % against unprofiled ones"
+    more = "more" if percent >= 0 else "less"
+    found = f"The median profiled step took {abs(percent):.1f} % {more} than the median unprofiled one"
+    if percent < -_TOLERATED_OVERHEAD:
+        sentence = f"{found}: other steps were recorded than timed, or the machine was busy while they were timed."
+        return Check(CheckName.PROFILER_OVERHEAD, Verdict.WARN, 0, sentence)
     if percent <= _TOLERATED_OVERHEAD:
         return Check(CheckName.PROFILER_OVERHEAD, Verdict.PASS, 0, f"{found}.")
     if has_device:
