@@ -52,7 +52,7 @@ def test_architectures_by_what_nvcc_builds_for() -> None:
     assert architectures(NVCC_12_9, ["sm_70", "9.0", "sm_90a", "compute_120"]) == ("7.0", "9.0", "9.0a", "12.0")
     with pytest.raises(UsageError, match=r"nvcc 13.0.88 does not build for sm_70 \(Volta\): CUDA 9.0 to 12.9 does"):
         architectures(NVCC_13, ["sm_70"])
-    with pytest.raises(UsageError, match="is no architecture"):
+    with pytest.raises(UsageError, match="is not an architecture"):
         architectures(NVCC_13, ["hopper"])
 
 
