@@ -69,7 +69,7 @@ def test_a_script_is_advised(tmp_path: Path) -> None:
     proven = [one for one in document["results"] if one["verdict"] == "proven"]
     assert all(one["error"] < 1e-4 for one in proven)
     assert results["fused_optimizer"]["ratio"] > 0
-    assert results["fused_optimizer"]["verdict"] in ("proven", "timed", "no difference")
+    assert results["fused_optimizer"]["verdict"] in ("proven", "timed", "no difference", "not decidable")
     assert results["sdpa"]["verdict"] == "refused"
     # No variant goes on to what the script does in the end, or is seen by its handlers.
     assert not (tmp_path / "caught").exists()
@@ -156,7 +156,7 @@ load()
 def test_steps_that_are_made_anew_are_told(tmp_path: Path) -> None:
     script = tmp_path / "folds.py"
     script.write_text(FOLDS)
-    done = opscope("advise", "--only", "fused_optimizer", "--budget", "5", "--", str(script))
+    done = opscope("advise", "--only", "fused_optimizer", "--budget", "60", "--", str(script))
     assert "its steps do not go on" in done.stderr
     assert done.returncode == 1
 
@@ -230,6 +230,22 @@ def test_clocks_of_a_script_stand_still_and_go_on(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic_ns() >= stood[0]
     assert time.time() >= stood[1]
     assert passed - shown >= 50_000_000
+
+
+def test_what_opscope_does_between_steps_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CLOCKS:
+        monkeypatch.setattr(time, name, getattr(time, name))
+    real, clock = time.monotonic_ns, ScriptClock()
+    clock.install()
+    began, shown = real(), time.monotonic_ns()
+    with clock.left_out():
+        until = real() + 20_000_000
+        while real() < until:
+            pass
+        with clock.standing():  # left out once
+            time.sleep(0.02)
+    passed, left = real() - began, time.monotonic_ns() - shown
+    assert 0 <= left < passed - 39_000_000
 
 
 def test_a_step_that_compiles_hardly_counts_on_a_script_s_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ _LONG_S: Final = 1
 # Packages that time what they compile, or wait by the clock: they see it as it is.
 _AS_IT_IS: Final = frozenset(("torch", "triton", "filelock", "multiprocessing", "concurrent", "threading", "queue"))
 _SLOWER: Final = 100
+_WORTH_NS: Final = 1_000_000  # of opscope's own work between two steps: shorter is not left out
 
 
 class ScriptError(OpscopeError):
@@ -101,6 +102,10 @@ class _Clock:
         if self._state.stands is not None:
             self._state = _State(self._real() - self._state.stands)
 
+    def leave_out(self, ns: int) -> None:
+        state = self._state
+        self._state = _State(state.behind + (ns if self._is_ns else ns / NS_PER_S), state.step_began)
+
     def forked(self) -> None:
         self.go_on()
         self.step_begins(may_compile=False)
@@ -122,6 +127,7 @@ class ScriptClock:
 
     def __init__(self) -> None:
         self._clocks = [_Clock(name) for name in (*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS))]
+        self._real_ns, self._stood_ns = time.monotonic_ns, 0
 
     def install(self) -> None:
         """Begin; for the rest of the process."""
@@ -141,6 +147,7 @@ class ScriptClock:
     @contextmanager
     def standing(self) -> Iterator[None]:
         """Have them stand still."""
+        began_ns = self._real_ns()
         for clock in self._clocks:
             clock.stand()
         try:
@@ -148,6 +155,17 @@ class ScriptClock:
         finally:
             for clock in self._clocks:
                 clock.go_on()
+            self._stood_ns += self._real_ns() - began_ns
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Leave out what is done inside, where that takes long: to do so costs more than a short step may."""
+        began_ns, stood_ns = self._real_ns(), self._stood_ns
+        yield
+        passed_ns = self._real_ns() - began_ns - (self._stood_ns - stood_ns)
+        if passed_ns > _WORTH_NS:
+            for clock in self._clocks:
+                clock.leave_out(passed_ns)
 
 
 class ScriptVariant(Variant):
@@ -193,6 +211,10 @@ class ScriptVariant(Variant):
         self._end(error if failed else steps.missed)
         raise AssertionError("the process goes on after its end")
 
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return a context in which nobody asks for steps: the script's clocks stand still."""
+        return self._clock.standing()
+
     def reached(self) -> Reached:
         """Return what the script's running functions and its globals refer to."""
         return reached_from([*_locals_of_script(), vars(sys.modules["__main__"])])
@@ -215,11 +237,14 @@ class ScriptVariant(Variant):
     def resume(self, routine: Routine[T], sent: object) -> None:
         """Let the routine go on at a boundary, as far as to the next step."""
         self._leave()
+        if self.warming_up:  # the step has ended
+            self._clock.step_begins(may_compile=False)
         try:
-            with self._clock.standing():
+            with self._clock.left_out():
                 routine.send(sent)
             self._enter()
-            self._clock.step_begins(may_compile=self.warming_up)
+            if self.warming_up:
+                self._clock.step_begins(may_compile=True)
         except StopIteration:
             self._end(None)
         except BaseException as error:  # not the script's, which may catch whatever is raised in it

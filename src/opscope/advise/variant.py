@@ -5,7 +5,7 @@ import dataclasses
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,6 +78,10 @@ class Variant(ABC):
     @abstractmethod
     def reached(self) -> Reached:
         """Return the objects that the step may use, called or not."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return a context in which nobody asks for steps."""
+        return nullcontext()
 
     def python_state(self) -> dict[str, object] | None:
         """Return the values other than tensors that the step may change, by the way to them; None where unknown."""

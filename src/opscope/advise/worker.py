@@ -175,7 +175,9 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
     name = torch.cuda.get_device_name(variant.device) if on_gpu else cpu_name()
     connection.send(Built(facts, name, took, memory, variant.places, _digest()))
     while True:
-        connection.send((yield from _answer(variant, connection.recv())))
+        with variant.waiting():
+            asked = connection.recv()
+        connection.send((yield from _answer(variant, asked)))
 
 
 def _wait_for(path: Path) -> None:
