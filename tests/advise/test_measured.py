@@ -38,7 +38,7 @@ def test_only_what_is_faster_and_right_is_proven() -> None:
     right, wrong, unknown = (Judged(one, "because", 1e-6, 1e-6) for one in (True, False, None))
     assert verdict(fast, right) == (Outcome.PROVEN, "because")
     assert verdict(fast, wrong) == (Outcome.REJECTED, "because")
-    assert verdict(fast, unknown) == (Outcome.REJECTED, "because")
+    assert verdict(fast, unknown) == (Outcome.UNDECIDED, "because")
     assert verdict(slow, right)[0] is Outcome.NO_DIFFERENCE
     assert verdict(Measured(broken="nothing was compiled", no_effect=True), None)[0] is Outcome.NO_DIFFERENCE
 

@@ -126,17 +126,15 @@ def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True
     if known.gain is None:
         return Outcome.REJECTED, f"{known.broken}"
     if not is_faster(known):
-        return _decided(Outcome.NO_DIFFERENCE, _why_not(known.gain, known))
+        reason, undecided = _why_not(known.gain, known), f"{UNDECIDED}: "
+        outcome = Outcome.UNDECIDED if reason.startswith(undecided) else Outcome.NO_DIFFERENCE
+        return outcome, reason.removeprefix(undecided)
     if proof is None:
         others = "others of its class are proven, which are faster, or as fast with fewer changes"
         return Outcome.TIMED, others if is_best_known else "it was not compared with float64"
-    return _decided(Outcome.PROVEN if proof.right else Outcome.REJECTED, proof.reason)
-
-
-def _decided(outcome: Outcome, reason: str) -> tuple[Outcome, str]:
-    """Return an outcome with its reason; another one where the reason is that nothing can be decided."""
-    undecided = f"{UNDECIDED}: "
-    return (Outcome.UNDECIDED, reason.removeprefix(undecided)) if reason.startswith(undecided) else (outcome, reason)
+    if proof.right is None:
+        return Outcome.UNDECIDED, proof.reason.removeprefix(f"{UNDECIDED}: ")
+    return (Outcome.PROVEN if proof.right else Outcome.REJECTED), proof.reason
 
 
 def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
