@@ -488,7 +488,7 @@ def test_counts_below_nothing_are_refused_in_stores(store: Path) -> None:
     manifest = json.loads((store / "store.json").read_text())
     manifest["source"]["unreadable_bytes"] = -5
     (store / "store.json").write_text(json.dumps(manifest))
-    assert "counts less than nothing" in refused("analyze", store)
+    assert "has a negative row count" in refused("analyze", store)
 
 
 def test_a_thread_per_launch_is_told_apart_at_a_cost_that_grows_with_their_number(tmp_path: Path) -> None:
