@@ -763,4 +763,4 @@ def test_without_weights_to_begin_with_nothing_is_decided(tmp_path: Path) -> Non
     with Late(job, width=2, timeout_s=120) as session:
         (found,) = Comparing(session, job, lambda _: None).compared({names: replace(job, changes=names)}).values()
     assert found.right is None
-    assert "the weights to begin with did not come in time" in found.reason
+    assert "the starting weights were not available in time" in found.reason

@@ -216,8 +216,6 @@ def test_letters_move_the_timeline_wherever_the_focus_is(browser: Any, made: Mad
         assert closer[1] < before[1]
         page.page.keyboard.press("d")
         assert page.evaluate(f"{T}.view.start") > closer[0]
-        page.page.keyboard.press("n")
-        assert page.evaluate(f"{T}.selected !== null") or page.evaluate(f"{T}.matches.length") == 0
         # In a field they are letters.
         scale = page.evaluate(f"{T}.perPixel()")
         page.page.fill(".timeline input", "")

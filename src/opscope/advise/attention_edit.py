@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.source import NotWritableError, Source
+from opscope.advise.source import LOOPS, SIMPLE, NotWritableError, Source
 
 T = TypeVar("T")
 _TRANSPOSED: Final = ({-1, -2}, {2, 3})  # the dimensions of keys that are swapped; they may have four
@@ -19,20 +19,12 @@ _LEAST_HIDDEN: Final = -1e4  # what masks fill in for "not seen": as in `opscope
 _INFINITE: Final = ("float('-inf')", "-float('inf')", "-math.inf", "-torch.inf", "-np.inf", "-inf")
 _FILLS: Final = ("masked_fill", "masked_fill_")
 _FUNCTIONAL: Final = "torch.nn.functional"
-_LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
 # What has names of its own.
 _SCOPES: Final = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
 )
 _LONG: Final = 90  # characters of a line
-_SIMPLE: Final = (
-    ast.Name,
-    ast.Attribute,
-    ast.Call,
-    ast.Subscript,
-    ast.Constant,
-)  # take an operator without parentheses
 
 
 def fuse_attention(source: Source, line: int) -> None:
@@ -82,7 +74,7 @@ class _Found(Struct, frozen=True):
     Attributes:
         product: of the weights with the values, which is replaced.
         indent: of the statement that it is in, in characters.
-        steps: statements that are left out: each is gone into by the one behind it.
+        steps: statements that are deleted: each is folded into the next.
         query, key, value: what is multiplied, the key not transposed.
         mask, dropout, scale: source of the arguments; empty without.
         moved: names in all of that, each with the number of the statement that it was read in.
@@ -181,7 +173,7 @@ class _Reading(Struct, frozen=True):
         here = self.block[self.place]
         last = next((place for place in range(self.place, len(self.block)) if _gives(self.block[place], name)), None)
         statements = {id(node): place for place, one in enumerate(self.block) for node in ast.walk(one)}
-        repeats = any(isinstance(one, _LOOPS) for one in self.source.around(here))
+        repeats = any(isinstance(one, LOOPS) for one in self.source.around(here))
         scopes = (one for one in ast.walk(self.function) if isinstance(one, _SCOPES) and one is not self.function)
         inner = {id(node) for one in scopes for node in ast.walk(one)}
         for node in ast.walk(self.function):
@@ -325,7 +317,7 @@ class _Reading(Struct, frozen=True):
 
     def _in_parentheses(self, node: ast.expr) -> str:
         text = self.source.segment(node)
-        return text if isinstance(node, _SIMPLE) else f"({text})"
+        return text if isinstance(node, SIMPLE) else f"({text})"
 
 
 def _gives(statement: ast.stmt, name: str) -> bool:

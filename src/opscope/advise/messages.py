@@ -16,7 +16,7 @@ Values = npt.NDArray[np.float64]
 AS_WRITTEN: Final = "convolutions as written"
 BLOCKS: Final = " (norms of its blocks)"
 FIRST_STEPS: Final = 3  # are run before anything is timed: what is compiled is compiled in them
-NO_WEIGHTS: Final = "the weights to begin with did not come in time"
+NO_WEIGHTS: Final = "the starting weights were not available in time"
 _BURSTS: Final = 2  # of batches from all workers, in a turn
 
 

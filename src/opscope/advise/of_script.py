@@ -159,7 +159,7 @@ class ScriptClock:
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
-        """Leave out what is done inside, where that takes long: to do so costs more than a short step may."""
+        """Leave out the time spent inside if it is long: leaving out short times would cost more than they take."""
         began_ns, stood_ns = self._real_ns(), self._stood_ns
         yield
         passed_ns = self._real_ns() - began_ns - (self._stood_ns - stood_ns)

@@ -10,9 +10,10 @@ from typing import Final
 from opscope.advise.places import Place
 from opscope.base.errors import OpscopeError
 
-_LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
+LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_SIMPLE: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)  # take a dot without parentheses
+# What takes a dot or an operator without parentheses.
+SIMPLE: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
 
 
 class NotWritableError(OpscopeError):
@@ -96,7 +97,7 @@ class Source:
 
     def outermost_loop(self, node: ast.AST) -> ast.stmt | None:
         """Return the outermost loop of the function, or module, that a node is in; None if it is in no loop there."""
-        loops = [one for one in self.around(node) if isinstance(one, _LOOPS)]
+        loops = [one for one in self.around(node) if isinstance(one, LOOPS)]
         return loops[-1] if loops else None
 
     def last_assignment(self, name: str, node: ast.AST) -> ast.stmt | None:
@@ -249,7 +250,7 @@ class Source:
         if isinstance(expression, ast.Starred):
             raise NotWritableError(f"the inputs in line {expression.lineno} of {self.path.name} are unpacked")
         start, end = self._start(expression), self._end(expression)
-        if isinstance(expression, _SIMPLE):
+        if isinstance(expression, SIMPLE):
             self._edits.append((end, end, suffix.encode()))
         else:
             self._edits += [(start, start, b"("), (end, end, f"){suffix}".encode())]

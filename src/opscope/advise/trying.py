@@ -647,7 +647,7 @@ class _Trying:
     ) -> Tried:
         verdict, reason = verdict_of(known, proof, is_best_known=is_best_known)
         if verdict is Outcome.TIMED and names in self._comparing.right:
-            reason = "its results are right beside float64, but the time was over before its longer run had ended"
+            reason = "its results match float64, but time ran out before its longer training run ended"
         assert self._baseline is not None
         extra = None if known.first_s is None else known.first_s - self._baseline.first_s
         # By the ratio: rounds in which other combinations were timed may have been slower ones.

@@ -142,8 +142,8 @@ def command(
     path/to/file.py:function, which returns a step or (module, example inputs); or a script, path/to/script.py, with the
     arguments after its name. Options of opscope stand before a script.
 
-    Every variant runs in a process of its own. A script is run as often, in the current folder, so files that it writes
-    are written again: run it in a copy of the folder if they matter.
+    Every variant runs in a process of its own. A script therefore runs many times in the current folder, and overwrites
+    the files that it writes: use a copy of the folder if they matter.
 
     Changes are tried alone and together, and timed in turns with the step as written. The best of each precision are
     timed again in new processes and compared with float64: results, gradients and state of some steps, other inputs of
@@ -235,7 +235,7 @@ def _write_patch(path: Path, document: AdviseDocument) -> None:
     ratio, best = max(patched, key=lambda one: one[0], default=(0.0, None))
     if best is None or best.patch is None or best.patch.diff is None:
         reasons = [one.patch.reason for one in proven if one.patch is not None and one.patch.reason]
-        why = "nothing is proven" if not proven else next(iter(reasons), "the time was over before one was written")
+        why = "nothing is proven" if not proven else next(iter(reasons), "time ran out before one was written")
         say(f"{path} was not written: {why}")
         return
     try:
