@@ -104,7 +104,7 @@ def _where(comparison: SweepComparison) -> Inline:
 
 
 def _legend(comparison: SweepComparison) -> tuple[Inline, ...]:
-    lines = ["Wall/step: mean of consecutive steps without the profiler, by the host's clock; throughput follows."]
+    lines = ["Wall/step: mean of consecutive steps without the profiler. Throughput follows from it."]
     if comparison.measured_on == "device":
         lines.append(
             "Device sum: durations of all kernels, copies and fills per step. Busy share: busy time over wall, or over "
