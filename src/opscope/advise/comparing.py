@@ -15,6 +15,7 @@ from opscope.documents.advise import UNDECIDED, ErrorClass, Facts
 _RECORDED: Final = 4
 _LONG_RUN: Final = 30
 _SEEDS: Final = (0, 1, 2)
+_WIDE: Final = 4  # processes that start at once: on fewer, what starts early only delays what is needed first
 
 
 class Comparing:
@@ -37,6 +38,7 @@ class Comparing:
         self.right: set[Names] = set()
         self._twin: Recording | str | None = None  # the step as written, in another process
         self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
+        self._early: list[Worker] = []  # processes for longer runs, which started beside those that record
 
     def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
         """Compare finalists with float64: as a whole, and what is exact of them at the precision as written.
@@ -50,7 +52,13 @@ class Comparing:
         self._say("comparing with float64")
         wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
         jobs = {names: replace(self._job, changes=names) for names in wanted}
-        judged = self.compared(jobs)
+        later = [replace(self._job, changes=names) for names in finalists] if facts.training else []
+        try:
+            return self._proofs(finalists, self.compared(jobs, later), facts)
+        finally:
+            self.drop_early()
+
+    def _proofs(self, finalists: Sequence[Names], judged: Mapping[Names, Judged], facts: Facts) -> dict[Names, Judged]:
         found: dict[Names, Judged] = {}
         for names in finalists:
             exact = judged[_exact(names) or names]
@@ -65,8 +73,12 @@ class Comparing:
                     found[names] = replace(found[names], right=False, reason=why)
         return found
 
-    def compared(self, jobs: Mapping[Names, Job]) -> dict[Names, Judged]:
+    def compared(self, jobs: Mapping[Names, Job], later: Sequence[Job] = ()) -> dict[Names, Judged]:
         """Compare jobs with float64 that stand for some changes, such as patched scripts: as a whole.
+
+        Args:
+            jobs: by the changes that they stand for.
+            later: what `longer` will be asked for: its processes start at once, as starting takes most of the time.
 
         Raises:
             AdviseError: what the step as written computes cannot be recorded.
@@ -79,7 +91,8 @@ class Comparing:
                 replace(proving, reference=True),
                 *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
                 *(replace(job, proving=True, begin=proving.begin) for job in jobs.values()),
-            ]
+            ],
+            self._runs(later),
         )
         written, reference, *others = recorded
         if isinstance(written, str):
@@ -109,17 +122,25 @@ class Comparing:
             found = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
         return found
 
-    def _recorded(self, jobs: Sequence[Job]) -> list[Recording | str]:
+    def _recorded(self, jobs: Sequence[Job], later: Sequence[tuple[Job, int]] = ()) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
-        told = iter(self._record([job for job in jobs if self._kept(job) is None]))
+        told = iter(self._record([job for job in jobs if self._kept(job) is None], later))
         results = [kept if (kept := self._kept(job)) is not None else next(told) for job in jobs]
         for job, one in zip(jobs, results, strict=True):
             if isinstance(one, Recording) and not (job.changes or job.sources):
                 self._known[job.reference, job.rounding] = one
         return results
 
-    def _record(self, jobs: Sequence[Job]) -> list[Recording | str]:
-        workers = self._session.build(jobs)
+    def _record(self, jobs: Sequence[Job], later: Sequence[tuple[Job, int]] = ()) -> list[Recording | str]:
+        if self._session.width < _WIDE:
+            later = ()
+        built = self._session.build([*jobs, *(job for job, _ in later)])
+        workers, early = built[: len(jobs)], built[len(jobs) :]
+        self._early += early
+        if early and any(worker.broken is not None and worker.broken.lacks_memory for worker in built):
+            self.drop_early()  # there is no memory for so many at once
+            self._session.close(workers)
+            workers = self._session.build(jobs)
         found = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
         self._session.close(workers)
         self._note_memory(workers)
@@ -131,8 +152,8 @@ class Comparing:
     def longer(self, jobs: Sequence[Job]) -> list[str | None]:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
-        runs = [*written, *((job, _SEEDS[0]) for job in jobs)]
-        workers = self._session.build([job for job, _ in runs])
+        runs = self._runs(jobs)
+        workers = self._started([job for job, _ in runs])
         asked = [(worker, Losses(_LONG_RUN, number)) for worker, (_, number) in zip(workers, runs, strict=True)]
         found = self._session.ask_each(asked, LongRun)
         self._note_memory(workers)
@@ -144,6 +165,27 @@ class Comparing:
             f"it fails in a longer run: {_why(worker)}" if one is None else self._differs(one)
             for one, worker in list(zip(found, workers, strict=True))[len(written) :]
         ]
+
+    def _runs(self, jobs: Sequence[Job]) -> list[tuple[Job, int]]:
+        """Return which longer runs some jobs need, each with its seed: as written from several, once."""
+        written = [] if self._written or not jobs else [(self._job, number) for number in _SEEDS]
+        return [*written, *((job, _SEEDS[0]) for job in jobs)]
+
+    def _started(self, jobs: Sequence[Job]) -> list[Worker]:
+        """Return a process for each job: one that has started already, or a new one."""
+        ready: list[Worker | None] = []
+        for job in jobs:
+            worker = next((one for one in self._early if one.job == job), None)
+            ready.append(worker)
+            if worker is not None:
+                self._early.remove(worker)
+        new = iter(self._session.build([job for job, worker in zip(jobs, ready, strict=True) if worker is None]))
+        return [worker or next(new) for worker in ready]
+
+    def drop_early(self) -> None:
+        """End the processes that started for longer runs and are not needed."""
+        self._session.close(self._early)
+        self._early = []
 
     def _note_memory(self, workers: Sequence[Worker]) -> None:
         if any(worker.broken is not None and worker.broken.lacks_memory for worker in workers):

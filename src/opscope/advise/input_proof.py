@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
+from time import time_ns
 from typing import Final
 
 import msgspec
@@ -48,13 +49,15 @@ class Proving(Struct):
     say: Callable[[str], None]
     left_out: int = 0
 
-    def prove(self, facts: Facts, most: int) -> InputProof:
+    def prove(self, facts: Facts, most: int, written: Sequence[Worker] = ()) -> InputProof:
         """Compare the step as written with one whose batches come from memory.
 
         Args:
             facts: of the step.
             most: how many processes there is time for; four are needed, others tell which stage, copies and changes of
                 the loader matter.
+            written: the step as written in two processes that run and were timed against each other; empty where they
+                have to start. They are not ended.
 
         Raises:
             AdviseError: one of the processes fails.
@@ -66,30 +69,33 @@ class Proving(Struct):
             kinds.append(Replay.FETCHED)
         with scratch() as folder:
             lines = folder / "batches.jsonl"
-            jobs = [self.job, self.job, replace(self.job, stages=str(lines))]
-            jobs.append(replace(self.job, replay=Replay.MEMORY))
+            jobs = [replace(self.job, stages=str(lines)), replace(self.job, replay=Replay.MEMORY)]
             more = [replace(self.job, changes=names) for names in _other_loading(facts)]
             more += [replace(self.job, replay=kind) for kind in kinds]
-            taken = more[: max(1, most - len(jobs))]  # a larger number of workers, where that is possible
+            taken = more[: max(1, most - len(jobs) - 2)]  # a larger number of workers, where that is possible
             self.left_out = len(more) - len(taken)
             jobs += taken
-            workers = self.session.build(jobs)
-            base, twin, staged, memory, *others = workers
+            workers = self.session.build(jobs if written else [self.job, self.job, *jobs])
+            base, twin, staged, memory, *others = [*written, *workers]
             self._check([base, twin, memory, staged])
             others = [worker for worker in others if worker.broken is None]
-            written = [base, twin]
-            self.time([base, twin, memory, *others])
+            before = least_gain(base, twin)
+            # Those that were timed before show what noise there is: one of them is enough beside the others.
+            self.time([base, memory, *others] if written else [base, twin, memory, *others])
             others = [worker for worker in others if worker.broken is None]
-            loads = [self._loaded(worker) for worker in (base, memory, staged)]
+            loaded, since_ns = self._loaded(base), time_ns()
+            self._loaded(staged)
             self._check([base, twin, memory, staged])
             self.session.close(workers)
-            fetched = _read(lines, loads[1].began_ns)
-        found = _proof(facts, [base, memory, *others], max(_LEAST_GAIN, least_gain(base, twin)), loads, fetched)
-        gain = Interval(found.ratio, found.ci_low, found.ci_high, len(base.blocks))
-        noise = least_gain(base, twin)
+            fetched = _read(lines, since_ns)
+        noise = before if written else least_gain(base, twin)
+        found = _proof(facts, [base, memory, *others], max(_LEAST_GAIN, noise), loaded, fetched)
+        gain = Interval(found.ratio, found.ci_low, found.ci_high, len(memory.blocks))
+        if written:  # rounds without its twin cannot be compared with it
+            base.blocks, base.waited = base.blocks[: len(twin.blocks)], base.waited[: len(twin.waited)]
         if gain.low is not None and gain.low > noise**2:
             noise = LEAST_GAIN  # as written at its fastest, from memory at its slowest: a gain even then
-        reason = not_decidable(gain, noise, waited_for_others(written))
+        reason = not_decidable(gain, noise, waited_for_others([base, twin]))
         if reason is not None:
             found = replace(found, blamed=False, undecided=reason, others=())
         return found
@@ -121,31 +127,29 @@ def _other_loading(facts: Facts) -> list[tuple[str, ...]]:
 
 
 def _proof(
-    facts: Facts, workers: Sequence[Worker], least: float, loads: Sequence[Loaded], fetched: Sequence[Fetched]
+    facts: Facts, workers: Sequence[Worker], least: float, loaded: Loaded, fetched: Sequence[Fetched]
 ) -> InputProof:
     base, memory, *others = workers
     replayed: dict[Replay, Worker] = {
         worker.job.replay: worker for worker in others if worker.job.replay is not Replay.NOTHING
     }
     more = [worker for worker in others if worker.job.replay is Replay.NOTHING]
-    loaded = loads[0]
-    gain = median_interval(ratios(memory.blocks, base.blocks))
-    step, ceiling = median(base.blocks), median(memory.blocks)
+    as_written = base.blocks[-len(memory.blocks) :]  # of the same rounds
+    gain = median_interval(ratios(memory.blocks, as_written))
+    step, ceiling = median(as_written), median(memory.blocks)
     sent = replayed.get(Replay.FETCHED)
-    batches = len(loaded.waits_ns) / max(1, loaded.steps)
     loading = _Loading(
         step_ns=step,
         ceiling_ns=ceiling,
         sent_ns=None if sent is None else median(sent.blocks),
-        batches=batches,
+        batches=loaded.batches,
         workers=facts.loader_workers,
         on_gpu=facts.device == "cuda",
         received_ns=median(loaded.received_ns) if facts.loader_workers and loaded.received_ns else 0.0,
-        start_ns=sum(loaded.starts_ns) / max(1, len(loaded.waits_ns)),
+        start_ns=loaded.start_ns,
         fetched=fetched,
     )
-    wait = sum(loaded.waits_ns) / max(1, loaded.steps)
-    took = wait + sum(loaded.starts_ns) / max(1, loaded.steps)
+    took = loaded.wait_ns + loaded.start_ns * loaded.batches
     blamed = (gain.low if gain.low is not None else gain.median) > least and loading.explains(step - ceiling, took)
     copies = _copies(memory, replayed, least)
     stages = loading.stages()
@@ -160,9 +164,9 @@ def _proof(
         ratio=gain.median,
         ci_low=gain.low,
         ci_high=gain.high,
-        wait_ns=wait,
+        wait_ns=loaded.wait_ns,
         workers=facts.loader_workers,
-        batches=batches,
+        batches=loaded.batches,
         stages=tuple(stages),
         others=tuple(_others(loading, stages, base, more)) if blamed or by_copies else (),
         copies=copies,

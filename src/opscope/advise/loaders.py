@@ -118,6 +118,15 @@ class Loaders:
         """Return the loaders from which batches were taken since `reads` said ``before``."""
         return [one for place, one in enumerate(self.made) if one.reads > before.get(place, 0)]
 
+    def epoch(self, before: dict[int, int]) -> int | None:
+        """Return how many batches the loader has that was read most since `reads` said ``before``; None if unknown."""
+        most = max(self.read_since(before), key=lambda one: one.reads, default=None)
+        loader = None if most is None else most.loader()
+        try:
+            return None if loader is None else len(loader)
+        except TypeError:  # its dataset yields, and does not say how often
+            return None
+
     def reads(self) -> dict[int, int]:
         """Return how many batches were taken so far, by the loader's place in `made`."""
         return {place: one.reads for place, one in enumerate(self.made)}

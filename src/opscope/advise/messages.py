@@ -145,6 +145,26 @@ class Profile(Struct, frozen=True):
     steps: int
 
 
+class Work(Struct, frozen=True):
+    """Asks for how long the device works in a step; answered with `Worked`. The process is slower from then on.
+
+    Attributes:
+        steps: how many are recorded.
+    """
+
+    steps: int
+
+
+class Worked(Struct, frozen=True):
+    """How long the device works in a step.
+
+    Attributes:
+        device_ns: nanoseconds in which kernels or copies run, each moment counted once; None where none was recorded.
+    """
+
+    device_ns: float | None
+
+
 class Load(Struct, frozen=True):
     """Asks for what loading takes in some steps; answered with `Loaded`.
 
@@ -161,18 +181,38 @@ class Loaded(Struct, frozen=True):
     """What loading took in some steps.
 
     Attributes:
-        began_ns: when the first of them began, by the system's clock.
-        steps: how many whole ones there were.
-        waits_ns: how long each batch was waited for.
+        steps: how many whole ones there were; those in which something else happened, such as an evaluation, are left
+            out with their batches.
+        waits_ns: how long each batch was waited for, without the start of workers.
         received_ns: for how much of that the waiting thread worked: batches of workers are unpacked there.
         starts_ns: how long workers took to start, each time they did.
+        epoch: how many batches the loader has that was read most, as its workers start once for so many; None where it
+            does not tell.
     """
 
-    began_ns: int
     steps: int
     waits_ns: list[int]
     received_ns: list[int]
     starts_ns: list[int]
+    epoch: int | None
+
+    @property
+    def batches(self) -> float:
+        """How many batches a step takes."""
+        return len(self.waits_ns) / max(1, self.steps)
+
+    @property
+    def wait_ns(self) -> float:
+        """How long a step waits for its batches, in nanoseconds."""
+        return sum(self.waits_ns) / max(1, self.steps)
+
+    @property
+    def start_ns(self) -> float:
+        """What starting workers costs per batch, in nanoseconds."""
+        if not self.starts_ns:
+            return 0.0
+        batches = self.epoch or len(self.waits_ns) / len(self.starts_ns)
+        return sum(self.starts_ns) / len(self.starts_ns) / max(1.0, batches)
 
 
 class Record(Struct, frozen=True):

@@ -58,7 +58,10 @@ class Patching(Struct):
         least = least_gain(base, twin)
         known = {names: measured([base, twin], tried[names], least) for names in ready}
         self.session.close([base, twin, *workers])
-        wrong = self._wrong({names: jobs[names] for names in running if is_faster(known[names])}, built.facts)
+        try:
+            wrong = self._wrong({names: jobs[names] for names in running if is_faster(known[names])}, built.facts)
+        finally:
+            self.comparing.drop_early()
         return {names: _patch(text, known.get(names), wrong.get(names)) for names, text in texts.items()}
 
     def _wrong(self, jobs: Mapping[Names, Job], facts: Facts) -> dict[Names, str]:
@@ -70,7 +73,7 @@ class Patching(Struct):
         wrong: dict[Names, str] = {}
         if rewritten:
             self.say("comparing the patched script")
-            judged = self.comparing.compared(rewritten)
+            judged = self.comparing.compared(rewritten, list(jobs.values()) if facts.training else ())
             wrong = {names: one.reason for names, one in judged.items() if not one.right}
         left = {names: job for names, job in jobs.items() if names not in wrong}
         if facts.training and left:

@@ -45,17 +45,35 @@ _LATER_RECIPES: Final[tuple[Names, ...]] = (
 _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
 
 
-def first_tries(possible: Sequence[str]) -> list[Names]:
-    """Return what is tried first: recipes as far as their changes are possible, and each possible change alone."""
+# Where the device waits for launches, captured graphs save most, and arithmetic next to nothing.
+_GRAPH_RECIPES: Final[tuple[Names, ...]] = (
+    ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
+    ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
+    ("sdpa", "fused_attention", "compile_reduce_overhead", "fused_optimizer"),
+    ("sdpa", "fused_attention", "tf32", "deferred_items", "fused_optimizer"),
+)
+
+
+def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[Names]:
+    """Return what is tried first: recipes as far as their changes are possible, and each possible change alone.
+
+    Args:
+        possible: the changes.
+        launch_bound: whether the device is known to wait for launches for most of a step.
+    """
     quick, first, later = (
         [in_order([name for name in recipe if name in possible]) for recipe in recipes]
         for recipes in (_QUICK_RECIPES, _RECIPES, _LATER_RECIPES)
     )
     alone = [(name,) for name in possible if BY_NAME[name].alone or not _has_place(name, possible)]
     several = [names for names in first if len(names) > 1]
+    graphs = [in_order([name for name in recipe if name in possible]) for recipe in _GRAPH_RECIPES]
+    graphs = [names for names in graphs if len(names) > 1] if launch_bound else []
     in_many = [(name,) for name in _IN_MANY_RECIPES if name in possible]
     at_once = [names for names in quick if names]
-    return list(dict.fromkeys([*in_many, *at_once, *several, *alone, *(names for names in later if len(names) > 1)]))
+    return list(
+        dict.fromkeys([*graphs, *in_many, *at_once, *several, *alone, *(names for names in later if len(names) > 1)])
+    )
 
 
 def _has_place(name: str, possible: Sequence[str]) -> bool:

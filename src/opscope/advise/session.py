@@ -134,11 +134,12 @@ class Session:
 
     Attributes:
         started: how many processes were.
+        width: how many are built at once.
         folder: for files that processes share; removed at the end.
     """
 
     def __init__(self, job: Job, *, width: int, timeout_s: float, seed: int = 0, ends_at: float = float("inf")) -> None:
-        self._job, self._width, self._timeout, self._ends_at = job, width, timeout_s, ends_at
+        self._job, self.width, self._timeout, self._ends_at = job, width, timeout_s, ends_at
         self._is_stopped = False
         self._orders = random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
@@ -173,7 +174,7 @@ class Session:
 
     def _at_once(self, items: Sequence[S], work: Callable[[S], T]) -> list[T]:
         """Do something with each of some items, several at once."""
-        with ThreadPoolExecutor(self._width) as pool:
+        with ThreadPoolExecutor(self.width) as pool:
             try:
                 found = list(pool.map(work, items))
             except BaseException:  # Ctrl-C: threads wait for processes that nobody needs any more
@@ -211,7 +212,7 @@ class Session:
     def _start(self, job: Job) -> Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=enter, args=(job, theirs, self._is_path_safe), daemon=False)
-        compiling = str(max(1, cores() // self._width))
+        compiling = str(max(1, cores() // self.width))
         # The process that others are forked from begins as `python -c`, and must not import from the current folder.
         with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: compiling, SAFE_PATH: "1"}):
             process.start()

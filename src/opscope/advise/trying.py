@@ -15,14 +15,14 @@ from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
 from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, is_slower, least_gain, measured, of_itself
 from opscope.advise.measured import verdict as verdict_of
-from opscope.advise.messages import Built, Job, Load, Loaded, Profile, least_steps
+from opscope.advise.messages import Built, Job, Load, Loaded, Profile, Work, Worked, least_steps
 from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries, to_prove_first, without_broken
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
 from opscope.advise.telling import Telling
 from opscope.base.errors import InconclusiveError
-from opscope.base.units import NS_PER_S
+from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.advise import (
     AdviseDocument,
     Ended,
@@ -45,6 +45,7 @@ _PROFILED: Final = 3  # steps in traces
 _LARGER: Final = (2, 4)  # times the batch size
 _OVERTIME: Final = 1.08  # of the time: then all of it ends, whatever is being done
 _PROOF_TAKES: Final = 3.0  # times what starting the step as written takes, until a proof has shown how long one takes
+_PROOF_BATCHES: Final = 2.0  # times what a batch takes: measured 1.4 to 2.4 on an H100
 _CLEARLY: Final = 1.1  # times as fast as what is proven: worth a proof before the search goes on
 _BETTER: Final = 1.02  # times as fast as what is proven: worth one after it
 _SEVERAL: Final = 2.0  # times what a proof takes: with less left, only the fastest is proven
@@ -54,12 +55,17 @@ _LOOKED_S: Final = 1.0  # for so long is looked whether steps wait for their dat
 _LOOKED_BATCHES: Final = 8
 _INPUT_SHARE: Final = 0.35  # of what is left of the time, for that, where other changes are tried as well
 _WAITS: Final = 0.1  # of a step, for its data: more is looked into before anything else
+_GPU_NODE: Final = "/dev/nvidiactl"  # there where the driver is
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _ROUNDS_SHARE: Final = 0.07  # of the whole time, for the same: building and comparing them need several times as long
 _TURN_S: Final = 0.15  # of one variant in one round
 _MOST_NEIGHBOURS: Final = 8
 _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as written
+# The first of them are few: a proof of what is most likely to help begins the sooner.
+_FIRST_TOGETHER: Final = 4
+_LAUNCH_BOUND: Final = 0.6  # of the step: where the device works for less, launches are what it waits for
+_RECORDED_STEPS: Final = 3
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
 Say = Callable[[str], None]
@@ -198,6 +204,8 @@ class _Trying:
         self._found: InputProof | None = None
         self._larger: tuple[LargerBatch, ...] = ()
         self._started_s = 0.0  # how long starting the step as written took
+        self._device_ns: float | None = None  # how long the device works in a step as written
+        self._wait_ns: float | None = None  # how long a step as written waits for its data
 
     def run(self) -> AdviseDocument:
         base: Worker | None = None
@@ -206,7 +214,7 @@ class _Trying:
         try:
             with self._telling:
                 self._say("the step as written")
-                written = self.as_written()
+                written = self._first_written()
                 base = written[0]
                 assert base.built is not None
                 self._proof_s = _PROOF_TAKES * (time.monotonic() - self._began)
@@ -246,7 +254,7 @@ class _Trying:
         self._time_written(written, [], _FIRST_ROUNDS)
         self._measure_baseline(written)
         if self._waits_for_data(written[0]):  # then that is looked into before anything else
-            self._phase("loading", lambda: self._input(facts, _INPUT_SHARE if tries else 1.0))
+            self._phase("loading", lambda: self._input(facts, _INPUT_SHARE if tries else 1.0, written))
         if tries:
             self._search(written, possible, facts)
             self._session.close(written)
@@ -298,7 +306,20 @@ class _Trying:
         (loaded,) = self._session.ask_each([(worker, Load(_LOOKED_S, _LOOKED_BATCHES))], Loaded)
         if loaded is None or not loaded.steps:  # then the next that it is asked for says why
             return False
-        return sum(loaded.waits_ns) / loaded.steps > _WAITS * self._baseline.step_ns
+        self._wait_ns = loaded.wait_ns
+        return self._wait_ns > _WAITS * self._baseline.step_ns
+
+    def _unknown_loading(self) -> str | None:
+        """Say what is known of loading where the time was too short to find out what it costs."""
+        if self._wait_ns is None or self._found is not None or self._baseline is None:
+            return None
+        share = self._wait_ns / self._baseline.step_ns
+        if share <= _WAITS:
+            return None
+        return (
+            f"a step waits {format_ns(self._wait_ns)} for its data, {min(share, 1.0):.0%} of the time it takes; "
+            "whether loading in another way is faster was not measured"
+        )
 
     def _write_traces(self, folder: Path) -> None:
         """Record some steps as written, and some of the fastest that is proven, for ``opscope diff``."""
@@ -319,13 +340,22 @@ class _Trying:
     # ---------------------------------------------------------------- the search
 
     def _search(self, written: list[Worker], possible: Sequence[str], facts: Facts) -> None:
-        self._measure(written, first_tries(possible), "alone and in known combinations", facts)
+        tries = first_tries(possible, launch_bound=self._is_launch_bound)
+        self._measure(written, tries, "alone and in known combinations", facts)
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
         best = best_of(self._gains(), LEAST_GAIN)
         around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
         if around:
             self._measure(written, around, "around the best", facts)
         self._phase("what seems slower", lambda: self._check_losses(written))
+
+    @property
+    def _is_launch_bound(self) -> bool:
+        """Whether the device is known to wait for launches, and not for batches, for a good part of a step."""
+        if self._device_ns is None or self._baseline is None:
+            return False
+        step_ns = self._baseline.step_ns - (self._wait_ns or 0.0)
+        return self._device_ns < _LAUNCH_BOUND * step_ns
 
     def _check_losses(self, written: list[Worker]) -> None:
         """Start the step as written again before a loss is told: some processes are faster than others of the same."""
@@ -373,9 +403,10 @@ class _Trying:
             return
         if not self._proves_early or time.monotonic() - self._began + self._proof_s >= self._plan.budget_s:
             return
-        known = self._known[best]
+        finalists = self._together_with(best, proven)
+        known = {names: self._known[names] for names in finalists}
         try:
-            self._prove([best], facts)
+            self._prove(finalists, facts)
             proof = self._proofs.get(best)
             failed = self._known[best].lacks_memory or (
                 proof is not None and not proof.right and self._comparing.lacked_memory
@@ -383,17 +414,33 @@ class _Trying:
         except AdviseError:
             failed = True
         if failed:  # beside the processes of the search there may be too little memory: it has its turn after them
-            self._known[best] = known
-            self._again.discard(best)
-            self._proofs.pop(best, None)
+            self._known |= known
+            self._again -= known.keys()
+            self._proofs = {names: proof for names, proof in self._proofs.items() if names not in known}
             self._proves_early = False
 
-    def _input(self, facts: Facts, share: float) -> None:
+    def _together_with(self, best: Names, proven: float) -> list[Names]:
+        """Return what is proven at once: where nothing has to be compiled, the best of more precise classes, too.
+
+        A lower precision may be undecidable, and one more process of those that start in seconds costs little.
+        """
+        if _compiles(best):
+            return [best]
+        gains = {
+            names: gain
+            for names, gain in self._gains().items()
+            if names not in self._again and not _compiles(names) and gain >= _CLEARLY * proven
+        }
+        others = best_of(gains, LEAST_GAIN).items()
+        return [best, *(names for kind, names in others if lower_than(class_of(best), kind))]
+
+    def _input(self, facts: Facts, share: float, written: Sequence[Worker] = ()) -> None:
         """Find out whether steps wait for their data: where it is asked for, and where they may.
 
         Args:
             facts: of the step.
             share: how much of the time that is left it may take.
+            written: the step as written, where its processes run.
         """
         if not facts.loaders or (self._plan.only and INPUT not in self._plan.only):
             return
@@ -407,7 +454,7 @@ class _Trying:
             self._time_for(workers, left_s / 2, _LAST_ROUNDS)
 
         proving = Proving(self._session, self._job, self._plan.timeout_s, timed, self._say)
-        self._found = proving.prove(facts, most)
+        self._found = proving.prove(facts, most, written)
         if proving.left_out:
             others = "1 other way" if proving.left_out == 1 else f"{proving.left_out} other ways"
             self._unfinished.append(f"too little time: {others} to load not timed")
@@ -449,12 +496,27 @@ class _Trying:
     def as_written(self) -> list[Worker]:
         """Start the step as written in two processes."""
         began = time.monotonic()
-        base, twin = self._session.build([self._job, self._job])
+        written = self._session.build([self._job, self._job])
         self._started_s = self._started_s or time.monotonic() - began
-        for worker in (base, twin):
+        return self._running_as_written(written)
+
+    def _running_as_written(self, written: list[Worker]) -> list[Worker]:
+        for worker in written:
             if worker.broken is not None:
                 raise AdviseError(f"{self._plan.configuration.target} does not run as written: {worker.broken.reason}")
-        return [base, twin]
+        return written
+
+    def _first_written(self) -> list[Worker]:
+        """Start the step as written, and on a GPU a third process that records how long the device works in a step."""
+        if not Path(_GPU_NODE).exists():
+            return self.as_written()
+        began = time.monotonic()
+        *written, scout = self._session.build([self._job] * 3)
+        self._started_s = time.monotonic() - began
+        (worked,) = self._session.ask_each([(scout, Work(_RECORDED_STEPS))], Worked)
+        self._device_ns = None if worked is None else worked.device_ns
+        self._session.close([scout])
+        return self._running_as_written(written)
 
     def possible(self, facts: Facts) -> tuple[list[Tried], list[str]]:
         refused: list[Tried] = []
@@ -478,7 +540,7 @@ class _Trying:
     def _measure(self, written: list[Worker], tries: Sequence[Names], what: str, facts: Facts) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known]
-        together = max(_FEWEST_TOGETHER, self._plan.width)
+        together = max(_FEWEST_TOGETHER, min(_FIRST_TOGETHER, self._plan.width))
         while left and self._has_time(
             f"{len(left)} of {len(tries)} {what} were not tried", self._batch_s + self._kept_free_s
         ):
@@ -489,6 +551,9 @@ class _Trying:
             for names in without_memory if len(now) > 1 else ():  # others that were built beside it held the rest
                 self._measure_together(written, [names])
             self._batch_s = max(self._batch_s, time.monotonic() - began)
+            if not self._proofs:
+                self._proof_s = min(self._proof_s, _PROOF_BATCHES * self._batch_s)
+            together = max(_FEWEST_TOGETHER, self._plan.width)
             self._prove_early(facts)
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
 
@@ -700,11 +765,15 @@ class _Trying:
             best=_best(results),
             processes=self._session.started,
             seconds=time.monotonic() - self._began,
-            unfinished="; ".join(dict.fromkeys(self._unfinished)) or None,
+            unfinished="; ".join(dict.fromkeys([*self._unfinished, *filter(None, [self._unknown_loading()])])) or None,
             ended=ended,
             input=self._found,
             larger_batches=self._larger,
         )
+
+
+def _compiles(names: Names) -> bool:
+    return any(name.startswith("compile") for name in names)
 
 
 def _running(workers: Sequence[Worker]) -> list[Worker]:

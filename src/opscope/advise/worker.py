@@ -10,12 +10,12 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from time import perf_counter, perf_counter_ns, sleep, time_ns  # as they are, whatever clock a script sees
+from time import perf_counter, perf_counter_ns, sleep  # as they are, whatever clock a script sees
 from typing import Any, Final
 
 import torch
@@ -37,6 +37,8 @@ from opscope.advise.messages import (
     Record,
     Time,
     Turn,
+    Work,
+    Worked,
 )
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptEndedError, ScriptVariant
@@ -208,6 +210,8 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
             return (yield from _loaded(variant, seconds, batches))
         case Profile(path, steps):
             return (yield from _profiled(variant, Path(path), steps))
+        case Work(steps):
+            return (yield from _worked(variant, steps))
         case Record(steps):
             return (yield from record(variant, steps))
         case Losses(steps, number):
@@ -278,30 +282,25 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
     for _ in range(1 + variant.prefetched):
         yield from whole_step()
     synchronize(variant.device)
-    waits = variant.loaders.waits
-    before, steps = len(waits), 0
-    began_ns, began = time_ns(), perf_counter()
-    while (passed := perf_counter() - began) < seconds or (
-        len(waits) - before < batches and passed < _MOST_TIMES * seconds
-    ):
+    waits, reads = variant.loaders.waits, variant.loaders.reads()
+    found: list[Wait] = []
+    seen, steps, began = len(waits), 0, perf_counter()
+    while (passed := perf_counter() - began) < seconds or (len(found) < batches and passed < _MOST_TIMES * seconds):
         returned = yield
-        steps += returned is not Ran.INTERRUPTED
+        if returned is not Ran.INTERRUPTED:
+            steps, found = steps + 1, [*found, *waits[seen:]]
+        seen = len(waits)
     synchronize(variant.device)
-    found = waits[before:]
-    return Loaded(
-        began_ns,
-        steps,
-        [one.wall_ns for one in found],
-        [one.cpu_ns for one in found],
-        _starts(found),
-    )
-
-
-def _starts(waits: Sequence[Wait]) -> list[int]:
-    """Return what each start of workers took, with as much as the first batch was waited for longer than others."""
-    others = [one.wall_ns for one in waits if not one.start_ns]
+    # The first batch of an epoch is waited for longer than others: that belongs to the start of its workers.
+    others = [one.wall_ns for one in found if not one.start_ns]
     usual = round(median(others)) if others else 0
-    return [one.start_ns + max(0, one.wall_ns - usual) for one in waits if one.start_ns]
+    return Loaded(
+        steps,
+        [min(one.wall_ns, usual) if one.start_ns else one.wall_ns for one in found],
+        [one.cpu_ns for one in found],
+        [one.start_ns + max(0, one.wall_ns - usual) for one in found if one.start_ns],
+        variant.loaders.epoch(reads),
+    )
 
 
 def _profiled(variant: Variant, path: Path, steps: int) -> Routine[bool]:
@@ -319,3 +318,25 @@ def _profiled(variant: Variant, path: Path, steps: int) -> Routine[bool]:
     profiler.stop()
     write_trace(profiler, path)
     return True
+
+
+def _worked(variant: Variant, steps: int) -> Routine[Worked]:
+    """Record the device's activities alone, and return how long it works in a step."""
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    synchronize(variant.device)
+    profiler.start()
+    for _ in range(steps):
+        yield from whole_step()
+    synchronize(variant.device)
+    profiler.stop()
+    events = profiler.profiler.kineto_results.events() if profiler.profiler is not None else []
+    spans = sorted(
+        (event.start_ns(), event.start_ns() + event.duration_ns())
+        for event in events
+        if event.device_type() == torch.autograd.DeviceType.CUDA
+    )
+    worked, ended = 0, 0
+    for begin, end in spans:
+        worked += max(0, end - max(begin, ended))
+        ended = max(ended, end)
+    return Worked(worked / steps if spans else None)
