@@ -40,8 +40,19 @@ class Comparing:
         self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
         self._early: list[Worker] = []  # processes for longer runs, which started beside those that record
 
-    def proofs(self, finalists: Sequence[Names], facts: Facts) -> dict[Names, Judged]:
+    @property
+    def starts_early(self) -> bool:
+        """Whether processes that are needed later start beside those that are needed first."""
+        return self._session.width >= _WIDE
+
+    def proofs(self, finalists: Sequence[Names], facts: Facts, early: Sequence[Job] = ()) -> dict[Names, Judged]:
         """Compare finalists with float64: as a whole, and what is exact of them at the precision as written.
+
+        Args:
+            finalists: what is compared.
+            facts: of the step.
+            early: what `started` will be asked for next; its processes start beside the others. They are ended by
+                `drop_early`.
 
         Raises:
             AdviseError: what the step as written computes cannot be recorded.
@@ -53,10 +64,9 @@ class Comparing:
         wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
         jobs = {names: replace(self._job, changes=names) for names in wanted}
         later = [replace(self._job, changes=names) for names in finalists] if facts.training else []
-        try:
-            return self._proofs(finalists, self.compared(jobs, later), facts)
-        finally:
-            self.drop_early()
+        found = self._proofs(finalists, self.compared(jobs, [*early, *(job for job, _ in self._runs(later))]), facts)
+        self.drop_early(early)
+        return found
 
     def _proofs(self, finalists: Sequence[Names], judged: Mapping[Names, Judged], facts: Facts) -> dict[Names, Judged]:
         found: dict[Names, Judged] = {}
@@ -73,26 +83,30 @@ class Comparing:
                     found[names] = replace(found[names], right=False, reason=why)
         return found
 
+    def proving(self, job: Job) -> Job:
+        """Return the job whose process is compared: with the same weights to begin with, and without dropout."""
+        return replace(job, proving=True, begin=str(self._session.folder / "begin.pt"))
+
     def compared(self, jobs: Mapping[Names, Job], later: Sequence[Job] = ()) -> dict[Names, Judged]:
         """Compare jobs with float64 that stand for some changes, such as patched scripts: as a whole.
 
         Args:
             jobs: by the changes that they stand for.
-            later: what `longer` will be asked for: its processes start at once, as starting takes most of the time.
+            later: what `longer` or `started` will be asked for: these processes start beside the others.
 
         Raises:
             AdviseError: what the step as written computes cannot be recorded.
         """
         simulated = list(dict.fromkeys(name for names in jobs for name in names if not _is_exact(name)))
-        proving = replace(self._job, proving=True, begin=str(self._session.folder / "begin.pt"))
+        proving = self.proving(self._job)
         recorded = self._recorded(
             [
                 proving,
                 replace(proving, reference=True),
                 *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
-                *(replace(job, proving=True, begin=proving.begin) for job in jobs.values()),
+                *map(self.proving, jobs.values()),
             ],
-            self._runs(later),
+            later,
         )
         written, reference, *others = recorded
         if isinstance(written, str):
@@ -122,7 +136,7 @@ class Comparing:
             found = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
         return found
 
-    def _recorded(self, jobs: Sequence[Job], later: Sequence[tuple[Job, int]] = ()) -> list[Recording | str]:
+    def _recorded(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
         told = iter(self._record([job for job in jobs if self._kept(job) is None], later))
         results = [kept if (kept := self._kept(job)) is not None else next(told) for job in jobs]
@@ -131,13 +145,14 @@ class Comparing:
                 self._known[job.reference, job.rounding] = one
         return results
 
-    def _record(self, jobs: Sequence[Job], later: Sequence[tuple[Job, int]] = ()) -> list[Recording | str]:
-        if self._session.width < _WIDE:
-            later = ()
-        built = self._session.build([*jobs, *(job for job, _ in later)])
-        workers, early = built[: len(jobs)], built[len(jobs) :]
-        self._early += early
-        if early and any(worker.broken is not None and worker.broken.lacks_memory for worker in built):
+    def _record(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
+        wanted = [*jobs, *(later if self.starts_early else ())]
+        built = self._session.build(self._lacking(wanted))
+        self._early += built
+        workers = self.started(jobs)
+        if len(wanted) > len(jobs) and any(
+            worker.broken is not None and worker.broken.lacks_memory for worker in built
+        ):
             self.drop_early()  # there is no memory for so many at once
             self._session.close(workers)
             workers = self._session.build(jobs)
@@ -153,7 +168,7 @@ class Comparing:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = self._runs(jobs)
-        workers = self._started([job for job, _ in runs])
+        workers = self.started([job for job, _ in runs])
         asked = [(worker, Losses(_LONG_RUN, number)) for worker, (_, number) in zip(workers, runs, strict=True)]
         found = self._session.ask_each(asked, LongRun)
         self._note_memory(workers)
@@ -171,21 +186,30 @@ class Comparing:
         written = [] if self._written or not jobs else [(self._job, number) for number in _SEEDS]
         return [*written, *((job, _SEEDS[0]) for job in jobs)]
 
-    def _started(self, jobs: Sequence[Job]) -> list[Worker]:
+    def started(self, jobs: Sequence[Job]) -> list[Worker]:
         """Return a process for each job: one that has started already, or a new one."""
-        ready: list[Worker | None] = []
+        self._early += self._session.build(self._lacking(jobs))
+        found = []
         for job in jobs:
-            worker = next((one for one in self._early if one.job == job), None)
-            ready.append(worker)
-            if worker is not None:
-                self._early.remove(worker)
-        new = iter(self._session.build([job for job, worker in zip(jobs, ready, strict=True) if worker is None]))
-        return [worker or next(new) for worker in ready]
+            found.append(next(worker for worker in self._early if worker.job == job))
+            self._early.remove(found[-1])
+        return found
 
-    def drop_early(self) -> None:
-        """End the processes that started for longer runs and are not needed."""
-        self._session.close(self._early)
-        self._early = []
+    def _lacking(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return those of some jobs for which no process has started, each as often as one is lacking."""
+        ready, lacking = [worker.job for worker in self._early], []
+        for job in jobs:
+            if job in ready:
+                ready.remove(job)
+            else:
+                lacking.append(job)
+        return lacking
+
+    def drop_early(self, but: Sequence[Job] = ()) -> None:
+        """End the processes that started early and were not needed, but for those of some jobs."""
+        kept = [worker for worker in self._early if worker.job in but]
+        self._session.close([worker for worker in self._early if worker not in kept])
+        self._early = kept
 
     def _note_memory(self, workers: Sequence[Worker]) -> None:
         if any(worker.broken is not None and worker.broken.lacks_memory for worker in workers):

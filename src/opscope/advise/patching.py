@@ -37,18 +37,32 @@ class Patching(Struct):
     time: Callable[[Sequence[Worker], Sequence[Worker]], None]
     say: Callable[[str], None]
 
-    def patches(self, proven: Sequence[Names], built: Built) -> dict[Names, Patch]:
+    def jobs(self, combinations: Sequence[Names], built: Built) -> list[Job]:
+        """Return the processes that patches of some combinations will need: they may start before it is proven."""
+        texts = {names: self._written(names, built) for names in combinations}
+        found = []
+        for names, text in texts.items():
+            if not isinstance(text, Written):
+                continue
+            job = replace(self.job, sources=text.sources)
+            compared = [self.comparing.proving(job)] if self._is_compared(names, built.facts) else []
+            found += [job, *compared, *([job] if built.facts.training else [])]
+        return found
+
+    def patches(self, proven: Sequence[Names], built: Built, written: Sequence[Worker] = ()) -> dict[Names, Patch]:
         """Return a patch for each of some combinations, tried; or why there is none.
 
         Args:
             proven: the combinations.
             built: the script as written, with the places in its source.
+            written: the script as written in two processes that run; empty where they have to start.
         """
         self.say("the patched script")
         texts = {names: self._written(names, built) for names in proven}
         ready = {names: text for names, text in texts.items() if isinstance(text, Written)}
         jobs = {names: replace(self.job, sources=text.sources) for names, text in ready.items()}
-        base, twin, *workers = self.session.build([self.job, self.job, *jobs.values()])
+        base, twin = written or self.session.build([self.job, self.job])
+        workers = self.comparing.started(list(jobs.values()))
         self.time([base, twin], [worker for worker in workers if worker.broken is None])
         for worker in (base, twin):
             if worker.broken is not None:
@@ -57,7 +71,7 @@ class Patching(Struct):
         running = [names for names in ready if tried[names].broken is None]
         least = least_gain(base, twin)
         known = {names: measured([base, twin], tried[names], least) for names in ready}
-        self.session.close([base, twin, *workers])
+        self.session.close(workers if written else [base, twin, *workers])
         try:
             wrong = self._wrong({names: jobs[names] for names in running if is_faster(known[names])}, built.facts)
         finally:
@@ -69,7 +83,7 @@ class Patching(Struct):
         if not jobs:
             return {}
         # What was proven of a rewritten function was proven of its trace; losses tell too little of it.
-        rewritten = {names: job for names, job in jobs.items() if _REWRITTEN in names or not facts.training}
+        rewritten = {names: job for names, job in jobs.items() if self._is_compared(names, facts)}
         wrong: dict[Names, str] = {}
         if rewritten:
             self.say("comparing the patched script")
@@ -81,6 +95,9 @@ class Patching(Struct):
             reasons = self.comparing.longer(list(left.values()))
             wrong |= {names: why for names, why in zip(left, reasons, strict=True) if why is not None}
         return wrong
+
+    def _is_compared(self, names: Names, facts: Facts) -> bool:
+        return _REWRITTEN in names or not facts.training
 
     def _written(self, names: Names, built: Built) -> Written | str:
         try:

@@ -49,8 +49,8 @@ _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
 _GRAPH_RECIPES: Final[tuple[Names, ...]] = (
     ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "fused_attention", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "tf32", "deferred_items", "fused_optimizer"),
+    ("sdpa", "fused_attention", "compile_reduce_overhead", "fused_optimizer"),
 )
 
 

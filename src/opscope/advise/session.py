@@ -141,6 +141,7 @@ class Session:
     def __init__(self, job: Job, *, width: int, timeout_s: float, seed: int = 0, ends_at: float = float("inf")) -> None:
         self._job, self.width, self._timeout, self._ends_at = job, width, timeout_s, ends_at
         self._is_stopped = False
+        self._at_a_time = width  # how many of the processes that start now do so at once
         self._orders = random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
@@ -170,6 +171,7 @@ class Session:
             OutOfTimeError: the session's time is over.
         """
         timeout = self._timeout if within_s is None else min(within_s, self._timeout)
+        self._at_a_time = max(1, min(self.width, len(jobs)))
         return self._at_once(jobs, lambda job: self._built(job, timeout))
 
     def _at_once(self, items: Sequence[S], work: Callable[[S], T]) -> list[T]:
@@ -212,7 +214,7 @@ class Session:
     def _start(self, job: Job) -> Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=enter, args=(job, theirs, self._is_path_safe), daemon=False)
-        compiling = str(max(1, cores() // self.width))
+        compiling = str(max(1, cores() // self._at_a_time))
         # The process that others are forked from begins as `python -c`, and must not import from the current folder.
         with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: compiling, SAFE_PATH: "1"}):
             process.start()

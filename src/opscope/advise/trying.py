@@ -63,7 +63,7 @@ _TURN_S: Final = 0.15  # of one variant in one round
 _MOST_NEIGHBOURS: Final = 8
 _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as written
 # The first of them are few: a proof of what is most likely to help begins the sooner.
-_FIRST_TOGETHER: Final = 4
+_FIRST_TOGETHER: Final = 3
 _LAUNCH_BOUND: Final = 0.6  # of the step: where the device works for less, launches are what it waits for
 _RECORDED_STEPS: Final = 3
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
@@ -206,6 +206,7 @@ class _Trying:
         self._started_s = 0.0  # how long starting the step as written took
         self._device_ns: float | None = None  # how long the device works in a step as written
         self._wait_ns: float | None = None  # how long a step as written waits for its data
+        self._built: Built | None = None  # the step as written, with the places in its source
 
     def run(self) -> AdviseDocument:
         base: Worker | None = None
@@ -243,7 +244,7 @@ class _Trying:
         return self._document(base.built, refused, ended)
 
     def _try(self, written: list[Worker], built: Built, possible: Sequence[str]) -> None:
-        facts = built.facts
+        facts, self._built = built.facts, built
         self._refuse_impossible(facts)
         tries = not self._plan.only or bool(set(self._plan.only) - {INPUT, LARGER_BATCH})
         if tries:
@@ -260,7 +261,7 @@ class _Trying:
             self._session.close(written)
             self._phase("the last round", lambda: self._finals(facts))
             if is_script(self._plan.configuration.target):
-                self._phase("patches", lambda: self._write_patches(built))
+                self._phase("patches", self._write_patches)
         else:
             self._session.close(written)
         folder = self._plan.traces
@@ -381,7 +382,7 @@ class _Trying:
         seen = max((gain for names, gain in gains.items() if names not in self._again), default=0.0)
         proven = max(self._proven().values(), default=1.0)
         needed = self._proof_s if seen > max(LEAST_GAIN, _BETTER * proven) else 0.0
-        patched = is_script(self._plan.configuration.target) and (needed or self._proven())
+        patched = self._patches_later and (needed or self._proven())
         return needed + (self._proof_s if patched else 0.0)
 
     def _proven(self) -> dict[Names, float]:
@@ -391,7 +392,7 @@ class _Trying:
     def _is_right(self, names: Names) -> bool:
         return self._proofs[names].right is True and is_faster(self._known[names])
 
-    def _prove_early(self, facts: Facts) -> None:
+    def _prove_early(self, facts: Facts, written: Sequence[Worker] = ()) -> None:
         """Prove the best as soon as it is clearly the best: then it stands, whatever becomes of the rest."""
         gains = {names: gain for names, gain in self._gains().items() if names not in self._again}
         proven = max(self._proven().values(), default=1.0)
@@ -406,7 +407,7 @@ class _Trying:
         finalists = self._together_with(best, proven)
         known = {names: self._known[names] for names in finalists}
         try:
-            self._prove(finalists, facts)
+            self._prove(finalists, facts, written)
             proof = self._proofs.get(best)
             failed = self._known[best].lacks_memory or (
                 proof is not None and not proof.right and self._comparing.lacked_memory
@@ -554,7 +555,7 @@ class _Trying:
             if not self._proofs:
                 self._proof_s = min(self._proof_s, _PROOF_BATCHES * self._batch_s)
             together = max(_FEWEST_TOGETHER, self._plan.width)
-            self._prove_early(facts)
+            self._prove_early(facts, written)
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
 
     def _broken(self) -> set[str]:
@@ -632,7 +633,7 @@ class _Trying:
             finalists = self._finalists()
             if not finalists:
                 break
-            more_s = self._proof_s * (2 if self._proven() and is_script(self._plan.configuration.target) else 1)
+            more_s = self._proof_s * (2 if self._proven() and self._patches_later else 1)
             if (attempt or self._proven()) and not self._has_time("the next best were not proven", more_s):
                 break
             left_s = self._plan.budget_s - (time.monotonic() - self._began)
@@ -654,13 +655,18 @@ class _Trying:
         ]
         return sorted(best, key=lambda names: -gains[names])
 
-    def _prove(self, finalists: Sequence[Names], facts: Facts) -> None:
-        """Measure some combinations again, in new processes, and compare with float64 what is faster then."""
+    def _prove(self, finalists: Sequence[Names], facts: Facts, written: Sequence[Worker] = ()) -> None:
+        """Measure some combinations again, in new processes, and compare with float64 what is faster then.
+
+        What a patch needs starts beside the comparison, where processes may: then it stands as soon as the proof does.
+        """
         began = time.monotonic()
         self._again |= set(finalists)
         self._measure_again(finalists)
         faster = [names for names in finalists if is_faster(self._known[names])]
-        self._proofs |= self._comparing.proofs(faster, facts)
+        patching = self._patching if self._patches_at_once else None
+        early = [] if patching is None or self._built is None else patching.jobs(faster, self._built)
+        self._proofs |= self._comparing.proofs(faster, facts, early)
         if faster:
             self._proof_s = time.monotonic() - began
         for names in faster:
@@ -668,23 +674,44 @@ class _Trying:
                 gain = self._known[names].gain
                 assert gain is not None
                 self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
+        right = [names for names in faster if self._is_right(names)]
+        if patching is not None and self._built is not None and right:
+            built = self._built
+            self._phase("patches", lambda: self._patches.update(patching.patches(right, built, written)))
+        self._comparing.drop_early()
 
-    def _write_patches(self, built: Built) -> None:
-        """Write the best of each class into the script's own source."""
-        proven = self._proven()
-        best: dict[ErrorClass, Names] = {}
-        for names in sorted(proven, key=lambda one: proven[one]):
-            best[class_of(names)] = names
-        if not best or not (self._plan.wants_patch or self._has_time("no patch was written", self._proof_s)):
-            return
-        patching = Patching(
+    @property
+    def _patches_at_once(self) -> bool:
+        """Whether a patch is tried as soon as its change is proven: where it is asked for, and there are the cores."""
+        is_wanted = self._plan.wants_patch and is_script(self._plan.configuration.target)
+        return is_wanted and self._comparing.starts_early
+
+    @property
+    def _patches_later(self) -> bool:
+        """Whether patches are tried after the search."""
+        return is_script(self._plan.configuration.target) and not self._patches_at_once
+
+    @property
+    def _patching(self) -> Patching:
+        return Patching(
             self._session,
             self._job,
             self._comparing,
             lambda written, others: time_finalists(self._session, written, others, self._rounds_s),
             self._say,
         )
-        self._patches = patching.patches(list(best.values()), built)
+
+    def _write_patches(self) -> None:
+        """Write the best of each class into the script's own source."""
+        proven = self._proven()
+        best: dict[ErrorClass, Names] = {}
+        for names in sorted(proven, key=lambda one: proven[one]):
+            best[class_of(names)] = names
+        wanted = [names for names in best.values() if names not in self._patches]
+        if not wanted or self._built is None:
+            return
+        if self._plan.wants_patch or self._has_time("no patch was written", self._proof_s):
+            self._patches |= self._patching.patches(wanted, self._built)
 
     @property
     def _rounds_s(self) -> float:
