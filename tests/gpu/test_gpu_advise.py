@@ -7,7 +7,7 @@ import pytest
 
 from opscope.advise.changes import BY_NAME
 from opscope.advise.comparing import Comparing
-from opscope.advise.messages import Job, Time, Turn
+from opscope.advise.messages import Job, Time, Turn, Work, Worked
 from opscope.advise.pinning import fastest_cores
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration
@@ -231,3 +231,16 @@ def test_threads_are_pinned_while_a_step_is_timed_and_then_free(steps: Path) -> 
         (worker,) = session.build([job])
         turns = [worker.ask(Time(0.05, cores), Turn, 100) for cores in (pair, None)]
     assert all(one is not None and one.step_ns > 0 for one in turns)
+
+
+def test_the_device_works_for_less_than_a_step(steps: Path) -> None:
+    """The step launches small kernels: a GPU of this kind waits for them, and cannot work for longer than the step."""
+    job = Job(configuration=Configuration(target=f"{steps}:training"), device="cuda")
+    with Session(job, width=2, timeout_s=120) as session:
+        scout, timed = session.build([job, job])
+        (worked,) = session.ask_each([(scout, Work(3))], Worked)
+        (turn,) = session.ask_each([(timed, Time(0.5))], Turn)
+    assert worked is not None
+    assert worked.device_ns is not None
+    assert turn is not None
+    assert 0 < worked.device_ns < turn.step_ns

@@ -26,8 +26,9 @@ from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, 
 from opscope.base.stages import Stage, staged
 from opscope.base.units import NS_PER_S
 from opscope.documents.bound import Bound, BoundKind
+from opscope.documents.brief import StepFigure
 from opscope.documents.findings import Finding, StepBasis
-from opscope.documents.trace import Measurement, SampleSummary, StepFigure, StepTime
+from opscope.documents.trace import Measurement, SampleSummary, StepTime
 from opscope.documents.trust import Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord
 

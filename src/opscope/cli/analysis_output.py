@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,23 +11,20 @@ from msgspec import Struct
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.producer import process_name
-from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.units import format_ns, format_share
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import shown_rows
 from opscope.cli.say import say
-from opscope.cli.terminal import echo_lines, echo_table, on_terminal
+from opscope.cli.terminal import echo_block, echo_lines, echo_table, on_terminal
 from opscope.documents.bound import BoundKind
 from opscope.documents.trace import TraceDocument, TraceDocuments
-from opscope.documents.trust import CheckName
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, joined
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.by import By
-from opscope.report.device_entry import device_entry
 from opscope.report.finding_text import first_things, together_line
 from opscope.report.gap_text import longest_gap
-from opscope.report.step_parts import bar_lines, categories_line, step_line
+from opscope.report.step_parts import step_line
 from opscope.report.tones import of_trust
 from opscope.report.trust_text import or_reason
 
@@ -100,13 +98,14 @@ def print_lines(analysed: Sequence[Analysed], output_format: str, sort: str | No
     )
 
 
-def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows) -> None:
+def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows, *, why: bool = False) -> None:
     """Print the analyses of one or more traces.
 
     Args:
         analysed: the traces.
         output_format: ``table``, ``json``, ``csv`` or ``md``.
         rows: which rows tables have.
+        why: whether people see how what is said first is known, too.
 
     Raises:
         UsageError: a table has no column to sort by that name, or the traces do not record what rows stand for.
@@ -123,7 +122,7 @@ def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows)
     def text() -> None:
         short = on_terminal() and not rows.full_names
         for one in analysed:
-            _print_one(one, by, _table(one, by, rows, short_names=short))
+            _print_one(one, by, _table(one, by, rows, short_names=short), why=why, alone=len(analysed) == 1)
 
     def brief() -> Sequence[Section]:
         """Return the brief of one trace; a table where that was asked for."""
@@ -168,12 +167,16 @@ def _table(one: Analysed, by: By, rows: Rows, *, short_names: bool) -> Table:
 
 
 def _section(one: Analysed, by: By, table: Table) -> Section:
+    """Return a trace as a section: with all evidence, as nobody waits at a terminal for it."""
     empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
-    return Section((one.path,), (Bullets(tuple(_summary(one))), table, *empty))
+    return Section((one.path,), (*_screen(one), *_why(one), table, *empty))
 
 
-def _print_one(one: Analysed, by: By, table: Table) -> None:
-    echo_lines(joined(parts) for parts in _summary(one))
+def _print_one(one: Analysed, by: By, table: Table, *, why: bool, alone: bool) -> None:
+    for block in (*_screen(one, alone=alone), *(_why(one) if why else ())):
+        echo_block(block)
+    if not why:
+        echo_lines(["More: --why, opscope page TRACE"])
     say("", err=False)
     echo_table(table)
     if not table.rows:
@@ -189,46 +192,58 @@ def _default(analysed: Sequence[Analysed]) -> By:
     return By.OPERATOR if known else By.KERNEL
 
 
-def _summary(one: Analysed) -> Iterator[Inline]:
-    """Yield what a reader must know before any row of a table; what fails is left out with its reason."""
+def _screen(one: Analysed, *, alone: bool = False) -> list[Block]:
+    """Return what is read first; what fails is left out with its reason. A trace alone is called by its file's name."""
+    from opscope.report.brief import first_screen, screen_blocks
+
+    losses = one.analysis.losses
+    named = or_reason(losses, "the file's name", lambda: (Paragraph(_named(one, alone=alone)),), Paragraph.of)
+    # Built before it is written: writing it may fail, and what fails is to be said.
+    return [
+        *named,
+        *or_reason(losses, "the first screen", lambda: screen_blocks(first_screen(one.measured)), Paragraph.of),
+    ]
+
+
+def _why(one: Analysed) -> Iterator[Block]:
+    """Yield how that is known: evidence, devices, gaps, accounting, and all checks that are in doubt."""
     parts: tuple[tuple[str, Callable[[Analysed], Iterator[Inline]]], ...] = (
-        ("the file's name", _named),
-        ("what bounds the step", _bounds),
+        ("the evidence", _evidence),
         ("the light pass and the devices", _devices),
         ("the longest gap", _gap),
         ("the accounting", _accounting),
         ("graphs", _graphs),
     )
     for name, make in parts:
-        yield from or_reason(one.analysis.losses, name, partial(make, one), lambda reason: (reason,))
+        yield from map(Paragraph, or_reason(one.analysis.losses, name, partial(make, one), lambda reason: (reason,)))
     trust = one.measured.trust  # last: it says what failed before
-    yield (of_trust(f"Trust: {trust.verdict}", trust.verdict),)
+    yield Paragraph((of_trust(f"Trust: {trust.verdict}", trust.verdict),))
     for check in trust.doubts():
-        yield (of_trust(f"  {check.verdict.upper()} {check.name}: {check.sentence}", check.verdict),)
+        yield Paragraph((of_trust(f"  {check.verdict.upper()} {check.name}: {check.sentence}", check.verdict),))
 
 
-def _named(one: Analysed) -> Iterator[Inline]:
+def _named(one: Analysed, *, alone: bool) -> Inline:
     analysis, measured = one.analysis, one.measured
     process = process_name(analysis.source)
     named = f" ({process})" if process != analysis.source.path else ""
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
-    yield Name(f"{one.path}{named}"), f": {analysis.source.event_count:,} events, {steps}"
+    trust = measured.trust.verdict
+    doubts = len(tuple(measured.trust.doubts()))
+    told = f"{trust} ({doubts})" if doubts else str(trust)
+    path = Path(one.path).name if alone else one.path
+    return Name(f"{path}{named}"), f": {steps}; trust: ", of_trust(told, trust)
 
 
-def _bounds(one: Analysed) -> Iterator[Inline]:
-    analysis, measured = one.analysis, one.measured
-    yield (Toned(f"What bounds it: {measured.bound.kind}. {measured.bound.sentence}", Tone.STRONG),)
-    if (step := measured.step_time) is not None:
-        yield (" ".join(filter(None, (f"{step_line(step).capitalize()}.", step.sentence))),)
-    yield from ((line,) for line in _where_it_goes(measured))
+def _evidence(one: Analysed) -> Iterator[Inline]:
+    measured = one.measured
+    yield (f"{one.analysis.source.event_count:,} events.",)
+    if measured.bound.evidence:
+        yield (f"How that is known: {measured.bound.evidence}",)
+    if measured.step_time is not None:
+        yield (f"{step_line(measured.step_time).capitalize()}.",)
     yield from first_things(measured.findings)
     if measured.advice.together is not None:
         yield together_line(measured.advice.together)
-    has_verdict = measured.bound.kind != BoundKind.UNKNOWN or analysis.has_device_times
-    if has_verdict and measured.findings_reason and not measured.trust.failed(CheckName.FILE_IS_VALID):
-        yield (measured.findings_reason,)
-    if measured.bound.evidence:
-        yield (f"How that is known: {measured.bound.evidence}",)
 
 
 def _devices(one: Analysed) -> Iterator[Inline]:
@@ -274,15 +289,3 @@ def _graphs(one: Analysed) -> Iterator[Inline]:
             f"Graphs: {unknown.height:,} of {analysis.graph_nodes.height:,} nodes have no operator: {most} "
             "(--graph-capture FILE: a trace of the capture)",
         )
-
-
-def _where_it_goes(measured: Measured) -> Iterator[str]:
-    """Yield where a step's time goes: on the busiest device, or among the operators of the host."""
-    if measured.bound.kind == BoundKind.CAPTURE:
-        return
-    if measured.timed.devices:
-        yield from bar_lines(device_entry(busiest(measured.timed.devices)), steps=measured.step_count)
-        return
-    by_category = dict(measured.analysis.categories.select("category", "self_cpu_ns").iter_rows())
-    if (line := categories_line(by_category)) is not None:
-        yield line

@@ -54,6 +54,9 @@ from opscope.runs.inputs import measured_of
     help="The same as --by tree: what runs inside what, down to kernels, longest first.",
 )
 @click.option("--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones.")
+@click.option(
+    "--why", is_flag=True, help="Also print how it is known: evidence, devices, gaps, accounting, and checks in doubt."
+)
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")
 @gpu_option
 @part_options
@@ -71,6 +74,7 @@ def command(
     each: bool,
     tree: bool,
     full_names: bool,
+    why: bool,
     strict: bool,
     gpu: Device | None,
     steps: tuple[int, int] | None,
@@ -127,7 +131,7 @@ def command(
         print_lines(analysed, output_format, sort)
     else:
         rows = Rows(None if by is None else By(by), sort, top, full_names)
-        print_analyses(analysed, output_format, rows)
+        print_analyses(analysed, output_format, rows, why=why)
     # Damage (exit code 4) comes before what --strict says of the other checks.
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)
     end_with(doubted, unreadable, told=output_format in TOLD, allow_damaged=allow_damaged)

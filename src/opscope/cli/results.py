@@ -4,22 +4,24 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from opscope.base.errors import BadInputError
 from opscope.base.text import shell_path
 from opscope.base.units import format_ns, format_share
 from opscope.cli.say import say, show
-from opscope.cli.terminal import echo_lines, echo_table
+from opscope.cli.terminal import echo_block, echo_table
 from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.record.codec import encode
 from opscope.record.sweep import Failure, Manifest
-from opscope.render.blocks import Bullets, Name, Paragraph, Section, Tone, Toned, Whole, joined
+from opscope.render.blocks import Block, Name, Paragraph, Section, Tone, Toned, Whole
 from opscope.render.table_formats import as_csv, as_markdown
+from opscope.report.brief import screen_blocks
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_table, comparison_values
-from opscope.report.finding_text import first_things, together_line
 from opscope.report.overview import own_clock_text
-from opscope.report.step_parts import bar_lines, step_text
+from opscope.report.step_parts import step_text
 from opscope.report.trust_text import failures
 from opscope.runs.folders import rank_here
 from opscope.runs.pipeline import read_documents
@@ -81,13 +83,15 @@ def _print_one(
     if output_format == "brief":
         from opscope.render.brief import render_brief
 
-        first = Bullets(tuple((line.strip(),) for document in documents for line in _first(document)))
+        first = [block for document in documents for block in _first(document)]
         see = Whole(f"opscope brief {shell_path(str(directory.path))}")
-        blocks = (first, table, Paragraph.of("One configuration at a time: ", see))
+        blocks = (*first, table, Paragraph.of("One configuration at a time: ", see))
         show(render_brief([Section((Name(comparison.description),), blocks)]))
         return
     for document in documents:
-        echo_lines(_first(document))
+        for block in _first(document):
+            echo_block(block)
+        say("", err=False)
     echo_table(table)
     say("", err=False)
     say(f"Reports in {directory.path}{_separator(directory.path)}:", err=False)
@@ -99,31 +103,23 @@ def _separator(path: Path) -> str:
     return "" if str(path).endswith("/") else "/"
 
 
-def _first(document: TraceDocument) -> Iterator[str]:
-    """Yield what bounds the step, what to do first, and the operators that cost most."""
-    step = document.measurement.step
-    yield Toned(f"{document.name}: {step_text(document.step_time)}, {document.bound.kind}", Tone.STRONG)
-    if step is not None and step.sentence is not None:
-        yield f"  {step.sentence}"
-    for doubt in failures(document.trust):
-        yield Toned(f"  NOT TO BE TRUSTED: {doubt}", Tone.BAD)
+def _first(document: TraceDocument) -> Iterator[Block]:
+    """Yield what is read first of a configuration, and the operators that cost most."""
+    yield Paragraph((Toned(f"{document.name}: {step_text(document.step_time)}, {document.bound.kind}", Tone.STRONG),))
     if document.capture is not None and document.capture.steady_state:
-        yield f"  {document.capture.steady_state}"
+        yield Paragraph.of(f"  {document.capture.steady_state}")
+    step = document.measurement.step
     if document.measurement.own_clock is not None and step is not None:
-        yield f"  {own_clock_text(document.measurement.own_clock, step)}"
-    if document.has_device_times:
-        yield f"  {document.bound.sentence}"
-        bar = bar_lines(document.timed_devices[0], steps=document.step_count)
-        yield from (joined(("  ", line)) for line in bar)
-    for line in first_things(document.findings):
-        yield joined(("  ", *line))
-    if document.together is not None:
-        yield f"  {''.join(map(str, together_line(document.together)))}"
-    if document.findings:
-        yield "  The operators that cost most:"
-    for number, operator in enumerate(document.operators[:_SHOWN], 1):
-        yield f"  {'- ' if document.findings else f'{number}. '}{_operator(operator, document)}"
-    yield ""
+        yield Paragraph.of(f"  {own_clock_text(document.measurement.own_clock, step)}")
+    doubts = list(failures(document.trust))
+    for doubt in doubts:
+        yield Paragraph((Toned(f"  NOT TO BE TRUSTED: {doubt}", Tone.BAD),))
+    if document.first_screen is not None:
+        # What fails is said above, with what to do about it.
+        yield from screen_blocks(replace(document.first_screen, failed=()))
+    if document.operators:
+        yield Paragraph.of("The operators that cost most:")
+    yield from (Paragraph.of(f"  - {_operator(operator, document)}") for operator in document.operators[:_SHOWN])
 
 
 def _operator(row: OperatorRow, document: TraceDocument) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from opscope.base.text import printable
 from opscope.cli.colours import COLOURS, coloured, in_colours
 from opscope.cli.say import say, show
-from opscope.render.blocks import Bullets, Code, Section, Table, Toned, joined
+from opscope.render.blocks import Block, Bullets, Code, Section, Table, Toned, joined
 from opscope.render.table_formats import as_text
 
 if TYPE_CHECKING:
@@ -131,20 +131,26 @@ def _heading(text: str) -> "Text":
     return Text(printable(text))
 
 
+def echo_block(block: Block) -> None:
+    """Print a block of a section."""
+    if isinstance(block, Table):
+        echo_table(block)
+    elif isinstance(block, Bullets):
+        echo_lines(joined(("  ", *item)) for item in block.items)
+    elif isinstance(block, Code):
+        for line in block.lines:  # never wrapped: it is copied from here
+            say(f"    {printable(line.expandtabs(4))}", err=False)
+    else:
+        echo_lines([joined(block.parts)])
+
+
 def echo_section(section: Section) -> None:
     """Print a section and all below it."""
     echo_lines(["".join(section.title)])
     for block in section.blocks:
         if isinstance(block, Table):
             say("", err=False)
-            echo_table(block)
-        elif isinstance(block, Bullets):
-            echo_lines(joined(("  ", *item)) for item in block.items)
-        elif isinstance(block, Code):
-            for line in block.lines:  # never wrapped: it is copied from here
-                say(f"    {printable(line.expandtabs(4))}", err=False)
-        else:
-            echo_lines([joined(block.parts)])
+        echo_block(block)
     for inner in section.sections:
         say("", err=False)
         echo_section(inner)

@@ -170,6 +170,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         of_step: whether that is an unprofiled step, a recorded one, or a whole recording without steps.
         derivation: how the saving was derived.
         evidence: what was observed.
+        todo: what to do, in at most 34 characters.
         action: the change to make in the code.
         prove: a command that shows whether the change helped.
         wrong_if: what would make the finding wrong.
@@ -190,6 +191,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     of_step: StepBasis
     derivation: str
     evidence: tuple[Fact, ...]
+    todo: str = ""
     action: str
     prove: str
     wrong_if: str

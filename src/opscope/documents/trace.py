@@ -9,7 +9,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from opscope.documents.bound import Bound
-from opscope.documents.findings import Finding, StepBasis, Together
+from opscope.documents.brief import FirstScreen, StepFigure
+from opscope.documents.findings import Finding, Together
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import Findings
@@ -556,29 +557,6 @@ class StepTime(Struct, frozen=True, kw_only=True):
         return self.median_ns if abs(self.median_ns / self.ns - 1) > MEDIAN_DIFFERS else self.ns
 
 
-class StepFigure(Struct, frozen=True, kw_only=True):
-    """How long a step takes: the one figure that every screen shows.
-
-    Attributes:
-        ns: the mean of many consecutive steps without the profiler; else that of the recorded ones, which is their
-            window over their number.
-        basis: which of these: an unprofiled step, or a recorded one.
-        steps: how many; null where the user gave the time.
-        low_ns, high_ns: the 95 % interval of an unprofiled step; null where it is not known.
-        estimate_ns: what a recorded step would take without the profiler, as replayed for the findings; null where
-            nothing tells.
-        sentence: what recurs between steps, and why the median is another; null where neither is worth a word.
-    """
-
-    ns: float
-    basis: StepBasis
-    steps: int | None
-    low_ns: float | None = None
-    high_ns: float | None = None
-    estimate_ns: float | None = None
-    sentence: str | None = None
-
-
 class Measurement(Struct, frozen=True, kw_only=True):
     """Times of whole steps, by how they were measured. Times of different kinds must not be mixed.
 
@@ -664,6 +642,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         iterations: of a model server; empty if no range is an iteration.
         findings: what could make a step faster, the largest likely saving first.
         findings_reason: why there are none; null if there are some.
+        first_screen: what every screen shows first of this trace; null in files of versions that had none.
         together: what those save together that a replay tells; null for fewer than two.
         limits: how far the work that loses most time is from the devices' limits; null if no device worked.
         schema: the schema's name.
@@ -716,6 +695,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     light: LightEntry | None = None
     findings_reason: str | None = None
     together: Together | None = None
+    first_screen: FirstScreen | None = None
     limits: LimitsEntry | None = None
 
     @property

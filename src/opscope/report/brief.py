@@ -1,23 +1,65 @@
-"""Builds the brief of a trace from its document, and writes it."""
+"""What is read first of a trace: built once, and written as the first lines of a screen and as a brief."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from opscope.analysis.advice.saving_text import saving_span
 from opscope.analysis.measured import Measured
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import printable, shell_path
 from opscope.base.units import format_ns, format_share
-from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, Command, Unmeasured
-from opscope.documents.findings import Finding
-from opscope.documents.trace import DeviceEntry, TraceDocument
-from opscope.documents.trust import Verdict
-from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table, Whole
-from opscope.report.finding_text import place, together_line
-from opscope.report.step_parts import step_line, step_parts
+from opscope.documents.bound import BoundKind
+from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, Command, FirstScreen, Unmeasured
+from opscope.documents.findings import Finding, Where
+from opscope.documents.trace import TraceDocument
+from opscope.documents.trust import CheckName, Trust, Verdict
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, Whole
+from opscope.report.device_entry import device_entry
+from opscope.report.finding_text import left_text, place, together_line
+from opscope.report.step_parts import bar, legend, step_line, step_parts, step_text
+from opscope.report.tones import of_trust
 
 _FACTS: Final = 2  # of a finding's evidence
 _DOUBTS: Final = 3
 _LEAST_PART: Final = 0.005  # of a step: smaller parts are not listed
+_CATEGORIES: Final = 4  # of operators, where nothing ran on a device
+_FRAME: Final = re.compile(r"(?:.*[/\\])?([^/\\]+)\((\d+)\): .*")  # as torch.profiler names Python's frames
+_SHORT: Final = 24  # characters of a place: at 80 columns, so many are left beside what to do and what it saves
+OF_CPU: Final = "the operators' CPU time"
+
+
+def first_screen(measured: Measured) -> FirstScreen:
+    """Build what is read first of a trace. What fails is left out, and named among the failed checks."""
+    part = measured.analysis.losses.part
+    findings, together = measured.findings, measured.advice.together
+    step = measured.step_time
+    parts_of, parts, parts_address = part(
+        "where a step goes", lambda: _where_it_goes(measured), lambda: ("a recorded step", (), None)
+    )
+    first = part("the first findings", lambda: tuple(_first(findings)), tuple[BriefFinding, ...])
+    not_measured = part("what was not measured", lambda: tuple(_not_measured(measured)), tuple[Unmeasured, ...])
+    trust = measured.trust  # last: it says what failed before
+    doubts = sorted(trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL)
+    return FirstScreen(
+        bound=str(measured.bound.kind),
+        sentence=measured.bound.sentence,
+        step=step,
+        step_address="step_time/ns" if step else None,
+        step_count=measured.step_count,
+        parts_of=parts_of,
+        parts=parts,
+        parts_address=parts_address,
+        trust=str(trust.verdict),
+        failed=tuple(_failed(trust)),
+        doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts),
+        findings=first,
+        findings_reason=_no_findings(measured),
+        further_findings=tuple(finding.id for finding in findings if not finding.is_first),
+        together=None if together is None else "".join(together_line(together)),
+        left=None if together is None else left_text(together),
+        not_measured=not_measured,
+    )
 
 
 def build_brief(path: str, measured: Measured, document: TraceDocument) -> BriefDocument:
@@ -29,86 +71,94 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         document: its document.
     """
     part = measured.analysis.losses.part
-    first = [finding for finding in document.findings if finding.is_first]
-    step = document.step_time
-    parts = part("where a step goes", lambda: tuple(_parts(measured, document)), tuple[BriefPart, ...])
-    not_measured = part(
-        "what was not measured", lambda: tuple(_not_measured(measured, document)), tuple[Unmeasured, ...]
-    )
     following = part("what to run next", lambda: tuple(_next(path, measured, document)), tuple[Command, ...])
-    trust = measured.trust  # last: it says what failed before
-    doubts = sorted(trust.doubts(), key=lambda check: check.verdict is not Verdict.FAIL)
-    return BriefDocument(
-        trace=printable(path),
-        bound=str(document.bound.kind),
-        sentence=document.bound.sentence,
-        step=step,
-        step_address="step_time/ns" if step else None,
-        step_count=document.step_count,
-        parts=parts,
-        parts_address=_device_at(measured, document) if parts else None,
-        trust=str(trust.verdict),
-        doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts),
-        findings=tuple(_finding(finding) for finding in first),
-        findings_reason=document.findings_reason,
-        further_findings=tuple(finding.id for finding in document.findings if not finding.is_first),
-        together=None if document.together is None else "".join(together_line(document.together)),
-        not_measured=not_measured,
-        next=following,
-    )
+    screen = first_screen(measured)
+    fields = {name: getattr(screen, name) for name in FirstScreen.__struct_fields__}
+    return BriefDocument(trace=printable(path), next=following, **fields)
 
 
-def _device(measured: Measured, document: TraceDocument) -> DeviceEntry | None:
-    """Return the device that verdicts are about, of the pass whose times count."""
-    if not measured.timed.devices:
+def _no_findings(measured: Measured) -> str | None:
+    """Return why there are no findings, where another check does not say so already."""
+    has_verdict = measured.bound.kind != BoundKind.UNKNOWN or measured.analysis.has_device_times
+    if not has_verdict or measured.trust.failed(CheckName.FILE_IS_VALID):
         return None
-    number = busiest(measured.timed.devices).device
-    return next(one for one in document.timed_devices if one.device == number)
+    return measured.findings_reason
 
 
-def _device_at(measured: Measured, document: TraceDocument) -> str | None:
-    """Return the address of that device."""
-    device = _device(measured, document)
-    light = "light/" if document.light is not None and document.light.agrees else ""
-    return None if device is None else f"{light}devices/{device.device}"
+def _failed(trust: Trust) -> Iterator[str]:
+    """Yield the checks that fail, and what is missing on this screen, though that is no reason to distrust the rest."""
+    for check in trust.checks:
+        if check.verdict is Verdict.FAIL or (check.verdict is Verdict.WARN and check.name in _ALWAYS_TOLD):
+            yield f"{check.verdict.upper()} {check.name}: {check.sentence}"
 
 
-def _parts(measured: Measured, document: TraceDocument) -> Iterator[BriefPart]:
-    device = _device(measured, document)
-    if device is None or not device.window_ns:
-        return
-    steps = document.step_count or 1
-    for name, time in step_parts(device).items():
-        if time >= _LEAST_PART * device.window_ns:
-            yield BriefPart(name, time / steps, time / device.window_ns)
+_ALWAYS_TOLD: Final = (CheckName.PARTS_COMPUTED, CheckName.RECORDING_COMPLETE)
 
 
-def _finding(finding: Finding) -> BriefFinding:
-    return BriefFinding(
-        id=finding.id,
-        title=finding.title,
-        where="".join(place(finding.where)).removeprefix(", in ") or None,
-        saving_ns=finding.saving_ns,
-        saving=finding.saving,
-        likely_ns=finding.likely_ns,
-        of_step=finding.of_step,
-        evidence=tuple(f"{fact.text} ({fact.basis})" for fact in finding.evidence[:_FACTS]),
-        action=finding.action,
-        prove=finding.prove,
-        address=f"findings/{finding.id}",
-    )
+def _where_it_goes(measured: Measured) -> tuple[str, tuple[BriefPart, ...], str | None]:
+    """Return what is divided, its parts, and their address in the document."""
+    steps = measured.step_count or 1
+    whole = "a recorded step" if measured.step_count else "the recording"
+    if measured.bound.kind == BoundKind.CAPTURE:
+        return whole, (), None
+    if not measured.timed.devices:
+        by_category = dict(measured.analysis.categories.select("category", "self_cpu_ns").iter_rows())
+        time = sum(by_category.values())
+        largest = sorted(by_category.items(), key=lambda item: -item[1])[:_CATEGORIES]
+        parts = tuple(BriefPart(name, ns / steps, ns / time) for name, ns in largest if ns)
+        return OF_CPU, parts, "categories" if parts else None
+    device = device_entry(busiest(measured.timed.devices))
+    if not device.window_ns:
+        return whole, (), None
+    light = "light/" if measured.light is not None and measured.light.analysis is not None else ""
+    parts = tuple(BriefPart(name, ns / steps, ns / device.window_ns) for name, ns in step_parts(device).items())
+    return whole, parts, f"{light}devices/{device.device}" if parts else None
 
 
-def _not_measured(measured: Measured, document: TraceDocument) -> Iterator[Unmeasured]:
-    measurement, trace = document.measurement, measured.analysis.trace
+def _first(findings: Sequence[Finding]) -> Iterator[BriefFinding]:
+    chosen = [finding for finding in findings if finding.is_first]
+    numbers = {finding.id: number for number, finding in enumerate(chosen, start=1)}
+    for number, finding in enumerate(chosen, start=1):
+        yield BriefFinding(
+            id=finding.id,
+            title=finding.title,
+            todo=finding.todo,
+            where="".join(place(finding.where)).removeprefix(", in ") or None,
+            place=_short_place(finding.where),
+            saving_ns=finding.saving_ns,
+            saving=finding.saving,
+            saves=saving_span(finding.saving_ns),
+            likely_ns=finding.likely_ns,
+            of_step=finding.of_step,
+            overlaps=tuple(numbers[name] for name in finding.overlaps if numbers.get(name, number) < number),
+            evidence=tuple(f"{fact.text} ({fact.basis})" for fact in finding.evidence[:_FACTS]),
+            action=finding.action,
+            prove=finding.prove,
+            address=f"findings/{finding.id}",
+        )
+
+
+def _short_place(where: Where) -> str | None:
+    """Return where a finding is in a few characters: the file and line, the module, the operator or the range."""
+    if where.python is not None and (frame := _FRAME.fullmatch(where.python)):
+        return f"{frame[1]}:{frame[2]}"
+    text = where.python or where.module or where.operator or where.annotation
+    if text is None:
+        return None
+    text = printable(text)
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+
+
+def _not_measured(measured: Measured) -> Iterator[Unmeasured]:
+    measurement, trace, light = measured.measurement, measured.analysis.trace, measured.light
     if measurement.wall is None:
         yield Unmeasured("a step without the profiler", measurement.benchmark_reason or "none was timed")
-    if document.device_times_reason is not None:
-        yield Unmeasured("device times", document.device_times_reason)
-    if not document.step_count:
+    if measured.device_times_reason is not None:
+        yield Unmeasured("device times", measured.device_times_reason)
+    if not measured.step_count:
         yield Unmeasured("steps", "none are marked (profiler.step())")
-    if document.light is not None and not document.light.agrees:
-        yield Unmeasured("idle time without the profiler's cost", document.light.sentence)
+    if light is not None and light.analysis is None:
+        yield Unmeasured("idle time without the profiler's cost", light.sentence)
     if trace.operators.height and not trace.frames.height:
         yield Unmeasured("lines of Python and modules", "stacks were not recorded (with_stack=True, --with-stack)")
     if trace.operators.height and trace.operators["input_dims"].null_count() == trace.operators.height:
@@ -117,7 +167,7 @@ def _not_measured(measured: Measured, document: TraceDocument) -> Iterator[Unmea
         yield Unmeasured("memory", "allocations were not recorded (profile_memory=True, --profile-memory)")
     if measurement.wall is not None and measurement.clocks is None and measurement.clocks_reason:
         yield Unmeasured("clocks of the GPU", measurement.clocks_reason)
-    for line in document.source.not_recorded:
+    for line in measured.analysis.source.not_recorded:
         yield Unmeasured("in the recording", line)
 
 
@@ -137,6 +187,41 @@ def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Co
     if measured.analysis.limits_of_steps:
         yield Command(f"opscope limits {quoted} --brief", "which work is far from the device's limit")
     yield Command(f"opscope page {quoted}", "a page with timeline, flame view and roofline")
+
+
+# ---------------------------------------------------------------- as the first lines of a screen
+
+
+def screen_blocks(screen: FirstScreen) -> Iterator[Block]:
+    """Yield the first lines of a screen: the verdict, where the time goes, what to do first, and what fails."""
+    yield Paragraph((Toned(f"{screen.sentence.rstrip('.')}. [{screen.bound}]", Tone.STRONG),))
+    if screen.parts and screen.parts_of != OF_CPU and (drawn := bar(screen.parts)):
+        yield Paragraph((Toned(f"  {drawn}", Tone.BAR),))
+    if screen.parts:
+        yield Paragraph.of(f"  {screen.parts_of}: {legend(screen.parts)}")
+    if screen.step is not None:
+        more = f"; {screen.step.sentence.rstrip('.')}" if screen.step.sentence else ""
+        yield Paragraph.of(f"  {step_text(screen.step)}{more}")
+    if screen.findings:
+        rows = tuple(_row(number, one) for number, one in enumerate(screen.findings, start=1))
+        saves = "Saves a step (with)" if any(one.overlaps for one in screen.findings) else "Saves a step"
+        yield Table(("", "Do first", saves if screen.step_count else saves.replace("a step", "at most"), "Where"), rows)
+    if screen.left is not None:
+        yield Paragraph.of(f"  {screen.left}")
+    if screen.findings_reason is not None:
+        yield Paragraph.of(screen.findings_reason)
+    for line in screen.failed:
+        yield Paragraph((of_trust(line, Verdict.FAIL if line.startswith("FAIL") else Verdict.WARN),))
+
+
+def _row(number: int, finding: BriefFinding) -> tuple[str, ...]:
+    same = f" ({', '.join(map(str, finding.overlaps))})" if finding.overlaps else ""
+    return (
+        str(number),
+        Name(finding.todo or printable(finding.title)),
+        f"{finding.saves}{same}" if finding.saves else "-",
+        Name(finding.place or "-"),
+    )
 
 
 # ---------------------------------------------------------------- as text
@@ -161,8 +246,12 @@ def _facts(brief: BriefDocument) -> Iterator[Inline]:
         more = f"; {step.sentence.rstrip('.')}" if step.sentence else ""
         yield (f"{step_line(step)}{more} [{brief.step_address}]",)
     if brief.parts:
-        whole = "a recorded step goes" if brief.step_count else "the recording goes"
-        parts = ", ".join(f"{one.name} {format_ns(one.ns)} ({format_share(one.share, 1)})" for one in brief.parts)
+        whole = "a CPU-only step goes, by operators" if brief.parts_of == OF_CPU else f"{brief.parts_of} goes"
+        parts = ", ".join(
+            f"{one.name} {format_ns(one.ns)} ({format_share(one.share, 1)})"
+            for one in brief.parts
+            if one.share >= _LEAST_PART
+        )
         yield (f"where {whole}: {parts} [{brief.parts_address}]",)
     yield (f"trust: {brief.trust} [trust]",)
     yield from ((doubt,) for doubt in brief.doubts[:_DOUBTS])

@@ -31,6 +31,11 @@ def together_line(together: Together) -> Inline:
     )
 
 
+def left_text(together: Together) -> str:
+    """Return what findings save together in a few words."""
+    return f"all together likely {format_ns(together.likely_ns)} of {format_ns(together.of_step_ns)}"
+
+
 def headline(finding: Finding) -> str:
     """Return one line with what a finding could save, and its title."""
     saving = f"{finding.saving[0].upper()}{finding.saving[1:]}: " if finding.saving else ""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from opscope.base.losses import Losses
 from opscope.base.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import DeviceEntry, Measurement, SampleSummary, Step, StepTime, TraceDocument
@@ -12,7 +14,8 @@ from opscope.record.capture import Clocks
 from opscope.record.step_kinds import OwnClock
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, table_of
-from opscope.report.finding_text import findings_section, first_things, together_line
+from opscope.report.brief import screen_blocks
+from opscope.report.finding_text import findings_section
 from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import step_line
 from opscope.report.trust_text import or_reason
@@ -49,11 +52,8 @@ def overview_section(document: TraceDocument, losses: Losses) -> Section:
 
 
 def _verdict(document: TraceDocument) -> Iterator[Block]:
-    yield Paragraph.of(f"What bounds the step: {document.bound.kind}. {document.bound.sentence}")
-    for line in first_things(document.findings):
-        yield Paragraph(line)
-    if document.together is not None:
-        yield Paragraph(together_line(document.together))
+    if document.first_screen is not None:
+        yield from screen_blocks(replace(document.first_screen, failed=()))  # those are told below
     if document.bound.evidence:
         yield Paragraph.of(f"How that is known: {document.bound.evidence}")
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]

@@ -25,6 +25,7 @@ from opscope.lookup.explain import Lookup
 from opscope.lookup.native_function import native_function_of
 from opscope.lookup.source_links import source_entry
 from opscope.record.capture import CaptureRecord
+from opscope.report.brief import first_screen
 from opscope.report.device_entry import device_entry, window_entry
 from opscope.report.limits_document import limits_entry
 
@@ -105,7 +106,8 @@ def build_trace_document(
         findings_reason=measured.findings_reason,
         together=measured.advice.together,
         limits=part("limits", lambda: _limits(measured), lambda: None),
-        trust=measured.trust,  # last: it says what failed before
+        trust=measured.trust,  # last, with what is made of it: it says what failed before
+        first_screen=first_screen(measured),
     )
 
 

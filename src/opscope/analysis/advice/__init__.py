@@ -260,6 +260,7 @@ def _warm_up(context: Context) -> Draft:
         saving=Range(0.0, 0.0),
         derivation="what a warm-up takes says nothing of later steps",
         evidence=(measured("the ranges' own names", source=Source.HOST),),
+        todo="profile later steps",
         action="profile later steps",
         wrong_if="these steps are what counts",
     )
@@ -295,6 +296,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
         saving=Range(0.0, 0.0),
         derivation=f"no rule finds more than {percent(_CHEAP)} {context.words.of_the}",
         evidence=(derived(f"work with a model runs at {share} of the device, by time", source=Source.LIMITS),),
+        todo="find who reads the copies" if moves else "compute less, or less precisely",
         action=action,
         wrong_if="a cause that no rule knows",
     )
@@ -318,6 +320,7 @@ def as_findings(context: Named, drafts: Sequence[Draft], *, replayed: bool = Fal
             of_step=step[1],
             derivation=draft.derivation,
             evidence=draft.evidence,
+            todo=draft.todo,
             action=draft.action,
             prove=proving_command(
                 draft.rule,

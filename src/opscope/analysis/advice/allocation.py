@@ -67,6 +67,7 @@ def allocator_churn(context: Context) -> Iterator[Draft]:
             ),
             *seen(context, where),
         ),
+        todo="keep memory instead of freeing it",
         action=_keep_memory(context, str(busiest)),
         wrong_if="memory is needed by another process",
         claims=idle_claim(BoundKind.ALLOCATION) | context.claims_of_pieces(pieces),

@@ -91,6 +91,7 @@ def eager_attention(context: Context) -> Iterator[Draft]:
             derived(share_of(time, context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES),
             general("fused attention never writes the scores to memory"),
         ),
+        todo="use scaled_dot_product_attention",
         action=_ACTION,
         wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does "
         "not offer",
@@ -176,6 +177,7 @@ def _attention_by_names(context: Context) -> Iterator[Draft]:
             ),
             general("record shapes for more (record_shapes=True)"),
         ),
+        todo="use scaled_dot_product_attention",
         action=_ACTION,
         wrong_if="these products are not those around the softmax",
         claims=claims_of(rows),

@@ -43,12 +43,14 @@ class _Waiting(Struct, frozen=True):
 
     Attributes:
         why: ends the title of the finding.
+        todo: what to do, as in `opscope.analysis.advice.context.Draft`.
         action: what to do in PyTorch.
         of_cuda: what to do in a CUDA program without PyTorch.
         wrong_if: what would make the finding wrong.
     """
 
     why: str
+    todo: str
     action: str
     of_cuda: str
     wrong_if: str
@@ -63,18 +65,21 @@ PINNED: Final = "pin the host's memory (cudaHostAlloc, cudaHostRegister) and cop
 _WAITING: Final = {
     Rule.BLOCKING_READ: _Waiting(
         "to read a value ",
+        "read values after the loop",
         "keep the value on the device and read it once, after the loop (losses.append(loss.detach()))",
         "keep the value on the device, or copy it with cudaMemcpyAsync into pinned memory and wait where it is used",
         "what the host does next depends on the value",
     ),
     Rule.BLOCKING_COPY: _Waiting(
         "until it has copied pageable memory ",
+        "pin memory, copy asynchronously",
         f"{PIN}; make what is small on the device (device=...)",
         PINNED,
         "the memory is written to again before the copy is done",
     ),
     Rule.EXPLICIT_SYNC: _Waiting(
         "",
+        "remove synchronize() from the loop",
         "remove torch.cuda.synchronize() and event.synchronize() from the loop; time with events that are read "
         "afterwards",
         "remove cudaDeviceSynchronize, cudaStreamSynchronize and cudaEventSynchronize from the loop; time with events "
@@ -148,7 +153,8 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                 ),
                 *seen(context, where),
             ),
-            action=matter.action if context.runs_pytorch else matter.of_cuda,
+            todo=matter.todo,
+            action=_action(context, rule),
             wrong_if=matter.wrong_if,
             remedy=_without_waiting(context, rule, chosen),
             pieces=np.flatnonzero(pieces),
@@ -213,11 +219,22 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
             derived(share_of(time, context.step_ns), f" {context.words.of_the}", source=Source.IDLE),
             *seen(context, where),
         ),
+        todo="make that call earlier",
         action=_other_than_sitting(where.call),
         wrong_if="what follows needs the result of the call",
         claims=idle_claim(BoundKind.BLOCKING),
         pieces=rows,
     )
+
+
+def _action(context: Context, rule: Rule) -> str:
+    """Return advice on a wait: only a step that trains has losses to keep."""
+    matter = _WAITING[rule]
+    if not context.runs_pytorch:
+        return matter.of_cuda
+    if rule is Rule.BLOCKING_READ and not context.trains:
+        return "keep the value on the device, and read it only where the host cannot go on without it"
+    return matter.action
 
 
 def _other_than_sitting(call: str | None) -> str:

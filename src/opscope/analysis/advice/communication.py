@@ -119,6 +119,7 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
         evidence=(measured(share_of(time, context.step_ns), f' {context.words.of_the}', source=Source.STEP),
                   *messages.largest(),
                   general("a rank that waits for the others spends that time in the same kernels")),
+        todo="overlap communication",
         action=_overlap(context, messages.main()),
         wrong_if="the ranks wait for a slower one",
         claims=_CLAIM,
@@ -162,6 +163,7 @@ def late_rank(context: Context) -> Iterator[Draft]:
             ),
             general("a collective ends when all ranks have joined it"),
         ),
+        todo="profile the other ranks too",
         action="profile the other ranks too, the same steps, and see what the late one does meanwhile: a larger batch, "
         "loading data, a log or a checkpoint",
         wrong_if="the links are shared with other jobs and were busy then",
@@ -189,7 +191,7 @@ _TENSOR_PARALLEL: Final = (
 
 def _overlap(context: Context, kind: Collective | None) -> str:
     """Return advice on how to hide or reduce communication, as far as names show which parallelism is used."""
-    trains = _has_backward(context)
+    trains = context.trains
     if kind in _ACTIONS:
         return _ACTIONS[kind]
     if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and trains and _names(context, "FullyShardedDataPar"):
@@ -205,10 +207,6 @@ def _names(context: Context, part: str) -> bool:
     """Tell whether the name of any operator or range contains a text."""
     tables = (context.trace.operators, context.trace.annotations)
     return any(any_name(table, lambda text: part in text) for table in tables)
-
-
-def _has_backward(context: Context) -> bool:
-    return any_name(context.trace.operators, lambda text: "autograd::engine" in text or "Backward" in text)
 
 
 @states(
@@ -254,6 +252,7 @@ def small_collectives(context: Context) -> Iterator[Draft]:
             ),
             *messages.largest(),
         ),
+        todo="put small messages into one",
         action="put several tensors into one message: gradients in buckets (DistributedDataParallel does), else one "
         "flat buffer",
         wrong_if="each is needed before the next can be made",
@@ -289,6 +288,7 @@ def buffer_broadcast(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
         ),
+        todo="DDP(broadcast_buffers=False)",
         action="DistributedDataParallel(model, broadcast_buffers=False)",
         wrong_if="ranks must use the same running statistics (BatchNorm) in training",
         claims=_CLAIM,

@@ -44,6 +44,7 @@ def stream_dependency(context: Context) -> Iterator[Draft]:
             derived(share_of(time, context.step_ns), f" {context.words.of_the}", source=Source.IDLE),
             *seen(context, where),
         ),
+        todo="let streams wait only if they must",
         action="let streams wait for each other's results only where they use them: two buffers instead of one, events "
         "recorded right after what is needed",
         wrong_if="the work really needs what it waits for",

@@ -78,6 +78,7 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
                 derived(f"{row.limited_by or 'the device'} allows ", nanoseconds(row.ideal_ns), source=Source.LIMITS),
                 *_what_is_known(context, row),
             ),
+            todo="see its source: opscope explain",
             action=f"opscope explain {shell_path(row.operator or row.kernel)}  "
             "# its source; opscope dossier asks what slows it",
             wrong_if="it must touch more than its inputs and outputs once, such as indices at random places",
@@ -134,6 +135,7 @@ def dearest(context: Context) -> Iterator[Draft]:
         saving=Range(0.0, 0.0),
         derivation="no rule finds anything in it",
         evidence=(measured("shares of the time of all device work", source=Source.ACTIVITIES),),
+        todo="see what is slow: opscope limits",
         action="opscope limits TRACE  # how far each is from its limit; opscope explain KERNEL names its source",
         wrong_if="a cause that no rule knows",
     )

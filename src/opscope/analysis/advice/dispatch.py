@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
 from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
@@ -16,7 +15,7 @@ from opscope.analysis.structure.arrays import count_distinct
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule, Source
+from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.reach import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 
 _GAP_NS: Final = 1_000.0  # between two kernels of a CUDA graph
@@ -52,7 +51,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     high = idle.high + context.idle_in(pauses)
     # The first launch of a step takes as long with a graph.
     kept = max(1 - 1 / max(launches, 1.0), 0.0)
-    # A step of one launch needs no graph: what helps is to issue the next launch before waiting for this one.
+    # A step of one launch needs no graph: what helps is to launch the next before waiting for this one.
     alone = launches < 2 and context.busy_ns < BUSY_SHARE * context.step_ns
     saving = Range(
         _CERTAIN * own * kept * (idle.low - gaps), high if alone else high * kept, own * kept * (idle.likely - gaps)
@@ -60,7 +59,8 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
         title=f"The device waits {format_ns(waited)} {context.words.of} for the host to issue {launches:,.0f} launches",
-        where=replace(longest, call=None),
+        # One operator is not the place of all launches.
+        where=Where(module=longest.module, python=longest.python, annotation=longest.annotation),
         saving=saving.within(context.step_ns),
         derivation="the idle time before launches that the host issues without pause, with its short pauses (high), "
         f"but for that before the first of them; less {span(_GAP_NS)} a launch, {percent(_CERTAIN)} of what "
@@ -90,6 +90,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
                 else []
             ),
         ),
+        todo="launch the next before waiting" if alone else "replay launches as a CUDA graph",
         action=_issue_faster(context, alone=alone),
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),

@@ -126,6 +126,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
             ),
             *seen(context, where),
         ),
+        todo=_TODO.get(rule, "copy during the step before"),
         action=_copy_better(context, rule, directions, pinned=pinned),
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
@@ -188,6 +189,12 @@ _NOTHING: Final = 1e-6  # of a copy's time: it is still made
 
 
 _PINNING: Final = "x.pin_memory(), non_blocking=True"
+
+
+_TODO: Final = {
+    Rule.BLOCKING_COPY: "pin memory, copy asynchronously",
+    Rule.STREAM_DEPENDENCY: "use two buffers for copies",
+}
 
 
 def _copy_better(context: Context, rule: Rule, directions: set[Direction | None], *, pinned: bool) -> str:

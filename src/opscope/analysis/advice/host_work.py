@@ -47,6 +47,7 @@ def input_pipeline(context: Context) -> Iterator[Draft]:
         BoundKind.INPUT,
         Rule.INPUT_PIPELINE,
         "The device waits {time} {words.of} for the next batch to be loaded",
+        "load batches ahead of the step",
         _AHEAD,
         _TOO_SLOW,
         _CERTAIN,
@@ -69,6 +70,7 @@ def _waiting_as_timed(context: Context) -> Iterator[Draft]:
             measured(nanoseconds(waited), " in a DataLoader, as a mean of the timed steps", source=Source.UNPROFILED),
             derived(share_of(idle.high, context.step_ns), f" {context.words.of_the}", source=Source.UNPROFILED),
         ),
+        todo="load batches ahead of the step",
         action=_AHEAD,
         wrong_if=_TOO_SLOW,
         claims=idle_claim(BoundKind.INPUT),
@@ -104,6 +106,7 @@ def host_work(context: Context) -> Iterator[Draft]:
         Rule.HOST_WORK,
         "The device waits {time} {words.of} while the host does other work"
         + (" (PyTorch's operators on tensors of the host)" if computes >= _MOSTLY else ""),
+        "compute on the device" if computes >= _MOSTLY else "move host work out of the step",
         "move the tensors to the device first (x = x.to(device)), or prepare them on another thread or process"
         if computes >= _MOSTLY
         else "move that work out of the step, onto the device, or onto another thread or process that works ahead",
@@ -164,6 +167,7 @@ def _waiting(
     kind: BoundKind,
     rule: Rule,
     title: str,
+    todo: str,
     action: str,
     wrong_if: str,
     certain: float,
@@ -186,6 +190,7 @@ def _waiting(
             derived(share_of(idle.high, context.step_ns), f" {context.words.of_the}", source=Source.IDLE),
             *seen(context, where),
         ),
+        todo=todo,
         action=action,
         wrong_if=wrong_if,
         claims=idle_claim(kind),

@@ -107,6 +107,7 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
             ),
             general("mostly each then reads what the one before it wrote; which tensors those are no trace tells"),
         ),
+        todo="compile the elementwise chain",
         action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
         wrong_if="something in between needs the intermediate results",
         claims=context.claims_of_activities(parts),
@@ -290,6 +291,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
         ),
+        todo="keep tensors in channels_last",
         action="model = model.to(memory_format=torch.channels_last); x = x.to(memory_format=torch.channels_last)",
         wrong_if="layers between the convolutions only work on NCHW",
         claims=context.claims_of_activities(conversions := np.concatenate([rows for *_, rows in converting])),
@@ -366,6 +368,7 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
         ),
+        todo="convert the weights once",
         action="model = model.to(torch.bfloat16) for inference; else one autocast region around all "
         "micro-batches, so that "
         "its cache keeps the converted weights",
@@ -450,6 +453,7 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
         ),
+        todo="keep tensors contiguous",
         action="keep the tensor contiguous where it is made (weights: once, before the loop), or use the "
         "transposed form of "
         "what follows",
@@ -501,6 +505,7 @@ def device_copies(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
         ),
+        todo="write in place, or use a view",
         action="write the result where it is needed (out=, one preallocated buffer), or use a view instead of clone()",
         wrong_if="the copy is changed while the original is still needed",
         claims=claims_of(rows),
@@ -546,6 +551,7 @@ def grown_copies(context: Context) -> Iterator[Draft]:
             ),
             derived(f"{100 * share:.2f} % of the result is one input, unchanged", source=Source.ACTIVITIES),
         ),
+        todo="collect in a list, torch.cat once",
         action="collect what is added in a list, and torch.cat it once after the loop; if it is read in between, "
         "allocate it once at its largest size, and write into its place: cache[:, n : n + 1] = row",
         wrong_if="the tensor as it was before is needed as well, or the largest size is not known",

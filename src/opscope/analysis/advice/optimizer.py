@@ -118,6 +118,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
             measured(nanoseconds(idle), f" of idle time {context.words.each} in its ranges", source=Source.IDLE),
             general("the fused optimizer reads and writes everything once, in a few kernels"),
         ),
+        todo=f"{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
         action=f"torch.optim.{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
         wrong_if="parameters or gradients are no plain tensors of one device",
         claims=context.claims_of_activities(rows)

@@ -106,6 +106,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
                 source=Source.HOST,
             ),
         ),
+        todo="compile with dynamic shapes",
         action="torch._dynamo.mark_dynamic(x, 0) or torch.compile(dynamic=True); pass changing numbers as tensors; "
         "TORCH_LOGS=recompiles names the guard that failed",
         wrong_if="these are the first steps: then it happens once",
@@ -174,6 +175,7 @@ def cold_start(context: Context) -> Iterator[Draft]:
             ),
             *seen(context, where),
         ),
+        todo="profile later steps, or warm up",
         action="profile later steps; if these count, run "
         f"{'each shape and operator' if context.runs_pytorch else 'each kernel'} once before them (warm-up), or load "
         "all code at the start (CUDA_MODULE_LOADING=EAGER)",

@@ -37,11 +37,13 @@ class _Matter(Struct, frozen=True):
     """What is wrong with some products, and what to do about it.
 
     Attributes:
+        todo, action: as in `opscope.analysis.advice.context.Draft`.
         least_of_time, most_of_time: the share of their time that is saved, at least and at most, where their sizes are
             not known.
     """
 
     title: str
+    todo: str
     action: str
     wrong_if: str
     least_of_time: float
@@ -50,6 +52,7 @@ class _Matter(Struct, frozen=True):
 
 _FP32: Final = _Matter(
     "Matrix products run on the FP32 cores ({time} {words.per}); the Tensor Cores are idle",
+    "allow TF32, or use bfloat16",
     "torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
     "the results need more than TF32's 10 bits of mantissa",
     0.25,
@@ -57,6 +60,7 @@ _FP32: Final = _Matter(
 )
 _FP32_BEFORE_TF32: Final = _Matter(
     _FP32.title,
+    "use autocast with float16",
     "with torch.autocast('cuda', dtype=torch.float16):  # and torch.amp.GradScaler in training",
     "the results need more than 16 bits hold",
     _FP32.least_of_time,
@@ -64,6 +68,7 @@ _FP32_BEFORE_TF32: Final = _Matter(
 )
 _ANY_ALIGNMENT: Final = _Matter(
     "Products run in kernels for operands of any alignment ({time} {words.per})",
+    "pad sizes to multiples of 8",
     "pad sizes to multiples of 8 elements (a vocabulary, a number of features), and keep operands contiguous",
     "the sizes cannot be changed",
     0.15,
@@ -71,6 +76,7 @@ _ANY_ALIGNMENT: Final = _Matter(
 )
 _DOUBLES: Final = _Matter(
     "Products run in double precision ({time} {words.per})",
+    "use less than float64",
     "x = x.to(torch.bfloat16)  # or float32 with TF32, if doubles were not meant: numpy's default type is one",
     "double precision is needed",
     0.0,
@@ -160,6 +166,7 @@ def fp32_products(context: Context) -> Iterator[Draft]:
             measured(f"the kernel is {told_kernel(first.kernel)}", source=Source.ACTIVITIES),
             derived("they run at ", share_of(share, 1), " of what the FP32 cores allow", source=Source.LIMITS),
         ),
+        todo=matter.todo,
         action=matter.action,
         wrong_if=matter.wrong_if,
         claims=claims_of([*rows, *named]),
@@ -212,6 +219,7 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
                 "that is ", share_of(first.share or 0, 1), f" of the limit at {first.precision}", source=Source.LIMITS
             ),
         ),
+        todo="pad these sizes",
         action=f"pad these sizes: {padded} (a vocabulary: nn.Embedding and the output layer)",
         wrong_if="the operands are not contiguous, so that their strides keep the fast kernels away",
         claims=claims_of(rows),
@@ -270,6 +278,7 @@ def _by_name(context: Context, rule: Rule, rows: Sequence[LimitRow], matter: _Ma
             measured(f"the kernel is {told_kernel(first.kernel)}", source=Source.ACTIVITIES),
             general("record shapes for more (record_shapes=True)"),
         ),
+        todo=matter.todo,
         action=matter.action,
         wrong_if=matter.wrong_if,
         claims=claims_of(rows),
@@ -334,6 +343,7 @@ def slow_product_kernel(context: Context) -> Iterator[Draft]:
                 share_of(_time(context, slow), context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES
             ),
         ),
+        todo="make the operands contiguous",
         action="make the operands contiguous before the product, or join many small products into one (bmm, larger "
         "batches)",
         wrong_if="the sizes are too small for the device, or the operands' layout is needed as it is",
@@ -402,6 +412,7 @@ def _doubles(context: Context, rows: Sequence[LimitRow]) -> Draft:
                 share_of(_time(context, rows), context.busy_ns), " of the device's busy time", source=Source.ACTIVITIES
             ),
         ),
+        todo=_DOUBLES.todo,
         action=_DOUBLES.action,
         wrong_if=_DOUBLES.wrong_if,
         claims=claims_of(rows),
@@ -467,6 +478,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
             ),
             general("one thread block runs on one multiprocessor"),
         ),
+        todo="give each kernel more work",
         action="give the kernel more independent work: larger batches, several such calls at once (batched operators, "
         "streams), or a split along the reduced dimension",
         wrong_if="other kernels run beside these on other streams",

@@ -62,6 +62,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
         ),
+        todo="checkpoint fewer layers",
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
         "(create_selective_checkpoint_contexts)",
         wrong_if="memory does not allow it",
@@ -167,6 +168,7 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
                 ),
                 general("a trace does not record whether tensors hold the same values"),
             ),
+            todo="compute it once, and use it again",
             action="if the inputs are the same, compute it once and use the result again",
             wrong_if="the inputs differ from run to run",
             claims=frozenset({"duplicates"}),

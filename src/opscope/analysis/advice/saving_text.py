@@ -10,7 +10,19 @@ _WORDS: Final = {
     StepBasis.ESTIMATED: "step without the profiler",
     StepBasis.ESTIMATED_RECORDING: "recording without the profiler",
 }
+_UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _NOTHING_SURE: Final = 0.01  # of the highest saving: a lowest saving below this is not printed
+
+
+def saving_span(saving: SavingRange) -> str:
+    """Return a saving in a few characters, such as ``0.33 to 2.63 ms``; empty where nothing is saved."""
+    if not saving.high:
+        return ""
+    scale, unit = next((one for one in _UNITS if saving.high >= one[0]), _UNITS[-1])
+    low, high = (f"{value / scale:.3g}" for value in (saving.low, saving.high))
+    if saving.low < _NOTHING_SURE * saving.high:
+        return f"up to {high} {unit}"
+    return f"about {high} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
 def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepBasis) -> str:

@@ -56,6 +56,7 @@ def devices_take_turns(context: Context) -> Iterator[Draft]:
                 source=Source.STEP,
             ),
         ),
+        todo="keep all devices busy at once",
         action=_IN_TURNS if in_turns else "share the work out more evenly between the devices",
         wrong_if="each stage needs the whole batch of the one before, and there is only one batch",
         claims=context.claims_of_pieces(context.beside_others_work),

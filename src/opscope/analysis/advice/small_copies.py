@@ -92,6 +92,7 @@ def small_copies(context: Context) -> Iterator[Draft]:
                 source=Source.STEP,
             ),
         ),
+        todo="make constants once, on the device",
         action="make constants on the device once, before the loop, or there (torch.full((), v, device=...)); pass "
         "numbers to operators as Python numbers; send many values as one tensor",
         wrong_if="the values are new in every step and come from the host",
