@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import pty
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -66,3 +68,21 @@ def fresh_opscope(
 
 def toy(name: str) -> str:
     return f"{TOY}:{name}"
+
+
+def screen(width: int, *args: str) -> list[str]:
+    """Run a command whose output goes to a terminal of a width."""
+    parent, child = pty.openpty()
+    command = started(*args, env={"COLUMNS": str(width), "TERM": "xterm"}, terminal=os.ttyname(child), output=True)
+    assert command.finish().returncode == 0
+    os.set_blocking(parent, False)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(parent, 1 << 16)
+        except BlockingIOError:
+            break
+        shown += chunk
+    os.close(child)
+    os.close(parent)
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).replace("\r", "").splitlines()

@@ -139,7 +139,7 @@ def test_an_early_proof_for_which_memory_is_too_small_has_another_turn(
     seen = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
     trying._known["tf32",] = seen
 
-    def proves(self: _Trying, finalists: Sequence[tuple[str, ...]], _facts: object) -> None:
+    def proves(self: _Trying, finalists: Sequence[tuple[str, ...]], *_: object) -> None:
         self._again |= set(finalists)
         if fails != "lacks memory":
             raise AdviseError("the step as written does not run: out of memory")

@@ -46,16 +46,17 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_to_read_first_is_bold_and_doubts_are_yellow(folder: Path) -> None:
     text = on_terminal("analyze", "train.json.gz", "--top", "3", cwd=folder)
-    assert "\x1b[1mWhat bounds it: unknown." in text
+    assert re.search(r"\x1b\[1mEither the device, or waiting for .*\[unknown\]\x1b\[0m", text, re.DOTALL)
     assert re.search(r"\x1b\[34m█+\x1b\[0m\x1b\[33m░+\x1b\[0m", text)
-    assert "\x1b[33mTrust: warn\x1b[0m" in text
-    assert "\x1b[1m1. 4.9 % to 48.3 %" in text
+    why = on_terminal("analyze", "train.json.gz", "--top", "3", "--why", cwd=folder)
+    assert "\x1b[33mTrust: warn\x1b[0m" in why
+    assert "\x1b[1m1. 4.9 % to 48.3 %" in why
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_no_colours_where_they_are_not_wanted(folder: Path, environment: dict[str, str]) -> None:
     text = on_terminal("analyze", "train.json.gz", "--top", "3", cwd=folder, **environment)
-    assert "Trust: warn" in text
+    assert "trust: warn" in text
     assert not re.search(r"\x1b\[[0-9;]*3[0-9][;m]", text)  # no colour; a heading may be bold
 
 
@@ -81,8 +82,13 @@ def test_a_pipe_gets_plain_text_and_the_same_words(folder: Path) -> None:
         check=True,
     ).stdout
     assert not MARK.search(piped)
-    words = MARK.sub("", on_terminal(*arguments, cwd=folder)).split()
-    assert words[:150] == piped.split()[:150]
+    # In a pipe a line of dashes stands below the headings of a table.
+    words, plain = (
+        [word for word in text.split() if word.strip("-")]
+        for text in (MARK.sub("", on_terminal(*arguments, cwd=folder)), piped)
+    )
+    end = words.index("TRACE")  # the last word before the table, of which a terminal hides columns
+    assert words[:end] == plain[:end]
 
 
 def test_names_of_a_trace_cannot_colour_anything(tmp_path: Path) -> None:

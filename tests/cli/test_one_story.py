@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from opscope import analyze
+from opscope.analysis.advice.context import MOST_OF_TODO
 from opscope.base.units import format_ns
-from tests.command import opscope
+from tests.command import opscope, screen
 from tests.conftest import DATA
 
 FOLDERS = ("causes", "changes", "findings", "foreign", "h200_bert_small", "old_traces", "traces")
@@ -43,17 +44,40 @@ def test_a_step_takes_the_same_on_every_screen(lines: dict[str, dict[str, str]],
         assert "step not timed" in repr(analyze(path))
         return
     assert (float(line["step_ns"]), line["step_basis"]) == (step["ns"], step["basis"])
-    for screen in (
+    for written in (
         opscope("analyze", path).stdout,
         opscope("analyze", path, "--format", "md").stdout,
         opscope("brief", path).stdout,
         repr(analyze(path)),
     ):
-        text = " ".join(screen.replace("\\", "").split())
+        text = " ".join(written.replace("\\", "").split())
         assert f"{step['basis']} {format_ns(step['ns'])}" in text.replace("Recorded step", "recorded step")
         if step["estimate_ns"] is not None:
             assert f"about {format_ns(step['estimate_ns'])} without the profiler" in text
         assert bound["sentence"] in text
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_is_read_first_fits_into_fourteen_lines(lines: dict[str, dict[str, str]], name: str) -> None:
+    path = str(Path(lines["folder"]["path"]) / name)
+    shown = screen(80, "analyze", path)
+    first = shown[: shown.index("")]
+    assert len(first) <= 14
+    assert max(map(len, first)) <= 80
+    words = [word for line in first for word in line.split() if not set(word) <= set("█▓▒░")]
+    assert len(words) <= 120
+    document = json.loads(opscope("analyze", path, "--format", "json").stdout)
+    found = document["first_screen"]
+    assert found["sentence"] == document["bound"]["sentence"]
+    assert found["step"] == document["step_time"]
+    text = " ".join(" ".join(first).split())
+    assert f"[{found['bound']}]" in text
+    for one in found["findings"]:
+        assert 0 < len(one["todo"]) <= MOST_OF_TODO
+        assert one["saves"] in text
+        (whole,) = (whole for whole in document["findings"] if whole["id"] == one["id"])
+        assert whole["saving_ns"] == one["saving_ns"]
+    assert sum(part["share"] for part in found["parts"]) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("run", ["changes/before", "h200_bert_small"])

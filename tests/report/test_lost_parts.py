@@ -48,7 +48,7 @@ WRITTEN = [
     ("opscope.report.kernel_report", "limits_blocks", "How far from the devices' limits"),
     ("opscope.report.kernel_report", "_trust", "Trust checks"),
     ("opscope.report.kernel_report", "overview_section", "Overview"),
-    ("opscope.report.overview", "first_things", "what bounds the step"),
+    ("opscope.report.overview", "screen_blocks", "what bounds the step"),
     ("opscope.report.overview", "_step_times", "times of a step"),
     ("opscope.report.overview", "_clocks", "facts"),
     ("opscope.report.overview", "longest_gap", "devices"),
@@ -156,7 +156,7 @@ def test_commands_show_the_rest_and_debug_raises(output_format: str, shown: str,
         from opscope.cli import main
         main()
     """
-    arguments = ("analyze", trace, "--format", output_format)
+    arguments = ("analyze", trace, "--format", output_format, "--why")
     told = opscope(*arguments, code=textwrap.dedent(code))
     assert told.returncode == 0, told.stderr
     assert "IndexError: list index out of range" in told.stdout

@@ -38,7 +38,7 @@ class Comparing:
         self.right: set[Names] = set()
         self._twin: Recording | str | None = None  # the step as written, in another process
         self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
-        self._early: list[Worker] = []  # processes for longer runs, which started beside those that record
+        self._early: list[tuple[Job, Worker]] = []  # processes for longer runs, which started beside those that record
 
     @property
     def starts_early(self) -> bool:
@@ -147,8 +147,9 @@ class Comparing:
 
     def _record(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
         wanted = [*jobs, *(later if self.starts_early else ())]
-        built = self._session.build(self._lacking(wanted))
-        self._early += built
+        lacking = self._lacking(wanted)
+        built = self._session.build(lacking)
+        self._early += zip(lacking, built, strict=True)
         workers = self.started(jobs)
         if len(wanted) > len(jobs) and any(
             worker.broken is not None and worker.broken.lacks_memory for worker in built
@@ -188,16 +189,17 @@ class Comparing:
 
     def started(self, jobs: Sequence[Job]) -> list[Worker]:
         """Return a process for each job: one that has started already, or a new one."""
-        self._early += self._session.build(self._lacking(jobs))
+        lacking = self._lacking(jobs)
+        self._early += zip(lacking, self._session.build(lacking), strict=True)
         found = []
         for job in jobs:
-            found.append(next(worker for worker in self._early if worker.job == job))
-            self._early.remove(found[-1])
+            place = next(place for place, (own, _) in enumerate(self._early) if own == job)
+            found.append(self._early.pop(place)[1])
         return found
 
     def _lacking(self, jobs: Sequence[Job]) -> list[Job]:
         """Return those of some jobs for which no process has started, each as often as one is lacking."""
-        ready, lacking = [worker.job for worker in self._early], []
+        ready, lacking = [job for job, _ in self._early], []
         for job in jobs:
             if job in ready:
                 ready.remove(job)
@@ -207,9 +209,8 @@ class Comparing:
 
     def drop_early(self, but: Sequence[Job] = ()) -> None:
         """End the processes that started early and were not needed, but for those of some jobs."""
-        kept = [worker for worker in self._early if worker.job in but]
-        self._session.close([worker for worker in self._early if worker not in kept])
-        self._early = kept
+        self._session.close([worker for job, worker in self._early if job not in but])
+        self._early = [(job, worker) for job, worker in self._early if job in but]
 
     def _note_memory(self, workers: Sequence[Worker]) -> None:
         if any(worker.broken is not None and worker.broken.lacks_memory for worker in workers):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.producer import process_name
+from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.units import format_ns, format_share
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import shown_rows
@@ -23,7 +24,6 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.by import By
 from opscope.report.finding_text import first_things, together_line
-from opscope.report.gap_text import longest_gap
 from opscope.report.step_parts import step_line
 from opscope.report.tones import of_trust
 from opscope.report.trust_text import or_reason
@@ -231,7 +231,16 @@ def _named(one: Analysed, *, alone: bool) -> Inline:
     doubts = len(tuple(measured.trust.doubts()))
     told = f"{trust} ({doubts})" if doubts else str(trust)
     path = Path(one.path).name if alone else one.path
-    return Name(f"{path}{named}"), f": {steps}; trust: ", of_trust(told, trust)
+    return Name(f"{path}{named}"), *_on(one), f": {steps}; trust: ", of_trust(told, trust)
+
+
+def _on(one: Analysed) -> Inline:
+    """Return on which devices it ran, and how their name is known where the trace does not record it."""
+    devices = one.measured.timed.devices
+    if not devices:
+        return ()
+    more = f" and {len(devices) - 1} more" if len(devices) > 1 else ""
+    return " on ", Name(busiest(devices).name), more
 
 
 def _evidence(one: Analysed) -> Iterator[Inline]:
@@ -262,6 +271,8 @@ def _devices(one: Analysed) -> Iterator[Inline]:
 
 
 def _gap(one: Analysed) -> Iterator[Inline]:
+    from opscope.report.gap_text import longest_gap
+
     analysis, measured = one.analysis, one.measured
     windows = {device.device: device.window.duration_ns for device in analysis.devices}
     light = measured.light is not None and measured.light.analysis is not None

@@ -15,9 +15,8 @@ from opscope.documents.findings import Finding, Where
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Trust, Verdict
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, Whole
-from opscope.report.device_entry import device_entry
 from opscope.report.finding_text import left_text, place, together_line
-from opscope.report.step_parts import bar, legend, step_line, step_parts, step_text
+from opscope.report.step_parts import bar, device_entry, legend, step_line, step_parts, step_text
 from opscope.report.tones import of_trust
 
 _FACTS: Final = 2  # of a finding's evidence
@@ -204,7 +203,9 @@ def screen_blocks(screen: FirstScreen) -> Iterator[Block]:
         yield Paragraph.of(f"  {step_text(screen.step)}{more}")
     if screen.findings:
         rows = tuple(_row(number, one) for number, one in enumerate(screen.findings, start=1))
-        saves = "Saves a step (with)" if any(one.overlaps for one in screen.findings) else "Saves a step"
+        saves = "Saves a step" if screen.step_count else "Saves"
+        if any(one.overlaps for one in screen.findings):
+            saves = f"{saves} (with)"  # the numbers of those above that save some of the same time
         yield Table(("", "Do first", saves if screen.step_count else saves.replace("a step", "at most"), "Where"), rows)
     if screen.left is not None:
         yield Paragraph.of(f"  {screen.left}")
@@ -218,9 +219,9 @@ def _row(number: int, finding: BriefFinding) -> tuple[str, ...]:
     same = f" ({', '.join(map(str, finding.overlaps))})" if finding.overlaps else ""
     return (
         str(number),
-        Name(finding.todo or printable(finding.title)),
+        finding.todo or printable(finding.title),
         f"{finding.saves}{same}" if finding.saves else "-",
-        Name(finding.place or "-"),
+        Name(finding.place) if finding.place else "-",
     )
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from opscope.analysis.idle.timeline import DeviceTimeline
+from opscope.analysis.structure.window import Window
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import IdleCause
 from opscope.documents.brief import BriefPart, StepFigure
 from opscope.documents.findings import StepBasis
-from opscope.documents.trace import DeviceEntry
+from opscope.documents.trace import DeviceEntry, WindowEntry
 
 _WIDTH: Final = 48  # characters of a bar
 _LEAST: Final = 0.005  # of the window: smaller causes are put together as "other"
@@ -47,6 +49,30 @@ def _basis(step: StepFigure) -> str:
 def step_cell(ns: float | None, basis: str | None) -> str:
     """Return a step's time for a cell of a table; one that was recorded is called so."""
     return f"{format_ns(ns)} recorded" if basis == StepBasis.RECORDED else format_ns(ns)
+
+
+def device_entry(timeline: DeviceTimeline) -> DeviceEntry:
+    """Build the document's entry of a device."""
+    return DeviceEntry(
+        device=timeline.device,
+        name=timeline.name,
+        activities=timeline.activities,
+        sum_ns=timeline.sum_ns,
+        busy_ns=timeline.busy_ns,
+        window=window_entry(timeline.window),
+        window_ns=timeline.window.duration_ns,
+        outside_window_ns=timeline.outside_window_ns,
+        idle_ns=timeline.idle_ns,
+        compute_ns=timeline.compute_ns,
+        exposed_communication_ns=timeline.exposed_communication_ns,
+        exposed_memcpy_ns=timeline.exposed_memcpy_ns,
+        idle_by_cause_ns={str(cause): length for cause, length in timeline.idle.by_cause().items() if length},
+    )
+
+
+def window_entry(window: Window) -> WindowEntry:
+    """Build the document's entry of a window."""
+    return WindowEntry(str(window.kind), window.start_ns, window.end_ns, window.duration_ns)
 
 
 def step_parts(device: DeviceEntry) -> Mapping[str, int]:

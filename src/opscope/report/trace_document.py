@@ -26,8 +26,8 @@ from opscope.lookup.native_function import native_function_of
 from opscope.lookup.source_links import source_entry
 from opscope.record.capture import CaptureRecord
 from opscope.report.brief import first_screen
-from opscope.report.device_entry import device_entry, window_entry
 from opscope.report.limits_document import limits_entry
+from opscope.report.step_parts import device_entry, window_entry
 
 _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings

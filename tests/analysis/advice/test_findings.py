@@ -583,11 +583,15 @@ def test_findings_stand_in_the_document(tmp_path: Any) -> None:
     } <= set(first)
     assert {"text", "basis", "figures", "source"} == set(first["evidence"][0])
     text = opscope("analyze", str(path)).stdout.splitlines()
-    assert text[1].startswith("What bounds it: dispatch.")
-    assert text[2].startswith("Recorded step 10.00 ms, about ")
-    assert text[3].startswith("Where a recorded step goes: ")
-    assert re.match(r"1\. [\d.]+ % to [\d.]+ % of the step without the profiler \(", text[5])
-    assert "[dispatch_bound" in text[6]
+    assert text[0] == "t.json on NVIDIA H200: 1 step; trust: warn (1)"
+    assert text[1].endswith("[dispatch]")
+    assert re.fullmatch(r"  [█░]{48}", text[2])
+    assert text[3].startswith("  a recorded step: compute ")
+    assert text[4].startswith("  recorded step 10.00 ms, about ")
+    assert re.match(r"1  replay launches as a CUDA graph +([\d.]+ to|up to|about) [\d.]+ [mu]s", text[7])
+    evidence = opscope("analyze", "--why", str(path)).stdout
+    assert re.search(r"^1\. [\d.]+ % to [\d.]+ % of the step without the profiler \(", evidence, re.MULTILINE)
+    assert "[dispatch_bound" in evidence
 
 
 @pytest.mark.parametrize(("walls", "turn"), [((5.0, 5.2, 6.0, 11.5), 4), ((5.0, 10.0, 20.0, 40.0), None)])
@@ -741,8 +745,8 @@ def test_the_first_are_those_that_save_other_time(rules: list[str], first: set[i
     claims = {"host_work": frozenset({"idle"}), "cold_start": frozenset({"idle"})}
     drafts = [
         Draft(
-            rule=Rule(rule), title="", where=Where(), saving=Range(0.0, 1.0), derivation="", evidence=(), action="",
-            wrong_if="", claims=claims.get(rule, frozenset()),
+            rule=Rule(rule), title="", where=Where(), saving=Range(0.0, 1.0), derivation="", evidence=(), todo="",
+            action="", wrong_if="", claims=claims.get(rule, frozenset()),
         )
         for rule in rules
     ]  # fmt: skip

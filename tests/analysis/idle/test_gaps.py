@@ -217,11 +217,12 @@ def test_the_table_and_the_document_list_them(tmp_path_factory: pytest.TempPathF
 
 def test_a_step_time_that_is_given_decides_the_verdict(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = str(tiny.inference().write(tmp_path_factory.mktemp("t") / "t.json"))
-    without = opscope("analyze", path).stdout
+    without = opscope("analyze", "--why", path).stdout
     assert "between 29.0 % and 57.8 %" in without
     assert "faster kernels do not" not in without
-    assert "29.0 % of the unprofiled step of 100.0 us" in opscope("analyze", "--step-time", "0.1", path).stdout
-    assert "What bounds it: device." in opscope("analyze", "--step-time", "0.03", path).stdout
+    given = opscope("analyze", "--why", "--step-time", "0.1", path).stdout
+    assert "29.0 % of the unprofiled step of 100.0 us" in given
+    assert "[device]" in opscope("analyze", "--step-time", "0.03", path).stdout
     unmarked = str(tiny.training().write(tmp_path_factory.mktemp("t") / "t.json"))
     result = opscope("analyze", "--step-time", "1", unmarked)
     assert (result.returncode, "marks no steps" in result.stderr) == (2, True)

@@ -65,7 +65,7 @@ PINNED: Final = "pin the host's memory (cudaHostAlloc, cudaHostRegister) and cop
 _WAITING: Final = {
     Rule.BLOCKING_READ: _Waiting(
         "to read a value ",
-        "read values after the loop",
+        "read fewer values",
         "keep the value on the device and read it once, after the loop (losses.append(loss.detach()))",
         "keep the value on the device, or copy it with cudaMemcpyAsync into pinned memory and wait where it is used",
         "what the host does next depends on the value",
@@ -153,7 +153,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                 ),
                 *seen(context, where),
             ),
-            todo=matter.todo,
+            todo=_todo(context, rule, number),
             action=_action(context, rule),
             wrong_if=matter.wrong_if,
             remedy=_without_waiting(context, rule, chosen),
@@ -225,6 +225,18 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
         claims=idle_claim(BoundKind.BLOCKING),
         pieces=rows,
     )
+
+
+def _todo(context: Context, rule: Rule, times: float) -> str:
+    """Return what to do in a few words: of reads, how many there are."""
+    if rule is not Rule.BLOCKING_READ or not context.evidence.steps:
+        return _WAITING[rule].todo
+    return (
+        f"stop reading {format_times(times)} values a step" if times >= _SEVERAL else "stop reading a value each step"
+    )
+
+
+_SEVERAL: Final = 1.5  # rounded, that is two
 
 
 def _action(context: Context, rule: Rule) -> str:
