@@ -144,6 +144,51 @@ def test_a_module_that_raises_ends_its_call() -> None:
     assert [root.module for root in observed.roots] == [failing, MODEL]
 
 
+class Broken(torch.nn.Module):
+    """A module whose graph breaks: what comes after it is a frame of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_found_and_compiled_as_without_opscope(in_place: bool) -> None:
+    """What is traced, and how often, is what it is without hooks; the model is one root."""
+
+    def graphs_of(observe: bool) -> tuple[list[int], list[torch.nn.Module], torch.nn.Module]:
+        torch._dynamo.reset()
+        sizes: list[int] = []
+
+        def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+            sizes.append(len(graph.graph.nodes))
+            return graph.forward
+
+        torch.manual_seed(0)
+        plain = Broken()
+        if in_place:
+            plain.compile(backend=backend)
+        model = plain if in_place else torch.compile(plain, backend=backend)
+        if not observe:
+            model(X)
+            return sizes, [], plain
+        with observing() as observed:
+            first = model(X)
+        assert torch.equal(first, model(X))  # nothing is compiled anew once the hooks are gone
+        return sizes, [root.module for root in observed.roots], plain
+
+    sizes, roots, model = graphs_of(observe=True)
+    assert sizes == graphs_of(observe=False)[0]
+    assert len(sizes) == 2
+    assert len(roots) == 1
+    assert getattr(roots[0], "_orig_mod", roots[0]) is model
+
+
 def stepping(change: Callable[[], object]) -> tuple[str, ...]:
     """Return what a step that calls a function changes, besides tensors."""
     before = python_state(change)

@@ -230,7 +230,10 @@ def _is_float(value: object) -> bool:
 
 @contextmanager
 def observing() -> Iterator[Observed]:
-    """Observe a step that runs inside; it runs as it would, but for hooks around calls of modules."""
+    """Observe a step that runs inside; it runs as it would, but for hooks around calls of modules.
+
+    What the user compiles runs uncompiled meanwhile: hooks would be traced, and all be compiled again without them.
+    """
     observed, depth = Observed(), [0]
     known: set[int] = set()
 
@@ -279,7 +282,8 @@ def observing() -> Iterator[Observed]:
     torch.autograd.backward, torch.optim.Optimizer.zero_grad = counted, watched
     torch.Tensor.item = fetched
     try:
-        yield observed
+        with torch.compiler.set_stance("force_eager"):
+            yield observed
     finally:
         torch.autograd.backward, torch.optim.Optimizer.zero_grad = backward, zero_grad
         torch.Tensor.item = item
@@ -303,8 +307,9 @@ def observed_step() -> Routine[Observed | None]:
 
     handles = [root.module.register_forward_pre_hook(hearing, with_kwargs=True) for root in first.roots]
     try:
-        if (yield) is Ran.INTERRUPTED:
-            return None
+        with torch.compiler.set_stance("force_eager"):
+            if (yield) is Ran.INTERRUPTED:
+                return None
     finally:
         for handle in handles:
             handle.remove()
