@@ -109,14 +109,16 @@ def _first(document: TraceDocument) -> Iterator[Block]:
     if document.capture is not None and document.capture.steady_state:
         yield Paragraph.of(f"  {document.capture.steady_state}")
     step = document.measurement.step
+    if step is not None and step.sentence is not None:
+        yield Paragraph.of(f"  {step.sentence}")
     if document.measurement.own_clock is not None and step is not None:
         yield Paragraph.of(f"  {own_clock_text(document.measurement.own_clock, step)}")
     doubts = list(failures(document.trust))
     for doubt in doubts:
         yield Paragraph((Toned(f"  NOT TO BE TRUSTED: {doubt}", Tone.BAD),))
     if document.first_screen is not None:
-        # What fails is said above, with what to do about it.
-        yield from screen_blocks(replace(document.first_screen, failed=()))
+        # What fails is said above, with what to do about it, and so is the step.
+        yield from screen_blocks(replace(document.first_screen, failed=(), step=None))
     if document.operators:
         yield Paragraph.of("The operators that cost most:")
     yield from (Paragraph.of(f"  - {_operator(operator, document)}") for operator in document.operators[:_SHOWN])

@@ -59,8 +59,8 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
         title=f"The device waits {format_ns(waited)} {context.words.of} for the host to issue {launches:,.0f} launches",
-        # One operator is not the place of all launches.
-        where=Where(module=longest.module, python=longest.python, annotation=longest.annotation),
+        # One operator, or one range, is not the place of all launches.
+        where=Where(module=longest.module, python=longest.python),
         saving=saving.within(context.step_ns),
         derivation="the idle time before launches that the host issues without pause, with its short pauses (high), "
         f"but for that before the first of them; less {span(_GAP_NS)} a launch, {percent(_CERTAIN)} of what "
