@@ -70,12 +70,12 @@ def _autocast_and_scale(variant: Variant) -> None:
             return step(*args, **kwargs)
         inside[0] = True
         try:
-            found = scaler.step(optimizer, *args, **kwargs)
+            result = scaler.step(optimizer, *args, **kwargs)
         finally:
             inside[0] = False
         scaler.update()
         passes[0] = 0
-        return found
+        return result
 
     torch.autograd.backward = scaled
     optimizer.step = stepping

@@ -77,11 +77,11 @@ class WrittenOut(Struct, frozen=True):
         trains, absent = self.module.training, tuple(self.absent.items())
 
         def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            given = any(
+            values = any(
                 kwargs.get(name) is not None or (len(args) > place and args[place] is not None)
                 for name, place in absent
             )
-            if given or module.training is not trains:
+            if values or module.training is not trains:
                 return as_written(*args, **kwargs)
             return fused(*args, **kwargs)
 
@@ -91,8 +91,8 @@ class WrittenOut(Struct, frozen=True):
 def written_out(tops: Sequence[nn.Module]) -> list[WrittenOut]:
     """Return the modules inside of some, themselves among them, that compute attention step by step."""
     parts = dict.fromkeys(part for top in tops for part in top.modules())
-    found = (_fused(part) for part in parts if _may_compute_attention(part))
-    return [one for one in found if one is not None]
+    result = (_fused(part) for part in parts if _may_compute_attention(part))
+    return [one for one in result if one is not None]
 
 
 def _may_compute_attention(module: nn.Module) -> bool:
@@ -311,8 +311,8 @@ def _dropout(node: fx.Node, children: dict[str, nn.Module]) -> "Callable[[_Write
     if node.op == "call_module" and isinstance(children.get(str(node.target)), nn.Dropout):
         return lambda writer: writer.graph.call_function(_probability, (writer.graph.get_attr(str(node.target)),))
     if _is(node, (F.dropout, torch.dropout)):
-        given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
-        p, training = given.get("p", 0.5), given.get("training", True)
+        values = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+        p, training = values.get("p", 0.5), values.get("training", True)
         if isinstance(training, bool) and isinstance(p, float | int):
             return lambda _: float(p) if training else 0.0
     return None
@@ -336,21 +336,21 @@ def _scores(node: fx.Node, writer: "_Writer") -> _Scores | None:
             return None
         node = inner
     elif _is(node, _SUMS):
-        given = [one for one in node.args if isinstance(one, fx.Node)]
-        product = next((one for one in given if _is(one, _OF_PRODUCTS)), None)
-        if len(given) != 2 or len(node.args) != 2 or node.kwargs or product is None or given[0] is given[1]:
+        values = [one for one in node.args if isinstance(one, fx.Node)]
+        product = next((one for one in values if _is(one, _OF_PRODUCTS)), None)
+        if len(values) != 2 or len(node.args) != 2 or node.kwargs or product is None or values[0] is values[1]:
             return None
-        added = given[1] if product is given[0] else given[0]
+        added = values[1] if product is values[0] else values[0]
         node = product
-    found = _scaled_product(node, writer)
-    if found is not None:
-        found.hidden, found.added = hidden, added
-    return found
+    result = _scaled_product(node, writer)
+    if result is not None:
+        result.hidden, result.added = hidden, added
+    return result
 
 
 def _arguments(node: fx.Node, names: Sequence[str]) -> list[Any]:
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return [given.get(name) for name in names]
+    values = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return [values.get(name) for name in names]
 
 
 def _scaled_product(node: object, writer: "_Writer") -> _Scores | None:

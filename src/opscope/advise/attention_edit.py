@@ -38,11 +38,11 @@ def fuse_attention(source: Source, line: int) -> None:
         NotWritableError: its attention is not written as one of the known ways.
     """
     function = _function_at(source, line)
-    found = [one for block in _blocks(function) for one in _attentions(source, function, block)]
-    if not found:
-        said = f"the attention in line {line} of {source.path.name} is written in a way that opscope cannot rewrite"
-        raise NotWritableError(f"{said}: fused_attention has to be written by hand")
-    for one in found:
+    results = [one for block in _blocks(function) for one in _attentions(source, function, block)]
+    if not results:
+        text = f"the attention in line {line} of {source.path.name} is written in a way that opscope cannot rewrite"
+        raise NotWritableError(f"{text}: fused_attention has to be written by hand")
+    for one in results:
         source.rename(one.product, one.call(source))
         for statement in one.steps:
             source.delete(statement)
@@ -115,9 +115,9 @@ def _attentions(source: Source, function: ast.FunctionDef, block: list[ast.stmt]
                 continue
             weights, value = factors
             reading = _Reading(source, function, block, place, _Found(product, value, statement.col_offset))
-            found = reading.weights(weights)
-            if found is not None:
-                yield found
+            result = reading.weights(weights)
+            if result is not None:
+                yield result
 
 
 def _own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
@@ -168,7 +168,7 @@ class _Reading(Struct, frozen=True):
             return before.followed(statement.value, read)  # type: ignore[attr-defined]
         return None
 
-    def _is_used_here_alone(self, name: str, given: int) -> bool:
+    def _is_used_here_alone(self, name: str, values: int) -> bool:
         """Tell whether a value that a statement gives a name is read by the statement in question, and nowhere else."""
         here = self.block[self.place]
         last = next((place for place in range(self.place, len(self.block)) if _gives(self.block[place], name)), None)
@@ -180,7 +180,7 @@ class _Reading(Struct, frozen=True):
             if not isinstance(node, ast.Name) or node.id != name or isinstance(node.ctx, ast.Store):
                 continue
             place = statements.get(id(node))
-            is_before = place is not None and place <= given and not repeats  # the value that it had before
+            is_before = place is not None and place <= values and not repeats  # the value that it had before
             is_behind = place is not None and last is not None and place > last  # one that it is given later
             if id(node) in inner or not (place == self.place or is_before or is_behind):
                 return False
@@ -195,8 +195,8 @@ class _Reading(Struct, frozen=True):
             return None
         called = ast.unparse(node.func)
         if called in (f"{module}.dropout" for module in _modules(self.source)):
-            given = _arguments(node, ("input", "p", "training"))
-            text = {key: self._in_parentheses(value) for key, value in given.items()}
+            values = _arguments(node, ("input", "p", "training"))
+            text = {key: self._in_parentheses(value) for key, value in values.items()}
             training = text.get("training", text.get("train", "True"))
             dropout = f"{text.get('p', '0.5')} if {training} else 0.0"
         elif self._is_made_as(node, "Dropout"):
@@ -211,8 +211,8 @@ class _Reading(Struct, frozen=True):
             return None
         scores = None
         if isinstance(node.func, ast.Attribute) and node.func.attr == "softmax" and not self._is_own(node.func):
-            given = _of_tensor(self.source, node, ("dim", "dtype"))
-            scores = given.get("self") if "dtype" not in given and _number(given.get("dim")) == -1 else None
+            values = _of_tensor(self.source, node, ("dim", "dtype"))
+            scores = values.get("self") if "dtype" not in values and _number(values.get("dim")) == -1 else None
         elif (made := self._is_made_as(node, "Softmax")) is not None and _number(made) == -1:
             scores = node.args[0]
         return None if scores is None else self.followed(scores, _Reading._scores)
@@ -238,8 +238,8 @@ class _Reading(Struct, frozen=True):
             return None
         if ast.unparse(made[0].func).rpartition(".")[2] != kind or not _is_plain(made[0]):
             return None
-        given = [*made[0].args, *(one.value for one in made[0].keywords if one.arg in ("p", "dim"))]
-        return given[0] if given else ast.Constant(None)
+        values = [*made[0].args, *(one.value for one in made[0].keywords if one.arg in ("p", "dim"))]
+        return values[0] if values else ast.Constant(None)
 
     def _scores(self, node: ast.expr) -> _Found | None:
         """Read what softmax is taken of: a mask at most, then a scale at most, then a product."""
@@ -255,11 +255,11 @@ class _Reading(Struct, frozen=True):
             or not _is_plain(node)
         ):
             return None
-        given = _of_tensor(self.source, node, ("mask", "value"))
-        if set(given) != {"self", "mask", "value"} or not _hides(given["value"]):
+        values = _of_tensor(self.source, node, ("mask", "value"))
+        if set(values) != {"self", "mask", "value"} or not _hides(values["value"]):
             return None
-        masked = self.with_(given["mask"], mask=self._seen(given["mask"]))
-        return masked.followed(given["self"], _Reading._unmasked)
+        masked = self.with_(values["mask"], mask=self._seen(values["mask"]))
+        return masked.followed(values["self"], _Reading._unmasked)
 
     def _seen(self, hidden: ast.expr) -> str:
         """Return a mask that is true where something is seen, of one that is true where nothing is."""
@@ -288,9 +288,9 @@ class _Reading(Struct, frozen=True):
         if not isinstance(node.op, ast.Mult):
             return None
         for scores, scale in ((node.left, node.right), (node.right, node.left)):
-            found = self.with_(scale, scale=self.source.segment(scale)).followed(scores, _Reading._multiplied)
-            if found is not None:
-                return found
+            result = self.with_(scale, scale=self.source.segment(scale)).followed(scores, _Reading._multiplied)
+            if result is not None:
+                return result
         return None
 
     def _multiplied(self, node: ast.expr) -> _Found | None:
@@ -304,16 +304,16 @@ class _Reading(Struct, frozen=True):
         key = _not_transposed(self.source, node)
         if key is None:
             return None
-        found = self.with_(key, key=key).found
-        return found if self._holds_to_the_end(found) else None
+        result = self.with_(key, key=key).found
+        return result if self._holds_to_the_end(result) else None
 
-    def _holds_to_the_end(self, found: _Found) -> bool:
+    def _holds_to_the_end(self, result: _Found) -> bool:
         """Tell whether names in what was read still stand for the same where the product is: all of it moves there."""
-        last = next(place for place, one in enumerate(self.block) if found.product in _own_expressions(one))
-        between = [one for one in self.block[self.place : last] if one not in found.steps]
+        last = next(place for place, one in enumerate(self.block) if result.product in _own_expressions(one))
+        between = [one for one in self.block[self.place : last] if one not in result.steps]
         if not all(map(_is_harmless, between)):
             return False
-        return not any(name in _names(one, ast.Store) for name, place in found.moved for one in self.block[place:last])
+        return not any(name in _names(one, ast.Store) for name, place in result.moved for one in self.block[place:last])
 
     def _in_parentheses(self, node: ast.expr) -> str:
         text = self.source.segment(node)
@@ -340,9 +340,9 @@ def _product(source: Source, node: ast.expr) -> tuple[ast.expr, ast.expr] | None
         return node.left, node.right
     if not isinstance(node, ast.Call) or _called(node) not in ("matmul", "bmm") or not _is_plain(node):
         return None
-    given = _of_tensor(source, node, ("other",))
-    given = {{"mat2": "other"}.get(name, name): value for name, value in given.items()}
-    return (given["self"], given["other"]) if set(given) == {"self", "other"} else None
+    values = _of_tensor(source, node, ("other",))
+    values = {{"mat2": "other"}.get(name, name): value for name, value in values.items()}
+    return (values["self"], values["other"]) if set(values) == {"self", "other"} else None
 
 
 def _not_transposed(source: Source, node: ast.expr) -> ast.expr | None:
@@ -351,9 +351,9 @@ def _not_transposed(source: Source, node: ast.expr) -> ast.expr | None:
         return node.value
     if not isinstance(node, ast.Call) or _called(node) not in ("transpose", "swapaxes") or not _is_plain(node):
         return None
-    given = _of_tensor(source, node, ("dim0", "dim1"))
-    dims = {_number(given.get("dim0")), _number(given.get("dim1"))}
-    return given.get("self") if dims in _TRANSPOSED else None
+    values = _of_tensor(source, node, ("dim0", "dim1"))
+    dims = {_number(values.get("dim0")), _number(values.get("dim1"))}
+    return values.get("self") if dims in _TRANSPOSED else None
 
 
 def _holds(node: ast.AST, function: ast.FunctionDef) -> bool:
@@ -378,8 +378,8 @@ def _is_plain(call: ast.Call) -> bool:
 
 
 def _arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
-    given = dict(zip(names, call.args, strict=False))
-    return given | {one.arg: one.value for one in call.keywords if one.arg is not None}
+    values = dict(zip(names, call.args, strict=False))
+    return values | {one.arg: one.value for one in call.keywords if one.arg is not None}
 
 
 def _of_tensor(source: Source, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
@@ -387,8 +387,8 @@ def _of_tensor(source: Source, call: ast.Call, names: tuple[str, ...]) -> dict[s
     function = call.func
     if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in _modules(source):
         return {"self": function.value} | _arguments(call, names)
-    given = _arguments(call, ("self", *names))
-    return {{"input": "self"}.get(name, name): value for name, value in given.items()}
+    values = _arguments(call, ("self", *names))
+    return {{"input": "self"}.get(name, name): value for name, value in values.items()}
 
 
 def _modules(source: Source) -> set[str]:
@@ -400,9 +400,9 @@ def _modules(source: Source) -> set[str]:
             names[alias.asname or alias.name] = whole
             if isinstance(one, ast.Import) and alias.asname is None:  # ``import torch.nn`` binds torch
                 names[whole.partition(".")[0]] = whole.partition(".")[0]
-    found = {name for name, module in names.items() if module in ("torch", _FUNCTIONAL)}
-    found |= {f"{name}.nn.functional" for name, module in names.items() if module == "torch"}
-    return found | {f"{name}.functional" for name, module in names.items() if module == "torch.nn"}
+    results = {name for name, module in names.items() if module in ("torch", _FUNCTIONAL)}
+    results |= {f"{name}.nn.functional" for name, module in names.items() if module == "torch"}
+    return results | {f"{name}.functional" for name, module in names.items() if module == "torch.nn"}
 
 
 def _number(node: ast.expr | None) -> float | None:

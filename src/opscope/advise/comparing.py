@@ -64,24 +64,24 @@ class Comparing:
         wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
         jobs = {names: replace(self._job, changes=names) for names in wanted}
         later = [replace(self._job, changes=names) for names in finalists] if facts.training else []
-        found = self._proofs(finalists, self.compared(jobs, [*early, *(job for job, _ in self._runs(later))]), facts)
+        result = self._proofs(finalists, self.compared(jobs, [*early, *(job for job, _ in self._runs(later))]), facts)
         self.drop_early(early)
-        return found
+        return result
 
     def _proofs(self, finalists: Sequence[Names], judged: Mapping[Names, Judged], facts: Facts) -> dict[Names, Judged]:
-        found: dict[Names, Judged] = {}
+        results: dict[Names, Judged] = {}
         for names in finalists:
             exact = judged[_exact(names) or names]
-            found[names] = exact if exact.right is False else judged[names]
-        self.right |= {names for names in finalists if found[names].right}
-        right_ones = [names for names in finalists if found[names].right] if facts.training else []
+            results[names] = exact if exact.right is False else judged[names]
+        self.right |= {names for names in finalists if results[names].right}
+        right_ones = [names for names in finalists if results[names].right] if facts.training else []
         if right_ones:
             self._say(f"{_LONG_RUN} steps of training each")
             longer = self.longer([replace(self._job, changes=names) for names in right_ones])
             for names, why in zip(right_ones, longer, strict=True):
                 if why is not None:
-                    found[names] = replace(found[names], right=False, reason=why)
-        return found
+                    results[names] = replace(results[names], right=False, reason=why)
+        return results
 
     def proving(self, job: Job) -> Job:
         """Return the job whose process is compared: with the same weights to begin with, and without dropout."""
@@ -120,26 +120,26 @@ class Comparing:
         rounded, own = dict(zip(simulated, others, strict=False)), others[len(simulated) :]
 
         def judge(always: Sequence[Recording | str]) -> dict[Names, Judged]:
-            found = {}
+            results = {}
             for names, one in zip(jobs, own, strict=True):
                 if isinstance(reference, str) and not all(map(_is_exact, names)):
-                    said = f"{UNDECIDED}: the step does not run in float64: {reference}"
-                    found[names] = Judged(None, said, 0.0, 0.0, is_float64=False)
+                    text = f"{UNDECIDED}: the step does not run in float64: {reference}"
+                    results[names] = Judged(None, text, 0.0, 0.0, is_float64=False)
                     continue
                 explains = [*(rounded.get(name, "") for name in names), *always]
                 known = [explaining for explaining in explains if isinstance(explaining, Recording)]
-                found[names] = _judged(one, plain, right, known, names, is_float64=right is reference)
-            return found
+                results[names] = _judged(one, plain, right, known, names, is_float64=right is reference)
+            return results
 
-        found = judge(())
-        if right is reference and written.may_round and any(one.right is False for one in found.values()):
-            found = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
-        return found
+        result = judge(())
+        if right is reference and written.may_round and any(one.right is False for one in result.values()):
+            result = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
+        return result
 
     def _recorded(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
-        told = iter(self._record([job for job in jobs if self._kept(job) is None], later))
-        results = [kept if (kept := self._kept(job)) is not None else next(told) for job in jobs]
+        text = iter(self._record([job for job in jobs if self._kept(job) is None], later))
+        results = [kept if (kept := self._kept(job)) is not None else next(text) for job in jobs]
         for job, one in zip(jobs, results, strict=True):
             if isinstance(one, Recording) and not (job.changes or job.sources):
                 self._known[job.reference, job.rounding] = one
@@ -157,10 +157,10 @@ class Comparing:
             self.drop_early()  # there is no memory for so many at once
             self._session.close(workers)
             workers = self._session.build(jobs)
-        found = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
+        result = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
         self._session.close(workers)
         self._note_memory(workers)
-        return [_why(worker) if one is None else one for one, worker in zip(found, workers, strict=True)]
+        return [_why(worker) if one is None else one for one, worker in zip(result, workers, strict=True)]
 
     def _kept(self, job: Job) -> Recording | None:
         return None if job.changes or job.sources else self._known.get((job.reference, job.rounding))
@@ -171,15 +171,15 @@ class Comparing:
         runs = self._runs(jobs)
         workers = self.started([job for job, _ in runs])
         asked = [(worker, Losses(_LONG_RUN, number)) for worker, (_, number) in zip(workers, runs, strict=True)]
-        found = self._session.ask_each(asked, LongRun)
+        result = self._session.ask_each(asked, LongRun)
         self._note_memory(workers)
         self._session.close(workers)
-        kept = [one for one in found[: len(written)] if one is not None]
+        kept = [one for one in result[: len(written)] if one is not None]
         if len(kept) == len(written):  # of fewer, the spread would be too narrow
             self._written += kept
         return [
             f"it fails in a longer run: {_why(worker)}" if one is None else self._differs(one)
-            for one, worker in list(zip(found, workers, strict=True))[len(written) :]
+            for one, worker in list(zip(result, workers, strict=True))[len(written) :]
         ]
 
     def _runs(self, jobs: Sequence[Job]) -> list[tuple[Job, int]]:
@@ -191,11 +191,11 @@ class Comparing:
         """Return a process for each job: one that has started already, or a new one."""
         lacking = self._lacking(jobs)
         self._early += zip(lacking, self._session.build(lacking), strict=True)
-        found = []
+        results = []
         for job in jobs:
             place = next(place for place, (own, _) in enumerate(self._early) if own == job)
-            found.append(self._early.pop(place)[1])
-        return found
+            results.append(self._early.pop(place)[1])
+        return results
 
     def _lacking(self, jobs: Sequence[Job]) -> list[Job]:
         """Return those of some jobs for which no process has started, each as often as one is lacking."""
@@ -216,8 +216,8 @@ class Comparing:
         if any(worker.broken is not None and worker.broken.lacks_memory for worker in workers):
             self.lacked_memory = True
 
-    def _differs(self, found: LongRun) -> str | None:
-        return runs_agree(found, self._written) if self._written else None
+    def _differs(self, result: LongRun) -> str | None:
+        return runs_agree(result, self._written) if self._written else None
 
 
 def _is_exact(name: str) -> bool:
@@ -229,7 +229,7 @@ def _exact(names: Names) -> Names:
 
 
 def _judged(
-    found: Recording | str,
+    result: Recording | str,
     written: Recording,
     right: Recording,
     explains: Sequence[Recording],
@@ -237,12 +237,12 @@ def _judged(
     *,
     is_float64: bool,
 ) -> Judged:
-    if isinstance(found, str):
-        if NO_WEIGHTS in found:
-            return Judged(None, f"{UNDECIDED}: {found}", 0.0, 0.0, is_float64=is_float64)
-        return Judged(False, f"it fails when its results are recorded: {found}", 0.0, 0.0)
-    said = judged(found, written, right, explains, " + ".join(names), is_float64=is_float64)
-    return replace(said, is_float64=is_float64)
+    if isinstance(result, str):
+        if NO_WEIGHTS in result:
+            return Judged(None, f"{UNDECIDED}: {result}", 0.0, 0.0, is_float64=is_float64)
+        return Judged(False, f"it fails when its results are recorded: {result}", 0.0, 0.0)
+    text = judged(result, written, right, explains, " + ".join(names), is_float64=is_float64)
+    return replace(text, is_float64=is_float64)
 
 
 def _why(worker: Worker) -> str:

@@ -71,14 +71,14 @@ def as_tensors(value: Any) -> Any:
 def _on_device(compute: Callable[[Any, Any], Any]) -> Callable[[Later, Any], Any]:
     """Return a method that computes with a number, or another `Later`, without fetching anything."""
 
-    def method(mine: Later, other: Any) -> Any:
+    def method(own: Later, other: Any) -> Any:
         if isinstance(other, Later):
             other = other._tensor
         elif isinstance(other, bool) or not isinstance(other, int | float):
-            return compute(mine.value, other)
+            return compute(own.value, other)
         elif compute is operator.truediv and other == 0:
-            return compute(mine.value, other)  # which raises, where a tensor would be infinite
-        return Later(compute(mine._tensor, other), mine._counted)
+            return compute(own.value, other)  # which raises, where a tensor would be infinite
+        return Later(compute(own._tensor, other), own._counted)
 
     return method
 
@@ -86,14 +86,14 @@ def _on_device(compute: Callable[[Any, Any], Any]) -> Callable[[Later, Any], Any
 def _looking(compute: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that fetches the number first."""
 
-    def method(mine: Later, *others: Any) -> Any:
-        return compute(mine.value, *(other.value if isinstance(other, Later) else other for other in others))
+    def method(own: Later, *others: Any) -> Any:
+        return compute(own.value, *(other.value if isinstance(other, Later) else other for other in others))
 
     return method
 
 
 def _reflected(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda mine, other: compute(other, mine)
+    return lambda own, other: compute(other, own)
 
 
 for _name, _compute in {

@@ -156,10 +156,10 @@ class _Writer:
             given_by: dict[int | str, ast.expr] = dict(enumerate(node.args))
             given_by.update({one.arg: one.value for one in node.keywords if one.arg is not None})
             for name in names_of(call):
-                given = given_by.get(name)
-                if given is None or any(isinstance(one, ast.Starred) for one in node.args):
+                values = given_by.get(name)
+                if values is None or any(isinstance(one, ast.Starred) for one in node.args):
                     raise NotWritableError(f"the inputs in line {node.lineno} of {source.path.name} are unpacked")
-                source.append_to(given, method.replace("TORCH", source.name_of_torch()))
+                source.append_to(values, method.replace("TORCH", source.name_of_torch()))
 
     # ---------------------------------------------------------------- contexts
 
@@ -200,15 +200,15 @@ class _Writer:
         """Use ``inference_mode`` instead of ``no_grad``, or around the calls."""
         done: set[ast.AST] = set()
         for call in self.calls():
-            found = [
+            results = [
                 (self.source(place.file), node)
                 for place in call.stack
                 for node in _no_grads(self.source(place.file), self.source(place.file).statement_at(place))
             ]
-            if not found:
+            if not results:
                 source, first, last = self._statement_of(call.stack)
                 source.wrap(first, last, f"with {source.name_of_torch()}.inference_mode()")
-            for source, node in found:
+            for source, node in results:
                 if node not in done:
                     done.add(node)
                     source.rename(node, f"{source.name_of_torch()}.inference_mode")
@@ -267,23 +267,23 @@ class _Writer:
             source.without_argument(call, "set_to_none")
 
 
-def _each(found: Sequence[T], stack_of: Callable[[T], Stack]) -> list[T]:
+def _each(results: Sequence[T], stack_of: Callable[[T], Stack]) -> list[T]:
     """Return what was found, one for each place in the source."""
-    places = {stack[0].at if (stack := stack_of(one)) else None: one for one in found}
+    places = {stack[0].at if (stack := stack_of(one)) else None: one for one in results}
     return list(places.values())
 
 
 def _no_grads(source: Source, statement: ast.stmt) -> list[ast.expr]:
     """Return the names of ``no_grad`` in ``with`` statements and decorators around a statement."""
-    found: list[ast.expr] = []
+    results: list[ast.expr] = []
     for one in (statement, *source.around(statement)):
         items = [item.context_expr for item in one.items] if isinstance(one, ast.With) else []
         decorators = one.decorator_list if isinstance(one, ast.FunctionDef) else []
         for expression in (*items, *decorators):
             name = expression.func if isinstance(expression, ast.Call) else expression
             if ast.unparse(name).rpartition(".")[2] == "no_grad":
-                found.append(name)
-    return found
+                results.append(name)
+    return results
 
 
 def _compiled(arguments: str) -> Callable[[_Writer], None]:

@@ -49,15 +49,15 @@ class Reached(Struct):
 
 def reached_from(step: object) -> Reached:
     """Walk through what a step refers to."""
-    found = Reached()
+    result = Reached()
     for _, one in _walked(step):
         if isinstance(one, torch.nn.Module):
-            found.modules.append(one)
+            result.modules.append(one)
         elif isinstance(one, torch.optim.Optimizer):
-            found.optimizers.append(one)
+            result.optimizers.append(one)
         elif not isinstance(one, _PLAIN):
-            found.objects.append(one)
-    return found
+            result.objects.append(one)
+    return result
 
 
 def python_state(step: object) -> dict[str, object]:
@@ -71,13 +71,13 @@ def python_state(step: object) -> dict[str, object]:
 
 def tensors_held(step: object) -> dict[str, torch.Tensor]:
     """Return the tensors, arrays and numbers that a step reaches by the way to them; without those of modules."""
-    found: dict[str, torch.Tensor] = {}
+    results: dict[str, torch.Tensor] = {}
     for way, one in _walked(step, within_modules=False):
         if isinstance(one, bool | int | float | complex | torch.Tensor | np.ndarray | Later):
-            found |= parts_of(one, f"the step's {way}").tensors
+            results |= parts_of(one, f"the step's {way}").tensors
         if isinstance(one, torch.Tensor) and one.is_leaf and one.grad is not None:
-            found |= parts_of(one.grad, f"the step's {way}.grad").tensors
-    return found
+            results |= parts_of(one.grad, f"the step's {way}.grad").tensors
+    return results
 
 
 def changed_state(before: dict[str, object], after: dict[str, object]) -> tuple[str, ...]:

@@ -89,23 +89,23 @@ class Proving(Struct):
             self.session.close(workers)
             fetched = _read(lines, since_ns)
         noise = before if written else least_gain(base, twin)
-        found = _proof(facts, [base, memory, *others], max(_LEAST_GAIN, noise), loaded, fetched)
-        gain = Interval(found.ratio, found.ci_low, found.ci_high, len(memory.blocks))
+        result = _proof(facts, [base, memory, *others], max(_LEAST_GAIN, noise), loaded, fetched)
+        gain = Interval(result.ratio, result.ci_low, result.ci_high, len(memory.blocks))
         if written:  # rounds without its twin cannot be compared with it
             base.blocks, base.waited = base.blocks[: len(twin.blocks)], base.waited[: len(twin.waited)]
         if gain.low is not None and gain.low > noise**2:
             noise = LEAST_GAIN  # as written at its fastest, from memory at its slowest: a gain even then
         reason = not_decidable(gain, noise, waited_for_others([base, twin]))
         if reason is not None:
-            found = replace(found, blamed=False, undecided=reason, others=())
-        return found
+            result = replace(result, blamed=False, undecided=reason, others=())
+        return result
 
     def _loaded(self, worker: Worker) -> Loaded:
-        (found,) = self.session.ask_each([(worker, Load(_TIMED_S, _BATCHES))], Loaded)
-        if found is None:
+        (result,) = self.session.ask_each([(worker, Load(_TIMED_S, _BATCHES))], Loaded)
+        if result is None:
             self._check([worker])
             raise AdviseError("loading could not be timed")
-        return found
+        return result
 
     def _check(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
@@ -115,8 +115,8 @@ class Proving(Struct):
 
 def _read(lines: Path, since_ns: int) -> list[Fetched]:
     text = lines.read_bytes() if lines.exists() else b""
-    found = [msgspec.json.decode(line, type=Fetched) for line in text.splitlines()]
-    return [one for one in found if one.ended_ns >= since_ns]
+    results = [msgspec.json.decode(line, type=Fetched) for line in text.splitlines()]
+    return [one for one in results if one.ended_ns >= since_ns]
 
 
 def _other_loading(facts: Facts) -> list[tuple[str, ...]]:
@@ -255,7 +255,7 @@ class _Loading(Struct):
             return []
         collate = mean(one.collate_ns for one in self._plain)
         rest = max(0.0, self.fetch_ns - collate)
-        found = [self._stage(Stage.COLLATE, collate, self._plain[0].collate, shared=True)]
+        results = [self._stage(Stage.COLLATE, collate, self._plain[0].collate, shared=True)]
         shares: dict[Stage, dict[Function, float]] = {}
         for one in self.fetched:
             for part in one.stages:
@@ -265,12 +265,12 @@ class _Loading(Struct):
         for stage, functions in shares.items():
             share = sum(functions.values()) / whole if whole else 0.0
             most = max(functions, key=lambda one, of=functions: of[one])  # type: ignore[misc]
-            found.append(self._stage(stage, share * rest, most, shared=True))
+            results.append(self._stage(stage, share * rest, most, shared=True))
         if self.workers:
-            found.append(self._stage(Stage.SEND, self.received_ns, None, shared=False))
+            results.append(self._stage(Stage.SEND, self.received_ns, None, shared=False))
         if self.start_ns:
-            found.append(self._stage(Stage.START, self.start_ns, None, shared=False))
-        return found
+            results.append(self._stage(Stage.START, self.start_ns, None, shared=False))
+        return results
 
     def copying(self, step_ns: float) -> StageCost:
         """Return what copies to the GPU cost, as a stage."""

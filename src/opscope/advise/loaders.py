@@ -138,15 +138,15 @@ class Loaders:
         @functools.wraps(original)
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             bound = signature.bind(loader, *args, **kwargs)
-            given = bound.arguments
-            workers, iterable = given.get("num_workers", 0), isinstance(given["dataset"], IterableDataset)
+            values = bound.arguments
+            workers, iterable = values.get("num_workers", 0), isinstance(values["dataset"], IterableDataset)
             if workers < self.workers and not iterable:
-                given["num_workers"], given["persistent_workers"] = self.workers, True
-            restarts = bool(given.get("num_workers", 0)) and not given.get("persistent_workers", False)
+                values["num_workers"], values["persistent_workers"] = self.workers, True
+            restarts = bool(values.get("num_workers", 0)) and not values.get("persistent_workers", False)
             if self.persist and restarts:
-                given["persistent_workers"] = True
+                values["persistent_workers"] = True
             if self.pins:
-                given["pin_memory"] = True
+                values["pin_memory"] = True
             original(*bound.args, **bound.kwargs)
             stack, ready = here(), loader.num_workers * (loader.prefetch_factor or 0)
             key = (*(place.at for place in stack), loader.batch_size, _length(loader), type(loader.dataset))

@@ -82,8 +82,8 @@ def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measure
 def of_itself(base: Worker, twin: Worker) -> tuple[float, float]:
     """Return how many times as fast the step as written is as itself, in two processes: low and high end."""
     both = min(len(base.blocks), len(twin.blocks))  # one of them may have been started later
-    found = median_interval(ratios(twin.blocks[-both:], base.blocks[-both:]))
-    return found.low or found.median, found.high or found.median
+    result = median_interval(ratios(twin.blocks[-both:], base.blocks[-both:]))
+    return result.low or result.median, result.high or result.median
 
 
 def least_gain(base: Worker, twin: Worker) -> float:

@@ -329,8 +329,8 @@ class _Steps(StepFinder):
         if self._began:
             self._variant.interrupt()
             if self._missed > _MOST_MISSED * self.found.events:
-                said = "its steps do not go on: after some of them, the optimizer or the model is made anew"
-                self._variant.end(ScriptError(said))
+                text = "its steps do not go on: after some of them, the optimizer or the model is made anew"
+                self._variant.end(ScriptError(text))
         elif self._stream is not None:
             self._stream.events.broke(self._level)
             self._look_again()

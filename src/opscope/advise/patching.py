@@ -40,14 +40,14 @@ class Patching(Struct):
     def jobs(self, combinations: Sequence[Names], built: Built) -> list[Job]:
         """Return the processes that patches of some combinations will need: they may start before it is proven."""
         texts = {names: self._written(names, built) for names in combinations}
-        found = []
+        results = []
         for names, text in texts.items():
             if not isinstance(text, Written):
                 continue
             job = replace(self.job, sources=text.sources)
             compared = [self.comparing.proving(job)] if self._is_compared(names, built.facts) else []
-            found += [job, *compared, *([job] if built.facts.training else [])]
-        return found
+            results += [job, *compared, *([job] if built.facts.training else [])]
+        return results
 
     def patches(self, proven: Sequence[Names], built: Built, written: Sequence[Worker] = ()) -> dict[Names, Patch]:
         """Return a patch for each of some combinations, tried; or why there is none.

@@ -62,12 +62,12 @@ def pinned(cores: tuple[int, int] | None) -> Iterator[None]:
 
 def _threads(cores: tuple[int, int] = (0, 0)) -> dict[int, int]:
     """Return the cores of the threads that matter, by thread."""
-    found = {os.getpid(): cores[0]}
+    results = {os.getpid(): cores[0]}
     for folder in _THREADS.iterdir():
         with suppress(OSError):
             if (folder / "comm").read_text().startswith(_BACKWARD):
-                found[int(folder.name)] = cores[1]
-    return found
+                results[int(folder.name)] = cores[1]
+    return results
 
 
 def _busy_ns() -> int:
@@ -83,8 +83,8 @@ def _siblings(core: int) -> set[int]:
         text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
     except OSError:
         return {core}
-    found: set[int] = set()
+    results: set[int] = set()
     for part in text.strip().split(","):
         low, _, high = part.partition("-")
-        found |= set(range(int(low), int(high or low) + 1))
-    return found
+        results |= set(range(int(low), int(high or low) + 1))
+    return results

@@ -89,7 +89,7 @@ Differences = dict[Key, Difference]
 
 
 def judged(
-    found: Recording,
+    result: Recording,
     as_written: Recording,
     reference: Recording,
     simulated: Sequence[Recording],
@@ -100,7 +100,7 @@ def judged(
     """Compare what a variant computed with a reference.
 
     Args:
-        found: what it computed.
+        result: what it computed.
         as_written: what the step as written did.
         reference: the same in float64.
         simulated: the same with arithmetic of the variant's precision.
@@ -108,21 +108,21 @@ def judged(
         is_float64: whether the reference is in float64; otherwise it is the step as written in another process.
     """
     beside = "float64" if is_float64 else "the step as written, which does not run in float64"
-    wrong = _plainly_wrong(found, as_written)
+    wrong = _plainly_wrong(result, as_written)
     if wrong is not None:
         return Judged(False, wrong, float("inf"), 0.0)
-    mine, own = differences(found, reference), differences(as_written, reference)
-    limits = _limits(mine, [own, *(differences(one, reference) for one in simulated)], _typical(simulated, reference))
-    compared = {key: one for key, one in mine.items() if limits[key] <= _NOT_DECIDABLE}
+    ours, own = differences(result, reference), differences(as_written, reference)
+    limits = _limits(ours, [own, *(differences(one, reference) for one in simulated)], _typical(simulated, reference))
+    compared = {key: one for key, one in ours.items() if limits[key] <= _NOT_DECIDABLE}
     for key, one in compared.items():
         if not one.error <= limits[key]:
-            said = f"error {one.error:.1e} against {beside}, where {limits[key] / _times(key, one):.1e} is explained"
-            return Judged(False, f"{_shown(key, reference)}: {said}", one.error, _error_in(own, key))
+            text = f"error {one.error:.1e} against {beside}, where {limits[key] / _times(key, one):.1e} is explained"
+            return Judged(False, f"{_shown(key, reference)}: {text}", one.error, _error_in(own, key))
     compared = {key: one for key, one in compared.items() if one.elements}
-    explained = {key.name: limits[key] / _times(key, mine[key]) for key in sorted(limits, key=lambda one: -limits[one])}
-    left = _not_compared(found, as_written, reference, compared, explained, is_float64=is_float64)
+    explained = {key.name: limits[key] / _times(key, ours[key]) for key in sorted(limits, key=lambda one: -limits[one])}
+    left = _not_compared(result, as_written, reference, compared, explained, is_float64=is_float64)
     if left is not None:
-        error, own_error = (max((one.error for one in some.values()), default=0.0) for some in (mine, own))
+        error, own_error = (max((one.error for one in some.values()), default=0.0) for some in (ours, own))
         return Judged(None, f"{UNDECIDED}: {left}", error, own_error)
     # Errors of updates are beside how far these went, and not beside what they were added to.
     shown = [key for key in compared if not key.name.startswith(_UPDATE)]
@@ -130,8 +130,8 @@ def judged(
     tensors, elements = len(compared), sum(one.elements for one in compared.values())
     error = compared[worst].error
     where = _shown(worst, reference)
-    said = f"{names}: error {error:.1e} at most against {beside} ({where}), of {tensors:,} tensors compared"
-    return Judged(True, said, error, _error_in(own, worst), tensors, elements)
+    text = f"{names}: error {error:.1e} at most against {beside} ({where}), of {tensors:,} tensors compared"
+    return Judged(True, text, error, _error_in(own, worst), tensors, elements)
 
 
 def _shown(key: Key, reference: Recording) -> str:
@@ -145,19 +145,19 @@ def _named(name: str, reference: Recording) -> str:
     return f"gradient of {parameters[name].partition('.')[2]}" if name in parameters else name
 
 
-def _plainly_wrong(found: Recording, as_written: Recording) -> str | None:
+def _plainly_wrong(result: Recording, as_written: Recording) -> str | None:
     """Return what is wrong whatever the numbers are; None if nothing is."""
-    if found.updates != as_written.updates:
+    if result.updates != as_written.updates:
         return "the optimizer takes another number of steps"
     # PyTorch itself may hold outputs, as captured graphs do: only those matter that the program as written holds.
-    overwritten = len((found.overwritten & as_written.held) - as_written.overwritten)
+    overwritten = len((result.overwritten & as_written.held) - as_written.overwritten)
     if overwritten:
         return f"{overwritten} outputs that the program still holds are overwritten by the next step"
     return None
 
 
 def _not_compared(
-    found: Recording,
+    result: Recording,
     as_written: Recording,
     reference: Recording,
     compared: Mapping[Key, Difference],
@@ -168,7 +168,7 @@ def _not_compared(
     """Return which part of the results was not compared, and why; None if all were.
 
     Args:
-        found: what the variant computed.
+        result: what the variant computed.
         as_written: what the step as written did.
         reference: the right results.
         compared: what was compared, where that decides.
@@ -186,7 +186,7 @@ def _not_compared(
         *(key.name for key in compared if key.when == _STATE),
         *reference.updated,
     }
-    if (reason := _no_numbers(found, as_written)) is not None:
+    if (reason := _no_numbers(result, as_written)) is not None:
         return reason
     if not filled:
         return "a step computes nothing that can be seen"
@@ -201,15 +201,15 @@ def _not_compared(
     return f"{name}: two processes of the step as written, which does not run in float64, show {error}"
 
 
-def _no_numbers(found: Recording, as_written: Recording) -> str | None:
+def _no_numbers(result: Recording, as_written: Recording) -> str | None:
     """Return which result cannot be looked into, or is another text or object; None if there is none."""
-    for mine, own in zip(found.steps, as_written.steps, strict=True):
-        unknown = (*mine.unknown, *own.unknown)
+    for ours, own in zip(result.steps, as_written.steps, strict=True):
+        unknown = (*ours.unknown, *own.unknown)
         if unknown:
             return f"a step returns what cannot be looked into ({unknown[0]})"
-        others = [name for name in {**mine.constants, **own.constants} if _differ(name, mine.constants, own.constants)]
+        others = [name for name in {**ours.constants, **own.constants} if _differ(name, ours.constants, own.constants)]
         if others:
-            return f"{others[0]} is {mine.constants.get(others[0])}, as written {own.constants.get(others[0])}"
+            return f"{others[0]} is {ours.constants.get(others[0])}, as written {own.constants.get(others[0])}"
     return None
 
 
@@ -226,11 +226,11 @@ def _error_in(some: Differences, key: Key) -> float:
     return some[key].error if key in some else 0.0
 
 
-def _limits(mine: Differences, explaining: Sequence[Differences], typical: Mapping[str, float]) -> dict[Key, float]:
+def _limits(own: Differences, explaining: Sequence[Differences], typical: Mapping[str, float]) -> dict[Key, float]:
     """Return the largest error of each tensor that is explained.
 
     Args:
-        mine: the tensors.
+        own: the tensors.
         explaining: errors of the step as written, and of simulated arithmetic. Each explains that of the same tensor,
             in whatever step: small tensors may be right by chance in one.
         typical: what arithmetic of that precision costs all tensors together.
@@ -241,7 +241,7 @@ def _limits(mine: Differences, explaining: Sequence[Differences], typical: Mappi
             if key.is_result and np.isfinite(one.error):
                 in_steps[key.name] = max(in_steps.get(key.name, 0.0), one.error)
     limits = {}
-    for key, one in mine.items():
+    for key, one in own.items():
         least = _LEAST if key.name == _PARAMETERS else _LEAST_OF_RESULTS
         if key.name.startswith(_UPDATE):
             least = _LEAST_OF_UPDATES
@@ -255,69 +255,69 @@ def _limits(mine: Differences, explaining: Sequence[Differences], typical: Mappi
 
 def _typical(simulated: Sequence[Recording], reference: Recording) -> dict[str, float]:
     """Return the error of all results together by when they were computed, as far as simulated arithmetic is finite."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for one in simulated:
-        for when, mine, right, _ in _pairs(one, reference):
-            for some, others in ((mine.outputs, right.outputs), (mine.gradients, right.gradients)):
+        for when, own, right, _ in _pairs(one, reference):
+            for some, others in ((own.outputs, right.outputs), (own.gradients, right.gradients)):
                 error = _together(some, others)
                 if np.isfinite(error):
-                    found[when] = max(found.get(when, 0.0), error)
-    return found
+                    results[when] = max(results.get(when, 0.0), error)
+    return results
 
 
-def _together(found: Mapping[str, Values], right: Mapping[str, Values]) -> float:
+def _together(results: Mapping[str, Values], right: Mapping[str, Values]) -> float:
     """Return the norm of the difference over that of what is right, of all tensors; infinite if they are others."""
     names = [name for name in right if not name.endswith(BLOCKS)]
-    if any(name not in found or found[name].shape != right[name].shape for name in names):
+    if any(name not in results or results[name].shape != right[name].shape for name in names):
         return float("inf")
     wanted = np.concatenate([*(right[name] for name in names), np.zeros(0)])
-    mine = np.concatenate([*(found[name] for name in names), np.zeros(0)])
-    finite = np.isfinite(wanted) & np.isfinite(mine)
+    own = np.concatenate([*(results[name] for name in names), np.zeros(0)])
+    finite = np.isfinite(wanted) & np.isfinite(own)
     norm = float(np.linalg.norm(wanted[finite]))
-    return float(np.linalg.norm((mine - wanted)[finite])) / norm if norm else 0.0
+    return float(np.linalg.norm((own - wanted)[finite])) / norm if norm else 0.0
 
 
 # ---------------------------------------------------------------- how far tensors are from the right ones
 
 
-def differences(found: Recording, reference: Recording) -> Differences:
+def differences(result: Recording, reference: Recording) -> Differences:
     """Return how far each tensor is from that of a reference."""
     all_of_them: Differences = {}
-    for when, mine, right, is_result in _pairs(found, reference):
-        for name, one in _of_computed(mine, right).items():
+    for when, own, right, is_result in _pairs(result, reference):
+        for name, one in _of_computed(own, right).items():
             all_of_them[Key(when, name, is_result)] = one
-    for name, one in _of_state(found, reference).items():
+    for name, one in _of_state(result, reference).items():
         all_of_them[Key(_STATE, name)] = one
     return all_of_them
 
 
-def _pairs(found: Recording, reference: Recording) -> Iterator[tuple[str, Computed, Computed, bool]]:
+def _pairs(result: Recording, reference: Recording) -> Iterator[tuple[str, Computed, Computed, bool]]:
     """Yield what both computed, with when that was and whether it was in a step."""
-    for number, (mine, right) in enumerate(zip(found.steps, reference.steps, strict=True), start=1):
-        yield f"step {number}", mine, right, True
+    for number, (own, right) in enumerate(zip(result.steps, reference.steps, strict=True), start=1):
+        yield f"step {number}", own, right, True
     for kind in reference.others:
-        if kind in found.others:
-            yield kind, found.others[kind], reference.others[kind], False
+        if kind in result.others:
+            yield kind, result.others[kind], reference.others[kind], False
 
 
 def _results(computed: Computed) -> dict[str, Values]:
     """Return all that was computed, by the names that reasons give."""
     gradients = {f"gradient {name}": values for name, values in computed.gradients.items()}
-    found = {**computed.outputs, **computed.arguments, **gradients}
-    return {name: values for name, values in found.items() if not name.endswith(BLOCKS)}
+    results = {**computed.outputs, **computed.arguments, **gradients}
+    return {name: values for name, values in results.items() if not name.endswith(BLOCKS)}
 
 
-def _of_computed(found: Computed, right: Computed) -> dict[str, Difference]:
-    outputs = _each(found.outputs, right.outputs, _norm)
-    arguments = _each(found.arguments, right.arguments, _norm)
+def _of_computed(result: Computed, right: Computed) -> dict[str, Difference]:
+    outputs = _each(result.outputs, right.outputs, _norm)
+    arguments = _each(result.arguments, right.arguments, _norm)
     norms = [_norm(values) for name, values in right.gradients.items() if not name.endswith(BLOCKS)]
     largest = max(norms, default=0.0)
-    gradients = _each(found.gradients, right.gradients, lambda values: _scale(_norm(values), largest))
+    gradients = _each(result.gradients, right.gradients, lambda values: _scale(_norm(values), largest))
     return {**outputs, **arguments, **{f"gradient {name}": one for name, one in gradients.items()}}
 
 
-def _scale(mine: float, largest: float) -> float:
-    return largest if mine < _SMALL * largest else mine
+def _scale(own: float, largest: float) -> float:
+    return largest if own < _SMALL * largest else own
 
 
 def _norm(values: Values) -> float:
@@ -325,43 +325,43 @@ def _norm(values: Values) -> float:
 
 
 def _each(
-    found: Mapping[str, Values], right: Mapping[str, Values], scale: Callable[[Values], float]
+    results: Mapping[str, Values], right: Mapping[str, Values], scale: Callable[[Values], float]
 ) -> dict[str, Difference]:
     """Return how far each tensor is from the right one, in its elements or the norms of its blocks."""
-    names = dict.fromkeys(name.removesuffix(BLOCKS) for name in (*right, *found))
-    return {name: _one(name, found, right, scale) for name in names}
+    names = dict.fromkeys(name.removesuffix(BLOCKS) for name in (*right, *results))
+    return {name: _one(name, results, right, scale) for name in names}
 
 
 def _one(
-    name: str, found: Mapping[str, Values], right: Mapping[str, Values], scale: Callable[[Values], float]
+    name: str, results: Mapping[str, Values], right: Mapping[str, Values], scale: Callable[[Values], float]
 ) -> Difference:
     errors = []
     for part in (name, name + BLOCKS):
-        mine, wanted = found.get(part), right.get(part)
-        if mine is None and wanted is None:
+        own, wanted = results.get(part), right.get(part)
+        if own is None and wanted is None:
             continue
-        if mine is None or wanted is None or mine.shape != wanted.shape:
+        if own is None or wanted is None or own.shape != wanted.shape:
             return Difference(float("inf"))
-        errors.append(_of_blocks(mine, wanted) if part.endswith(BLOCKS) else _relative(mine, wanted, scale(wanted)))
+        errors.append(_of_blocks(own, wanted) if part.endswith(BLOCKS) else _relative(own, wanted, scale(wanted)))
     return Difference(max(errors), int(np.isfinite(right[name]).sum()))
 
 
-def _of_blocks(found: Values, right: Values) -> float:
+def _of_blocks(result: Values, right: Values) -> float:
     """Return the largest difference of a block's norm, each by its own size: one row of a tensor is little of it."""
     finite = np.isfinite(right)
-    if not np.array_equal(found[~finite], right[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+    if not np.array_equal(result[~finite], right[~finite], equal_nan=True) or not np.isfinite(result[finite]).all():
         return float("inf")
-    mine, wanted = found[finite], right[finite]
+    own, wanted = result[finite], right[finite]
     typical = float(np.mean(wanted)) if wanted.size else 0.0
-    return float((np.abs(mine - wanted) / (wanted + typical)).max()) if typical else _relative(mine, wanted, 0.0)
+    return float((np.abs(own - wanted) / (wanted + typical)).max()) if typical else _relative(own, wanted, 0.0)
 
 
-def _relative(found: Values, right: Values, scale: float) -> float:
+def _relative(result: Values, right: Values, scale: float) -> float:
     """Return the norm of the difference over a scale; infinite if what is not finite is elsewhere, or another kind."""
     finite = np.isfinite(right)
-    if not np.array_equal(found[~finite], right[~finite], equal_nan=True) or not np.isfinite(found[finite]).all():
+    if not np.array_equal(result[~finite], right[~finite], equal_nan=True) or not np.isfinite(result[finite]).all():
         return float("inf")
-    difference = float(np.linalg.norm(found[finite] - right[finite]))
+    difference = float(np.linalg.norm(result[finite] - right[finite]))
     return difference / scale if scale else (0.0 if not difference else float("inf"))
 
 
@@ -370,7 +370,7 @@ def _besides(recording: Recording, reference: Recording) -> dict[str, Values]:
     return {name: one for name, one in recording.state.items() if name.removesuffix(BLOCKS) not in reference.updated}
 
 
-def _of_state(found: Recording, reference: Recording) -> dict[str, Difference]:
+def _of_state(result: Recording, reference: Recording) -> dict[str, Difference]:
     """Return how far the state is from the right one: parameters together, and what moved them and the rest each.
 
     Elements of parameters that rounding alone decides are left out of that. An optimizer such as Adam moves an element
@@ -380,16 +380,16 @@ def _of_state(found: Recording, reference: Recording) -> dict[str, Difference]:
     """
     undecided = _undecided(reference)
     farthest = max((reference.moved.get(name, 0.0) for name in undecided), default=0.0)
-    mine, right = [_NONE], [_NONE]
-    found_of_each = _each(_besides(found, reference), _besides(reference, reference), _norm)
+    ours, right = [_NONE], [_NONE]
+    found_of_each = _each(_besides(result, reference), _besides(reference, reference), _norm)
     for name in reference.updated:
-        if name not in found.state:
+        if name not in result.state:
             return {name: Difference(float("inf"))}
-        own, wanted = found.state[name], reference.state[name]
+        own, wanted = result.state[name], reference.state[name]
         kept = ~undecided.get(name, np.zeros(wanted.shape, bool))
         if own.shape != wanted.shape or not (np.abs(own - wanted)[~kept] <= 2 * farthest).all():
             return {name: Difference(float("inf"))}
-        mine.append(own[kept])
+        ours.append(own[kept])
         right.append(wanted[kept])
         if travelled := reference.travelled.get(name):
             found_of_each[f"{_UPDATE}{name}"] = Difference(
@@ -397,7 +397,7 @@ def _of_state(found: Recording, reference: Recording) -> dict[str, Difference]:
             )
     together = np.concatenate(right)
     if together.size:
-        error = _relative(np.concatenate(mine), together, _norm(together))
+        error = _relative(np.concatenate(ours), together, _norm(together))
         found_of_each[_PARAMETERS] = Difference(error, together.size)
     return found_of_each
 
@@ -421,27 +421,27 @@ def _undecided(reference: Recording) -> dict[str, NDArray[np.bool_]]:
     return {name: mask & ~known[name] for name, mask in tiny.items()}
 
 
-def runs_agree(found: LongRun, as_written: Sequence[LongRun]) -> str | None:
+def runs_agree(result: LongRun, as_written: Sequence[LongRun]) -> str | None:
     """Return why a longer run is another one; None where its losses lie where those of the step as written do.
 
     Args:
-        found: the run.
+        result: the run.
         as_written: the step as written, once from the same seed, then from others.
     """
-    if as_written[0].draws and not found.draws:
+    if as_written[0].draws and not result.draws:
         return "no random numbers are drawn, where the step as written draws some: is its dropout gone?"
-    return losses_agree(found.losses, [one.losses for one in as_written])
+    return losses_agree(result.losses, [one.losses for one in as_written])
 
 
-def losses_agree(found: Sequence[float], as_written: Sequence[Sequence[float]]) -> str | None:
+def losses_agree(results: Sequence[float], as_written: Sequence[Sequence[float]]) -> str | None:
     """Return why losses are those of another run; None where they lie where those of the step as written do.
 
     Args:
-        found: the loss of each step.
+        results: the loss of each step.
         as_written: the same of the step as written, once from the same seed, then from others.
     """
-    last = max(1, len(found) // 3)
-    mean = float(np.mean(found[-last:]))
+    last = max(1, len(results) // 3)
+    mean = float(np.mean(results[-last:]))
     means = [float(np.mean(one[-last:])) for one in as_written]
     if all(np.isnan(means)):
         return None  # the step has no loss
@@ -449,4 +449,4 @@ def losses_agree(found: Sequence[float], as_written: Sequence[Sequence[float]]) 
     room = max(spread, _SPREAD * max(abs(as_written[0][0]), abs(means[0])))
     if abs(mean - means[0]) <= room:
         return None
-    return f"the loss after {len(found)} steps is {mean:.4g}, as written {min(means):.4g} to {max(means):.4g}"
+    return f"the loss after {len(results)} steps is {mean:.4g}, as written {min(means):.4g} to {max(means):.4g}"

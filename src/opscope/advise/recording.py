@@ -36,25 +36,25 @@ _OTHER_VALUES: Final = ("other values", "other values again", _ZEROS)
 
 def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     """Record some steps, each from a known seed, then the modules alone on other inputs."""
-    found: list[Computed] = []
+    results: list[Computed] = []
     counted = [0 for _ in variant.optimizers]
     held, in_graph = _Held(), _InGraph()
     before, others_before = _kept(dict(_named(variant))), _kept(_others_of_state(variant))
-    with _listening(variant, found, counted, held, in_graph):
+    with _listening(variant, results, counted, held, in_graph):
         variant.capture_again()
         for number in range(steps):
-            found.append(Computed())
+            results.append(Computed())
             seed(_FIRST_SEED + number)
             while (returned := (yield)) is Ran.INTERRUPTED:
-                found[-1] = Computed()
+                results[-1] = Computed()
                 seed(_FIRST_SEED + number)
             synchronize(variant.device)
-            in_graph.read_into(found[-1])
-            _keep_results(found[-1], "returned", as_tensors(returned))
+            in_graph.read_into(results[-1])
+            _keep_results(results[-1], "returned", as_tensors(returned))
             for place in in_graph.stepped:
                 counted[place] += 1
-            if not found[-1].gradients:  # no optimizer has stepped, which would have shown them
-                found[-1].gradients.update(_kept(_left_gradients(variant)))
+            if not results[-1].gradients:  # no optimizer has stepped, which would have shown them
+                results[-1].gradients.update(_kept(_left_gradients(variant)))
             held.step_ended()
     others_now = _kept(_others_of_state(variant))
     changed = {name: one for name, one in others_now.items() if not _equal(one, others_before.get(name))}
@@ -65,7 +65,7 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     computed_of_others = {kind: _of_others(variant, kind) for kind in kinds}
     updated = _updated(variant)
     return Recording(
-        steps=found,
+        steps=results,
         others=computed_of_others,
         state=state,
         updates=counted,
@@ -144,8 +144,8 @@ def _norms(tensor: torch.Tensor) -> Values:
     wide = torch.complex128 if flat.is_complex() else torch.float64
     norms = torch.linalg.vector_norm(flat[:whole].view(_BLOCKS, -1), dim=1, dtype=wide)
     rest = torch.linalg.vector_norm(flat[whole:], dtype=wide).reshape(1)
-    found: Values = torch.cat([norms, rest]).cpu().numpy()
-    return found
+    result: Values = torch.cat([norms, rest]).cpu().numpy()
+    return result
 
 
 def _keep_results(kept: Computed, name: str, value: object) -> None:
@@ -159,12 +159,12 @@ def _keep_results(kept: Computed, name: str, value: object) -> None:
 def _others_of_state(variant: Variant) -> dict[str, torch.Tensor]:
     """Return tensors that are neither parameters nor buffers: of modules, and those that the step itself holds."""
     known = {id(value) for _, value in _named(variant)}
-    found = variant.held_tensors()
+    result = variant.held_tensors()
     for place, top in enumerate((*variant.tops, *variant.not_called)):
         for name, part in top.named_modules():
             own = {key: value for key, value in vars(part).items() if key not in _OF_MODULES}
-            found |= parts_of(own, f"{place}.{name.replace('_orig_mod.', '')}").tensors
-    return {name: value for name, value in found.items() if id(value) not in known}
+            result |= parts_of(own, f"{place}.{name.replace('_orig_mod.', '')}").tensors
+    return {name: value for name, value in result.items() if id(value) not in known}
 
 
 def _named(variant: Variant) -> Iterator[tuple[str, torch.Tensor]]:
@@ -268,7 +268,7 @@ class _Held:
 
 @contextmanager
 def _listening(
-    variant: Variant, found: list[Computed], counted: list[int], held: _Held, in_graph: _InGraph
+    variant: Variant, results: list[Computed], counted: list[int], held: _Held, in_graph: _InGraph
 ) -> Iterator[None]:
     listens = [True]
     calls: dict[int, int] = {}  # of modules, by step
@@ -278,19 +278,19 @@ def _listening(
             inside = any(map(torch._C._functorch.is_functorch_wrapped_tensor, own_tensors((args, kwargs)).values()))
             if not listens or variant.interrupted or variant.preparing or inside:
                 return call(*args, **kwargs)  # within torch.func tensors have no elements yet
-            number = in_graph.calls if variant.capturing else calls.get(len(found), 0)
+            number = in_graph.calls if variant.capturing else calls.get(len(results), 0)
             name = f"call {number + 1}"
-            given = parts_of((*args, kwargs), f"argument of {name} ").tensors
-            before = {way: one.clone() for way, one in given.items()}
+            values = parts_of((*args, kwargs), f"argument of {name} ").tensors
+            before = {way: one.clone() for way, one in values.items()}
             output = call(*args, **kwargs)
             if variant.capturing:
                 in_graph.calls += 1
                 in_graph.output(name, output)
-                in_graph.arguments |= {way: (before[way], one.clone()) for way, one in given.items()}
+                in_graph.arguments |= {way: (before[way], one.clone()) for way, one in values.items()}
             else:
-                calls[len(found)] = number + 1
-                _keep_results(found[-1], name, output)
-                _keep_changed(found[-1], before, given)
+                calls[len(results)] = number + 1
+                _keep_results(results[-1], name, output)
+                _keep_changed(results[-1], before, values)
                 held.output(output)
             return output
 
@@ -310,7 +310,7 @@ def _listening(
                 in_graph.gradients.update({name: one.clone() for name, one in gradients.items()})
             else:
                 counted[place] += 1
-                found[-1].gradients.update(_kept(gradients))
+                results[-1].gradients.update(_kept(gradients))
 
         handles.append(optimizer.register_step_pre_hook(stepping))
     try:
@@ -321,28 +321,28 @@ def _listening(
             handle.remove()
 
 
-def _keep_changed(kept: Computed, before: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> None:
+def _keep_changed(kept: Computed, before: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
     """Add what a call has changed in place of what it was given."""
-    changed = {way: one for way, one in given.items() if not same_elements(before[way], one)}
+    changed = {way: one for way, one in values.items() if not same_elements(before[way], one)}
     kept.arguments.update(_kept(changed))
 
 
 def _gradients(optimizer: torch.optim.Optimizer, place: int) -> dict[str, torch.Tensor]:
     """Return the gradients that an optimizer finds, by the place of their parameters; sparse ones by their values."""
-    found: dict[str, torch.Tensor] = {}
+    results: dict[str, torch.Tensor] = {}
     for name, one in _parameters(optimizer, place):
         if one.grad is not None:
-            found |= parts_of(one.grad, name).tensors
-    return found
+            results |= parts_of(one.grad, name).tensors
+    return results
 
 
 def _left_gradients(variant: Variant) -> dict[str, torch.Tensor]:
     """Return the gradients that a step leaves behind."""
-    found: dict[str, torch.Tensor] = {}
+    results: dict[str, torch.Tensor] = {}
     for name, one in _named(variant):
         if one.is_leaf and one.grad is not None:
-            found |= parts_of(one.grad, name).tensors
-    return found
+            results |= parts_of(one.grad, name).tensors
+    return results
 
 
 def _parameters(optimizer: torch.optim.Optimizer, place: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -353,7 +353,7 @@ def _parameters(optimizer: torch.optim.Optimizer, place: int) -> Iterator[tuple[
 
 def _of_others(variant: Variant, kind: str) -> Computed:
     """Return what the modules that a step calls return for other inputs of the same shapes."""
-    found = Computed()
+    result = Computed()
     for place, root in enumerate(variant.roots):
         generator = torch.Generator().manual_seed(place + (1_000 if kind.endswith("again") else 0))
         args, kwargs = (_changed(value, kind, generator) for value in (root.args, root.kwargs))
@@ -361,11 +361,11 @@ def _of_others(variant: Variant, kind: str) -> Computed:
         with ExitStack() as stack:
             for context in (torch.no_grad, *variant.contexts):
                 stack.enter_context(context())
-            given = parts_of((*args, kwargs), f"argument of call {place + 1} ").tensors
-            before = {way: one.clone() for way, one in given.items()}
-            _keep_results(found, f"call {place + 1}", root.module(*args, **kwargs))
-            _keep_changed(found, before, given)
-    return found
+            values = parts_of((*args, kwargs), f"argument of call {place + 1} ").tensors
+            before = {way: one.clone() for way, one in values.items()}
+            _keep_results(result, f"call {place + 1}", root.module(*args, **kwargs))
+            _keep_changed(result, before, values)
+    return result
 
 
 def _changed(value: Any, kind: str, generator: torch.Generator) -> Any:
@@ -410,8 +410,8 @@ def _values(tensor: torch.Tensor) -> Values:
         generator = torch.Generator().manual_seed(flat.numel())
         flat = flat[torch.randint(flat.numel(), (_MOST_ELEMENTS,), generator=generator).to(flat.device)]
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
-    found: Values = flat.to(torch.float64).cpu().numpy().copy()
-    return found
+    result: Values = flat.to(torch.float64).cpu().numpy().copy()
+    return result
 
 
 def losses(variant: Variant, steps: int, number: int) -> Routine[LongRun]:
@@ -419,7 +419,7 @@ def losses(variant: Variant, steps: int, number: int) -> Routine[LongRun]:
 
     Steps that do neither have the loss NaN.
     """
-    found: list[float] = []
+    results: list[float] = []
     in_graph = _InGraph()
     backward = torch.autograd.backward
 
@@ -427,24 +427,24 @@ def losses(variant: Variant, steps: int, number: int) -> Routine[LongRun]:
         if variant.capturing:
             in_graph.losses += [one.detach().clone() for one in tensors_of(tensors)]
         else:
-            found.append(_mean(tensors))
+            results.append(_mean(tensors))
         backward(tensors, *args, **kwargs)
 
     torch.autograd.backward = heard
     variant.capture_again()
-    found.clear()  # what ran before the capture
+    results.clear()  # what ran before the capture
     seed(number)
     drawn = _Drawn(variant.loaders)
     try:
         for place in range(steps):
             returned = yield from whole_step()
-            del found[place + 1 :]  # of several backward passes of a step the first one counts
-            if len(found) == place:
-                found.append(_mean(in_graph.losses or as_tensors(returned)))
+            del results[place + 1 :]  # of several backward passes of a step the first one counts
+            if len(results) == place:
+                results.append(_mean(in_graph.losses or as_tensors(returned)))
     finally:
         torch.autograd.backward = backward
         drawn.end()
-    return LongRun(found, draws=drawn.any)
+    return LongRun(results, draws=drawn.any)
 
 
 class _Drawn:

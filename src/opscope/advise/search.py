@@ -99,14 +99,14 @@ def best_of(gains: Mapping[Names, float], least: float) -> dict[ErrorClass, Name
         gains: how many times as fast the step is with each combination.
         least: gains up to this are none.
     """
-    found: dict[ErrorClass, Names] = {}
+    results: dict[ErrorClass, Names] = {}
     for error_class in ErrorClass:
         own = {names: gain for names, gain in gains.items() if class_of(names) is error_class and gain > least}
         if own:
             fastest = max(own.values())
             near = [names for names, gain in own.items() if gain >= _NEARLY * fastest]
-            found[error_class] = min(near, key=lambda names: (len(names), -own[names]))
-    return found
+            results[error_class] = min(near, key=lambda names: (len(names), -own[names]))
+    return results
 
 
 def to_prove_first(gains: Mapping[Names, float], clearly: float) -> Names | None:
@@ -154,9 +154,9 @@ def second_tries(
     around = [
         [names for names in neighbours(one, possible, gains, least) if names and names not in gains] for one in best
     ]
-    found: list[Names] = []
-    while any(around) and len(found) < most:
+    results: list[Names] = []
+    while any(around) and len(results) < most:
         for names in around:
-            if names and (one := names.pop(0)) not in found:
-                found.append(one)
-    return found[:most]
+            if names and (one := names.pop(0)) not in results:
+                results.append(one)
+    return results[:most]

@@ -62,9 +62,9 @@ class Worker:
 
     def wait_until_built(self, timeout: float) -> None:
         """Wait until its variant runs; see `built` and `broken` afterwards."""
-        found = self._answer(timeout)
-        if isinstance(found, Built):
-            self.built = found
+        result = self._answer(timeout)
+        if isinstance(result, Built):
+            self.built = result
 
     def ask(self, what: object, kind: type[T], timeout: float) -> T | None:
         """Ask for something; None where the process failed, which `broken` explains."""
@@ -75,8 +75,8 @@ class Worker:
         except OSError as error:
             self.broken = Broken(f"the process ended: {error}", is_passing=True)
             return None
-        found = self._answer(timeout)
-        return found if isinstance(found, kind) else None
+        result = self._answer(timeout)
+        return result if isinstance(result, kind) else None
 
     def hang_up(self) -> None:
         """Have the process end by itself, as nobody asks any more."""
@@ -101,14 +101,14 @@ class Worker:
                 self._process.kill()
                 self.broken = Broken(f"it took longer than {timeout:.0f} s", is_passing=True)
                 return None
-            found = self._connection.recv()
+            result = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(_ENDS_S)
             self.broken = Broken(f"the process ended with code {self._process.exitcode}", is_passing=True)
             return None
-        if isinstance(found, Broken):
-            self.broken = found
-        return found
+        if isinstance(result, Broken):
+            self.broken = result
+        return result
 
 
 def _shorten_sockets() -> None:
@@ -178,12 +178,12 @@ class Session:
         """Do something with each of some items, several at once."""
         with ThreadPoolExecutor(self.width) as pool:
             try:
-                found = list(pool.map(work, items))
+                results = list(pool.map(work, items))
             except BaseException:  # Ctrl-C: threads wait for processes that nobody needs any more
                 self.stop()
                 raise
         self._check_time()
-        return found
+        return results
 
     def stop(self) -> None:
         """End all processes at once, and start no more: whoever waits for one learns of it."""
@@ -253,11 +253,11 @@ class Session:
             self._orders.shuffle(order)
             for worker in order:
                 time.sleep(_SETTLES_S)
-                found = worker.ask(Time(seconds, pair), Turn, self._patience(self._timeout))
+                result = worker.ask(Time(seconds, pair), Turn, self._patience(self._timeout))
                 self._check_time()
-                if found is not None:
-                    worker.blocks.append(found.step_ns)
-                    worker.waited.append(found.waited or 0.0)
+                if result is not None:
+                    worker.blocks.append(result.step_ns)
+                    worker.waited.append(result.waited or 0.0)
 
     def close(self, workers: Sequence[Worker]) -> None:
         """End processes."""
@@ -272,12 +272,12 @@ class Session:
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set variables, where the user has not, for a process that is started inside."""
-    mine = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(mine)
+    own = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(own)
     try:
         yield
     finally:
-        for name in mine:  # another thread, which starts a process too, may have done so already
+        for name in own:  # another thread, which starts a process too, may have done so already
             os.environ.pop(name, None)
 
 

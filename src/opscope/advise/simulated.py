@@ -58,12 +58,12 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         name: str = func._schema.name  # type: ignore[attr-defined]
         if name in self._products:
-            found = func(*rounded(args, self._bits), **kwargs)
-            return rounded(found, self._bits) if self._results else found
-        found = func(*args, **kwargs)
+            result = func(*rounded(args, self._bits), **kwargs)
+            return rounded(result, self._bits) if self._results else result
+        result = func(*args, **kwargs)
         # What an operator writes in place is the same tensor as before, for everybody who holds it.
         in_place = name.endswith("_") or "out" in kwargs
-        return rounded(found, self._bits) if self._everything and not in_place else found
+        return rounded(result, self._bits) if self._everything and not in_place else result
 
 
 def round_weights(name: str, tops: Sequence[torch.nn.Module]) -> None:

@@ -59,14 +59,14 @@ class Source:
         Raises:
             NotWritableError: two of them are in each other's way.
         """
-        found, last = [], 0
+        result, last = [], 0
         # Stable: of edits in one place the first comes first.
         for start, end, new in sorted(self._edits, key=lambda edit: edit[:2]):
             if start < last:
                 raise NotWritableError(f"two changes meet in {self.path.name}")
-            found += [self._text[last:start], new]
+            result += [self._text[last:start], new]
             last = end
-        return b"".join([*found, self._text[last:]]).decode()
+        return b"".join([*result, self._text[last:]]).decode()
 
     # ---------------------------------------------------------------- where
 
@@ -219,15 +219,15 @@ class Source:
             values: source by name.
             without: names of keyword arguments to take out.
         """
-        given = {one.arg: one for one in call.keywords}
-        taken_out = [name for name in without if name in given]
+        options = {one.arg: one for one in call.keywords}
+        taken_out = [name for name in without if name in options]
         if taken_out:
             self._rewrite(call, values, taken_out)
             return
         for name, value in values.items():
-            if name in given:
-                self._replace(given[name].value, value)
-        new = ", ".join(f"{name}={value}" for name, value in values.items() if name not in given)
+            if name in options:
+                self._replace(options[name].value, value)
+        new = ", ".join(f"{name}={value}" for name, value in values.items() if name not in options)
         if new:
             arguments = [*call.args, *(one.value for one in call.keywords)]
             if arguments:

@@ -73,7 +73,7 @@ class StageClock:
         self, wall: int, cpu: int, collating: int, collate: Callable[..., Any], profile: cProfile.Profile | None
     ) -> None:
         worker = get_worker_info()
-        found = Fetched(
+        result = Fetched(
             worker=None if worker is None else worker.id,
             ended_ns=time_ns(),
             wall_ns=wall,
@@ -83,7 +83,7 @@ class StageClock:
             stages=() if profile is None else _stages(profile),
         )
         with self._path.open("ab", buffering=0) as file:  # one write: lines of several workers do not mix
-            file.write(msgspec.json.encode(found) + b"\n")
+            file.write(msgspec.json.encode(result) + b"\n")
 
 
 def _profile() -> cProfile.Profile | None:
@@ -109,8 +109,8 @@ def _stages(profile: cProfile.Profile) -> tuple[StageTime, ...]:
     if sys.version_info >= (3, 12) and passed_on and not any(file.endswith(_OF_DATASETS) for file in files):
         return ()
     own = os.path.dirname(__file__)
-    found = stage_of_each([entry for entry in entries if not entry.function.file.startswith(own)])
-    longest = sorted(found.items(), key=lambda item: -item[1])[:_KEPT_FUNCTIONS]
+    result = stage_of_each([entry for entry in entries if not entry.function.file.startswith(own)])
+    longest = sorted(result.items(), key=lambda item: -item[1])[:_KEPT_FUNCTIONS]
     return tuple(StageTime(stage, function, seconds) for (stage, function), seconds in longest)
 
 
@@ -121,8 +121,8 @@ def _entries(stats: Sequence[Any]) -> list[Entry]:
         for callee in one.calls or ():
             into = callers.setdefault(_function(callee.code), {})
             into[caller] = into.get(caller, 0.0) + callee.inlinetime
-    found = ((_function(one.code), one.inlinetime) for one in stats)
-    return [Entry(function, own, callers.get(function, {})) for function, own in found]
+    result = ((_function(one.code), one.inlinetime) for one in stats)
+    return [Entry(function, own, callers.get(function, {})) for function, own in result]
 
 
 def _function(code: Any) -> Function:

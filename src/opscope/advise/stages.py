@@ -126,11 +126,11 @@ def stage_of_each(entries: Sequence[Entry]) -> dict[tuple[Stage, Function], floa
     that is nearest.
     """
     known = {entry.function: entry for entry in entries}
-    found: dict[tuple[Stage, Function], float] = {}
+    results: dict[tuple[Stage, Function], float] = {}
     for entry in entries:
         for key, share in _shares(entry.function, known, ()).items():
-            found[key] = found.get(key, 0.0) + share * entry.own_s
-    return found
+            results[key] = results.get(key, 0.0) + share * entry.own_s
+    return results
 
 
 def _shares(
@@ -139,15 +139,15 @@ def _shares(
     stage, entry = named_stage(function), known.get(function)
     if stage is not None:
         return {(stage, _shown(function, known)): 1.0}
-    given = {} if entry is None or len(seen) > _DEEPEST else entry.callers
-    callers = {caller: took for caller, took in given.items() if caller not in (*seen, function)}
+    values = {} if entry is None or len(seen) > _DEEPEST else entry.callers
+    callers = {caller: took for caller, took in values.items() if caller not in (*seen, function)}
     whole = sum(callers.values())
-    found: dict[tuple[Stage, Function], float] = {}
+    results: dict[tuple[Stage, Function], float] = {}
     for caller, took in callers.items() if whole > 0 else ():
         for (of_caller, shown), share in _shares(caller, known, (*seen, function)).items():
             nearest = function if of_caller is Stage.SAMPLE and is_users(function.file) else shown
-            found[of_caller, nearest] = found.get((of_caller, nearest), 0.0) + share * took / whole
-    return found or {(Stage.SAMPLE, function): 1.0}
+            results[of_caller, nearest] = results.get((of_caller, nearest), 0.0) + share * took / whole
+    return results or {(Stage.SAMPLE, function): 1.0}
 
 
 def _shown(function: Function, known: Mapping[Function, Entry]) -> Function:

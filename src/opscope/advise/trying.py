@@ -292,12 +292,12 @@ class _Trying:
         proven = {names: gains[names] for names, proof in proofs.items() if proof.right and names in gains}
         again = set(self._again)
         seen = {names: gain for names, gain in gains.items() if names not in again and gain > LEAST_GAIN}
-        said = []
+        text = []
         for what, some in (("proven", proven), ("measured, not yet compared", seen)):
             if some:
                 names = max(some, key=lambda one: some[one])
-                said.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
-        return f"best so far: {'; '.join(said)}" if said else "nothing faster so far"
+                text.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
+        return f"best so far: {'; '.join(text)}" if text else "nothing faster so far"
 
     def _waits_for_data(self, worker: Worker) -> bool:
         """Tell whether a step waits for its batches for a good part of the time."""
@@ -603,8 +603,8 @@ class _Trying:
     def _check(self, written: Sequence[Worker]) -> None:
         for worker in written:
             if worker.broken is not None:
-                said = f"as written fails while it is timed: {worker.broken.reason}"
-                raise AdviseError(f"{self._plan.configuration.target} {said}")
+                text = f"as written fails while it is timed: {worker.broken.reason}"
+                raise AdviseError(f"{self._plan.configuration.target} {text}")
 
     def _time(self, workers: Sequence[Worker], rounds: int) -> None:
         self._session.time(workers, rounds, _TURN_S)

@@ -341,11 +341,11 @@ class _Written:
         cast: by identity of the objects in it, what they were cast to.
     """
 
-    def __init__(self, given: object, cast: dict[int, Any]) -> None:
-        tensors = [(one, cast.get(id(one), one)) for one in own_tensors(given).values()]
+    def __init__(self, values: object, cast: dict[int, Any]) -> None:
+        tensors = [(one, cast.get(id(one), one)) for one in own_tensors(values).values()]
         self._tensors = [(one, other, other.detach().clone()) for one, other in tensors if one is not other]
         self._containers: list[tuple[Any, Any, list[Any]]] = []
-        waiting, seen = [given], set[int]()
+        waiting, seen = [values], set[int]()
         while waiting:
             one = waiting.pop()
             if not isinstance(one, dict | list | tuple) or id(one) in seen:
@@ -359,12 +359,12 @@ class _Written:
     def write_back(self) -> None:
         """Write what has changed into what was given, as calls that get no copies do."""
         with torch.no_grad():
-            for given, inside, was in self._tensors:
-                if not same_elements(inside, was) and 0 not in given.stride():
-                    given.copy_(inside)
+            for values, inside, was in self._tensors:
+                if not same_elements(inside, was) and 0 not in values.stride():
+                    values.copy_(inside)
         for one, other, was in self._containers:
             now = _items(other)
-            if len(now) == len(was) and all(mine is before for mine, before in zip(now, was, strict=True)):
+            if len(now) == len(was) and all(own is before for own, before in zip(now, was, strict=True)):
                 continue
             if isinstance(one, list):
                 one[:] = other

@@ -123,9 +123,9 @@ def described(error: BaseException) -> str:
     if isinstance(error, OpscopeError):
         return text
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
-    said = f"{type(error).__name__}: {short}" if short else type(error).__name__
+    message = f"{type(error).__name__}: {short}" if short else type(error).__name__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    return f"{said} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else said
+    return f"{message} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else message
 
 
 def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
@@ -194,11 +194,11 @@ def _wait_for(path: Path) -> None:
 def _digest() -> str:
     """Return a digest of the user's files that this process has imported, and of its script."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for file in sorted(str(Path(file).absolute()) for file in files if file and is_users(file)):
         with contextlib.suppress(OSError):
-            found.update(Path(file).read_bytes())
-    return found.hexdigest()
+            result.update(Path(file).read_bytes())
+    return result.hexdigest()
 
 
 def _answer(variant: Variant, asked: object) -> Routine[object]:
@@ -283,22 +283,22 @@ def _loaded(variant: Variant, seconds: float, batches: int) -> Routine[Loaded]:
         yield from whole_step()
     synchronize(variant.device)
     waits, reads = variant.loaders.waits, variant.loaders.reads()
-    found: list[Wait] = []
+    results: list[Wait] = []
     seen, steps, began = len(waits), 0, perf_counter()
-    while (passed := perf_counter() - began) < seconds or (len(found) < batches and passed < _MOST_TIMES * seconds):
+    while (passed := perf_counter() - began) < seconds or (len(results) < batches and passed < _MOST_TIMES * seconds):
         returned = yield
         if returned is not Ran.INTERRUPTED:
-            steps, found = steps + 1, [*found, *waits[seen:]]
+            steps, results = steps + 1, [*results, *waits[seen:]]
         seen = len(waits)
     synchronize(variant.device)
     # The first batch of an epoch is waited for longer than others: that belongs to the start of its workers.
-    others = [one.wall_ns for one in found if not one.start_ns]
+    others = [one.wall_ns for one in results if not one.start_ns]
     usual = round(median(others)) if others else 0
     return Loaded(
         steps,
-        [min(one.wall_ns, usual) if one.start_ns else one.wall_ns for one in found],
-        [one.cpu_ns for one in found],
-        [one.start_ns + max(0, one.wall_ns - usual) for one in found if one.start_ns],
+        [min(one.wall_ns, usual) if one.start_ns else one.wall_ns for one in results],
+        [one.cpu_ns for one in results],
+        [one.start_ns + max(0, one.wall_ns - usual) for one in results if one.start_ns],
         variant.loaders.epoch(reads),
     )
 

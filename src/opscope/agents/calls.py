@@ -71,14 +71,14 @@ class Caller(Struct, frozen=True):
             return Answer(f"{name} took longer than {self.seconds:g} s and was ended", failed=True)
         text = done.stdout.decode("utf-8", "replace").strip()
         # Errors quote files and their names.
-        said = "\n".join(
+        message = "\n".join(
             map(_as_data, filter(None, map(str.strip, done.stderr.decode("utf-8", "replace").splitlines())))
         )
         if not text:
-            return Answer(fitted(said, _SAID) or f"{name} ended with exit code {done.returncode}", failed=True)
+            return Answer(fitted(message, _SAID) or f"{name} ended with exit code {done.returncode}", failed=True)
         # Exit codes tell verdicts too (a failed check, a regression): what was printed is the answer then.
         left = MOST_TOKENS - count_tokens(text) - 1
-        more = fitted(said, min(_SAID, left)) if done.returncode and left > 0 else ""
+        more = fitted(message, min(_SAID, left)) if done.returncode and left > 0 else ""
         return Answer("\n".join(part for part in (fitted(text, MOST_TOKENS), more) if part))
 
     def words(self, name: str, values: Mapping[str, Any]) -> list[str]:
@@ -109,38 +109,38 @@ class Caller(Struct, frozen=True):
         # RUN/CONFIGURATION is no file: what is read then is the run directory.
         of_run = not os.path.lexists(named) and os.path.isfile(named.parent / MANIFEST)
         try:
-            found = (named.parent if of_run else named).resolve(strict=True)
+            result = (named.parent if of_run else named).resolve(strict=True)
         except (OSError, RuntimeError) as error:
             raise UsageError(f"there is no {path}") from error
-        self._check(found, path)
-        if not (found.is_file() or found.is_dir()):
+        self._check(result, path)
+        if not (result.is_file() or result.is_dir()):
             raise UsageError(f"{path} is no regular file: name a trace or a folder")
-        for number, entry in enumerate(_links(found)):
+        for number, entry in enumerate(_links(result)):
             if number >= _ENTRIES:
                 raise UsageError(f"{path} has more than {_ENTRIES:,} files: name one of its folders")
             if entry is not None:
                 self._check(entry, path)
-        return found / named.name if of_run else found
+        return result / named.name if of_run else result
 
-    def _check(self, found: Path, path: str) -> None:
-        if not any(found == root or root in found.parents for root in self.roots):
+    def _check(self, result: Path, path: str) -> None:
+        if not any(result == root or root in result.parents for root in self.roots):
             raise UsageError(f"{path} is outside of {', '.join(map(str, self.roots))}")
 
 
-def _as_data(said: str) -> str:
+def _as_data(text: str) -> str:
     """Return a line of an error as a quotation: what it says of a file may be the file's own words."""
-    return quoted(said, _LONGEST_ERROR)
+    return quoted(text, _LONGEST_ERROR)
 
 
 def _links(folder: Path) -> list[Path | None]:
     """Return for every file of a folder where it leads if it is a link, else None."""
     if not folder.is_dir():
         return []
-    found: list[Path | None] = []
+    results: list[Path | None] = []
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             entry = Path(place, name)
-            found.append(entry.resolve() if entry.is_symlink() else None)
-        if len(found) > _ENTRIES:
+            results.append(entry.resolve() if entry.is_symlink() else None)
+        if len(results) > _ENTRIES:
             break
-    return found
+    return results

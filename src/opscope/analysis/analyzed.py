@@ -538,12 +538,12 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         known = known.group_by(keys).agg(
             pl.when(pl.col("least_bytes").n_unique() == 1).then(pl.col("least_bytes").first()).first()
         )
-        found = rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")["least_bytes"]
+        result = rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")["least_bytes"]
         call = np.where(self.links.activity_operator >= 0, self.links.activity_operator, -1)
         order = np.lexsort((column(self.trace.activities, "start_ns"), call))
         again = np.zeros(len(call), np.bool_)
         again[order[1:]] = (np.diff(call[order]) == 0) & (call[order[1:]] >= 0)
-        return np.where(again, 0.0, found.fill_null(np.nan).to_numpy())
+        return np.where(again, 0.0, result.fill_null(np.nan).to_numpy())
 
     @property
     def has_device_times(self) -> bool:

@@ -49,21 +49,21 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
         return LightPass(None, f"The light pass is not whole: {light.source.damage}.")
     trace, _ = plausible(light)
     links = link(trace)
-    mine, theirs = _in_order(trace, links), _in_order(full.trace, full.links)
+    own, theirs = _in_order(trace, links), _in_order(full.trace, full.links)
     table = step_table(full.trace)
     step = step_of_activities(full.trace, full.links, table)[theirs]
     theirs, step = theirs[step >= 0], step[step >= 0]
     # The light pass runs one more step in front, which tells where the first of the others begins.
-    before, mine = np.split(mine, [max(len(mine) - len(theirs), 0)])
-    if not len(mine) or not len(theirs):
+    before, own = np.split(own, [max(len(own) - len(theirs), 0)])
+    if not len(own) or not len(theirs):
         return LightPass(None, "The light pass could not be joined with the one with names: nothing was launched.")
-    difference = _difference(trace, mine, full.trace, theirs)
+    difference = _difference(trace, own, full.trace, theirs)
     if difference is not None:
         return LightPass(None, f"The light pass did not run the same as the one with names: {difference}")
-    marked = _with_steps(trace, links, before, mine, step, table["step"].to_list())
+    marked = _with_steps(trace, links, before, own, step, table["step"].to_list())
     analysis = analyze(marked, full.functions, graph_capture=full.graph_capture)
     sentence = (
-        f"Busy and idle time and steps are of a light pass (device activities only): its {len(mine):,} activities have "
+        f"Busy and idle time and steps are of a light pass (device activities only): its {len(own):,} activities have "
         "the names and grids of the other pass, in the order of their launches."
     )
     return LightPass(analysis, sentence)
@@ -87,8 +87,8 @@ def _difference(one: Trace, first: Ints, other: Trace, second: Ints) -> str | No
     if same.all():
         return None
     at = int(same.arg_min() or 0)
-    found = [told(str(table["name"][int(rows[at])])) for table, rows in zip(names, (first, second), strict=True)]
-    return f"the launch number {at + 1:,} is {found[0]}, not {found[1]}."
+    results = [told(str(table["name"][int(rows[at])])) for table, rows in zip(names, (first, second), strict=True)]
+    return f"the launch number {at + 1:,} is {results[0]}, not {results[1]}."
 
 
 def _with_steps(trace: Trace, links: Links, before: Ints, rows: Ints, step: Ints, numbers: list[int]) -> Trace:
@@ -100,8 +100,8 @@ def _with_steps(trace: Trace, links: Links, before: Ints, rows: Ints, step: Ints
     host = HostTime(trace, links)
     call = links.activity_launch[rows]
     start, thread = host.start[call], host.thread[call]
-    found, place = np.unique(step, return_inverse=True)
-    first, last = np.full(len(found), np.iinfo(np.int64).max), np.zeros(len(found), np.int64)
+    result, place = np.unique(step, return_inverse=True)
+    first, last = np.full(len(result), np.iinfo(np.int64).max), np.zeros(len(result), np.int64)
     np.minimum.at(first, place, start)
     np.maximum.at(last, place, host.end[call])
     following = np.append(first[1:], int(end_of(trace.launches).max()))
@@ -118,8 +118,8 @@ def _with_steps(trace: Trace, links: Links, before: Ints, rows: Ints, step: Ints
         begin[0] = first[0]
     ranges = pl.DataFrame(
         {
-            "thread": np.full(len(found), int(np.bincount(thread).argmax())),
-            "name": [f"ProfilerStep#{numbers[int(number)]}" for number in found],
+            "thread": np.full(len(result), int(np.bincount(thread).argmax())),
+            "name": [f"ProfilerStep#{numbers[int(number)]}" for number in result],
             "start_ns": begin,
             "duration_ns": end - begin,
         }

@@ -90,11 +90,11 @@ def _names(traces: Sequence[Trace]) -> dict[str, str]:
     """Return the names of threads, and of streams by their common numbers: with their process and own name."""
     names: dict[str, str] = {}
     for at, trace in enumerate(traces):
-        given = trace.source.metadata
-        names |= {key: name for key, name in given.items() if key.startswith("thread ")}
+        values = trace.source.metadata
+        names |= {key: name for key, name in values.items() if key.startswith("thread ")}
         for stream in trace.activities["stream"].unique().drop_nulls().to_list():
             own = f"stream {stream} of {process_name(trace.source)}"
-            called = given.get(f"stream {stream}")
+            called = values.get(f"stream {stream}")
             names[f"stream {stream + at * _STREAMS}"] = f"{own}, {called}" if called else own
     return names
 

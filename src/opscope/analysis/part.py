@@ -85,8 +85,8 @@ def read_part(path: Path, part: Part, *, max_bytes: int = MAX_UNPACKED_BYTES) ->
         wide, near = read(path, max_bytes=max_bytes, wanted=wanted), wanted.near_ns
     trace = _selected(wide, part, place, near)
     low, high = _joined(*place.spans) or (0, 0)
-    told = _sentence(part, low - begin, min(high, end) - low, end - begin)
-    return replace(trace, source=replace(trace.source, not_recorded=(*trace.source.not_recorded, told)))
+    text = _sentence(part, low - begin, min(high, end) - low, end - begin)
+    return replace(trace, source=replace(trace.source, not_recorded=(*trace.source.not_recorded, text)))
 
 
 class _Place(Struct, frozen=True):

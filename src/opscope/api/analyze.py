@@ -93,9 +93,9 @@ class Analysis(analyzed.Analysis, frozen=True, dict=True):  # noqa: D101 (its ba
 
     def summary(self) -> Summary:
         """Return the verdict, what a step takes, the trust in it, and the operators that cost most."""
-        found = super().summary()
-        (bound, *rest), step = found.rows, ("step", step_line(Measured(self).step_time))
-        return Summary(found.title, (bound, step, *rest), found.bars, found.bars_title)
+        result = super().summary()
+        (bound, *rest), step = result.rows, ("step", step_line(Measured(self).step_time))
+        return Summary(result.title, (bound, step, *rest), result.bars, result.bars_title)
 
     def page(self) -> Page:
         """Return a page that opens offline, with timeline, flame view and roofline; a notebook shows it in a frame."""
@@ -125,8 +125,8 @@ def analyze(
         BadInputError: a file cannot be read, or durations add up to more than 64 bits of nanoseconds hold.
         EnvironmentLacksError: as `opscope.read`, where a file was named.
     """
-    found = analyzed.analyze(
+    result = analyzed.analyze(
         trace, functions, expect_device_work=expect_device_work, graph_capture=graph_capture, gpu=gpu
     )
-    fields: dict[str, Any] = {name: getattr(found, name) for name in found.__struct_fields__}
+    fields: dict[str, Any] = {name: getattr(result, name) for name in result.__struct_fields__}
     return Analysis(**fields)

@@ -37,8 +37,8 @@ class Comparison(Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as ``opscope bench --format json`` prints it."""
-        found: dict[str, Any] = msgspec.to_builtins(self.document)
-        return found
+        results: dict[str, Any] = msgspec.to_builtins(self.document)
+        return results
 
     def report(self) -> str:
         """Return all results as Markdown."""
@@ -46,16 +46,16 @@ class Comparison(Struct, frozen=True):
 
     def __repr__(self) -> str:
         lines = [f"{result.name}: {_shown(result)}" for result in self.results]
-        lines += [f"{found.variant} beside {found.baseline}: {found.sentence}" for found in self.comparisons]
+        lines += [f"{result.variant} beside {result.baseline}: {result.sentence}" for result in self.comparisons]
         return "\n".join(lines)
 
     def summary(self) -> Summary:
         """Summarise the durations and comparisons, with a chart by the best measure that all variants have."""
         measure = doc.headline(self.results)
         rows = [(result.name, _shown(result)) for result in self.results]
-        rows += [(f"{found.variant} beside {found.baseline}", found.sentence) for found in self.comparisons]
-        found = ((result, result.duration(measure)) for result in self.results)
-        bars = tuple(Bar(_titled(result), time.median, _with_interval(time)) for result, time in found if time)
+        rows += [(f"{result.variant} beside {result.baseline}", result.sentence) for result in self.comparisons]
+        outcome = ((result, result.duration(measure)) for result in self.results)
+        bars = tuple(Bar(_titled(result), time.median, _with_interval(time)) for result, time in outcome if time)
         return Summary("Benchmark", tuple(rows), bars, f"Medians by {_measure_name(measure)}, with 95 % intervals")
 
     def _repr_html_(self) -> str:
@@ -82,9 +82,9 @@ def _with_interval(time: doc.Duration) -> str:
 
 def _shown(result: BenchResult) -> str:
     parts = [
-        f"{_measure_name(measure)} {format_ns(found.median)}"
+        f"{_measure_name(measure)} {format_ns(outcome.median)}"
         for measure in doc.Measure
-        if (found := result.duration(measure)) is not None
+        if (outcome := result.duration(measure)) is not None
     ]
     checked = result.correctness
     return ", ".join(parts or ["not timed"]) + ("" if checked is None else f" ({checked.verdict})")

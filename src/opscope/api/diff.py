@@ -45,8 +45,8 @@ class Diff(Summarised, Struct, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as ``opscope diff --format json`` prints it."""
-        found: dict[str, Any] = msgspec.to_builtins(self.document)
-        return found
+        results: dict[str, Any] = msgspec.to_builtins(self.document)
+        return results
 
     def report(self) -> str:
         """Return all changes as Markdown."""

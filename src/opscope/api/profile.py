@@ -223,8 +223,8 @@ def _require_torch() -> None:
         raise EnvironmentLacksError(f"profiling needs PyTorch: {error}. pip install 'opscope[torch]'") from error
 
 
-def _schedule(**given: Any) -> Schedule:
-    return Schedule(**{setting: _whole(setting, value) for setting, value in given.items()})
+def _schedule(**values: Any) -> Schedule:
+    return Schedule(**{setting: _whole(setting, value) for setting, value in values.items()})
 
 
 def _whole(name: str, value: Any) -> int:

@@ -107,17 +107,17 @@ def _judged(
 
     if other := differences(before, now):
         _undecided(f"the baseline was not measured alike ({'; '.join(other)})", strict=strict)
-    found = changes(before, now, threshold)
+    outcome = changes(before, now, threshold)
     for times in _AGAIN:
-        if worst_change(found) is RegressionVerdict.FINE:
+        if worst_change(outcome) is RegressionVerdict.FINE:
             return now
-        first, now = worst_change(found), measured(times)
-        found = changes(before, now, threshold)
+        first, now = worst_change(outcome), measured(times)
+        outcome = changes(before, now, threshold)
         # A regression counts if it shows twice.
-        if first is worst_change(found) and first is not RegressionVerdict.INCONCLUSIVE:
+        if first is worst_change(outcome) and first is not RegressionVerdict.INCONCLUSIVE:
             break
-    if worst_change(found) is RegressionVerdict.INCONCLUSIVE:
-        unknown = next(one for one in found if one.change is RegressionVerdict.INCONCLUSIVE)
+    if worst_change(outcome) is RegressionVerdict.INCONCLUSIVE:
+        unknown = next(one for one in outcome if one.change is RegressionVerdict.INCONCLUSIVE)
         doubts = [doubt for result in now.results for doubt in (*result.doubts, result.contention) if doubt]
         why = f" ({doubts[0]})" if doubts else ""
         between = "an unknown number of"
@@ -127,8 +127,8 @@ def _judged(
             f"it takes {between} times as long as the baseline, and {100 * threshold:g} % more are allowed{why}",
             strict=strict,
         )
-    if (verdict := worst_change(found)) is not RegressionVerdict.FINE:
-        slow = next(one for one in found if one.change is verdict)
+    if (verdict := worst_change(outcome)) is not RegressionVerdict.FINE:
+        slow = next(one for one in outcome if one.change is verdict)
         if slow.before_ns is None or slow.now_ns is None or slow.ratio_low is None or slow.ratio_high is None:
             pytest.fail(f"{slow.change}: {slow.name} of the baseline")
         pytest.fail(

@@ -80,8 +80,8 @@ def whatif(
     return build_whatif(analysis.source.path, steps, changes, step_time_ns, as_recorded=as_recorded)
 
 
-def _names(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(values: str | Sequence[str]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)
 
 
 def _analysis(source: str | Path | Analysis) -> Analysis:

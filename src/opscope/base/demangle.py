@@ -63,11 +63,11 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
         return {}
     sent = "\n".join(mangled).encode("utf-8", "replace")
     try:
-        found = run_within(own_process(__name__), _SECONDS, stdin=sent, environment=own_environment()).stdout
+        result = run_within(own_process(__name__), _SECONDS, stdin=sent, environment=own_environment()).stdout
     except (OSError, subprocess.TimeoutExpired):
         return {}
     # Where the process was ended, its last line may be cut off.
-    lines = found.decode("utf-8", "replace").split("\n")[:-1]
+    lines = result.decode("utf-8", "replace").split("\n")[:-1]
     return {name: line for name, line in zip(mangled, lines, strict=False) if line != name}
 
 

@@ -388,10 +388,10 @@ def private_folder(name: str) -> Path:
         for level in (root, *(root / part for part in reversed(list(map(str, Path(name).parents))[:-1])), folder):
             with suppress(FileExistsError):
                 level.mkdir(mode=_PRIVATE_FOLDER)
-            found = level.lstat()  # not stat: a link could lead to a folder that others can write to
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            result = level.lstat()  # not stat: a link could lead to a folder that others can write to
+            if not stat.S_ISDIR(result.st_mode) or result.st_uid != os.geteuid():
                 return kept_scratch()
-            if found.st_mode & 0o777 != _PRIVATE_FOLDER:
+            if result.st_mode & 0o777 != _PRIVATE_FOLDER:
                 level.chmod(_PRIVATE_FOLDER)
     except OSError as error:
         raise EnvironmentLacksError(
@@ -415,7 +415,7 @@ def is_own_folder(path: Path) -> bool:
 
 def _is_ours(path: Path, is_kind: Callable[[int], bool]) -> bool:
     try:
-        found = path.lstat()
+        result = path.lstat()
     except OSError:
         return False
-    return is_kind(found.st_mode) and found.st_uid in (os.geteuid(), 0) and not found.st_mode & _OTHERS_WRITE
+    return is_kind(result.st_mode) and result.st_uid in (os.geteuid(), 0) and not result.st_mode & _OTHERS_WRITE

@@ -16,9 +16,9 @@ class _Lazy:
             raise AttributeError(name)
         if "_compiled" not in self.__dict__:
             self.__dict__["_compiled"] = re.compile(self._text, self._flags)
-        found = getattr(self.__dict__["_compiled"], name)
-        self.__dict__[name] = found
-        return found
+        result = getattr(self.__dict__["_compiled"], name)
+        self.__dict__[name] = result
+        return result
 
     def __reduce__(self) -> tuple[type["_Lazy"], tuple[str | bytes, int]]:
         return _Lazy, (self._text, self._flags)

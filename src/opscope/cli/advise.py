@@ -156,12 +156,12 @@ def command(
         _make_folder(traces)
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len, "hidden_size": hidden_size, "layers": layers,
         "image_size": image_size, "dtype": dtype, "attention": attention, "mode": None if is_script(target) else mode,
     }  # fmt: skip
     sizes = {name: values[:1] for name, values in default_sizes(target).items()}
-    configuration = expand(target, {**sizes, **values_of(given, own)})[0]
+    configuration = expand(target, {**sizes, **values_of(options, own)})[0]
     from opscope.advise.trying import Plan, advise, foreseen
     from opscope.report.advise_document import advise_section, advise_values
 

@@ -83,15 +83,15 @@ def print_lines(analysed: Sequence[Analysed], output_format: str, sort: str | No
     from opscope.report.trace_lines import line_of, lines_table, lines_values, shared, sorted_lines
 
     lines = sorted_lines([line_of(one.path, one.measured) for one in analysed], sort)
-    table, told = lines_table(lines), shared(lines)
+    table, message = lines_table(lines), shared(lines)
 
     def text() -> None:
         echo_table(table)
         say("", err=False)
-        echo_lines(told)
+        echo_lines(message)
         say("opscope: --each shows each of them, --by rows of all", err=True)
 
-    section = Section(("Traces",), (table, Bullets(tuple((sentence,) for sentence in told))))
+    section = Section(("Traces",), (table, Bullets(tuple((sentence,) for sentence in message))))
     emit(
         Output(document=lambda: lines, values=lambda: lines_values(lines), sections=lambda: (section,), text=text),
         output_format,
@@ -229,9 +229,9 @@ def _named(one: Analysed, *, alone: bool) -> Inline:
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
     trust = measured.trust.verdict
     doubts = len(tuple(measured.trust.doubts()))
-    told = f"{trust} ({doubts})" if doubts else str(trust)
+    text = f"{trust} ({doubts})" if doubts else str(trust)
     path = Path(one.path).name if alone else one.path
-    return Name(f"{path}{named}"), *_on(one), f": {steps}; trust: ", of_trust(told, trust)
+    return Name(f"{path}{named}"), *_on(one), f": {steps}; trust: ", of_trust(text, trust)
 
 
 def _on(one: Analysed) -> Inline:

@@ -144,8 +144,11 @@ def command(
     from opscope.workbench.jobs import bench_process
 
     if calibrate:
-        found, path = bench_process.calibrate(request, timeout, _say)
-        say(f"Of {found.trials} comparisons of a function with itself, {found.alarms} said that it differs.", err=False)
+        result, path = bench_process.calibrate(request, timeout, _say)
+        say(
+            f"Of {result.trials} comparisons of a function with itself, {result.alarms} said that it differs.",
+            err=False,
+        )
         say(f"opscope: kept as {path}")
         return
     document = _redacted(bench_process.benchmark(request, processes, timeout, _say), redactor)
@@ -170,14 +173,16 @@ def _redacted(document: BenchDocument, redactor: Redactor) -> BenchDocument:
     comparisons = tuple(replace(one, parameters=_hidden(one.parameters, redactor)) for one in document.comparisons)
     request = document.request
     if request is not None:
-        axes = {name: tuple(_hidden({name: v}, redactor)[name] for v in found) for name, found in request.axes.items()}
+        axes = {
+            name: tuple(_hidden({name: v}, redactor)[name] for v in result) for name, result in request.axes.items()
+        }
         request = replace(request, axes=axes)
     return replace(document, results=results, comparisons=comparisons, request=request)
 
 
 def _hidden(parameters: dict[str, str], redactor: Redactor) -> dict[str, str]:
     hidden = redactor.settings({name: (value,) for name, value in parameters.items()})
-    return {name: str(found[0]) for name, found in hidden.items()}
+    return {name: str(result[0]) for name, result in hidden.items()}
 
 
 def _check_torch() -> None:

@@ -66,11 +66,11 @@ def command(
     other = differences(first, second)
     if other and not any_environment:
         raise UsageError(f"these were not measured alike ({'; '.join(other)}): --any-environment")
-    found = changes(first, second, fail_over)
-    if request is not None and worst_change(found) is RegressionVerdict.INCONCLUSIVE:
-        found = _again(request, first, second, fail_over) or found
-    _show(found, fail_over, output_format)
-    result = worst_change(found)
+    outcome = changes(first, second, fail_over)
+    if request is not None and worst_change(outcome) is RegressionVerdict.INCONCLUSIVE:
+        outcome = _again(request, first, second, fail_over) or outcome
+    _show(outcome, fail_over, output_format)
+    result = worst_change(outcome)
     if result is not RegressionVerdict.FINE:
         sys.exit(INCONCLUSIVE if result is RegressionVerdict.INCONCLUSIVE else 1)
 
@@ -132,15 +132,15 @@ def _again(
         return None
     from opscope.workbench.jobs.bench_process import benchmark
 
-    def told(text: str) -> None:
+    def announce(text: str) -> None:
         say(f"opscope: again: {text}")
 
-    measured = benchmark(request, min(second.processes, _MOST_PROCESSES), 3600.0, told)
+    measured = benchmark(request, min(second.processes, _MOST_PROCESSES), 3600.0, announce)
     if differences(second, measured):  # measured in another environment, it says nothing of NOW
         return None
     return changes(first, measured, fail_over)
 
 
-def _show(found: tuple[Changed, ...], threshold: float, output_format: str) -> None:
-    document = ChangesDocument(threshold=threshold, changes=found)
-    emit(Output.of_table(document, change_table(found), "Since then"), output_format)
+def _show(results: tuple[Changed, ...], threshold: float, output_format: str) -> None:
+    document = ChangesDocument(threshold=threshold, changes=results)
+    emit(Output.of_table(document, change_table(results), "Since then"), output_format)

@@ -84,12 +84,12 @@ def _counters_in(file: Path, number: int) -> "Iterator[KernelCounters]":
     if file.stat().st_size > _MOST:
         raise BadInputError(f"{file} is larger than {_MOST:,} bytes, as tables of Nsight Compute are not")
     try:
-        found = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
+        result = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
     except csv.Error as error:
         raise BadInputError(f"{file} is no whole table of Nsight Compute: {error}") from error
-    if not found:
+    if not result:
         raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
-    yield from (replace(one, process=f"{number}:{one.process}") for one in found)
+    yield from (replace(one, process=f"{number}:{one.process}") for one in result)
 
 
 def print_counters(

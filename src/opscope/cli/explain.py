@@ -101,8 +101,8 @@ def command(
         sys.exit(1)
 
 
-def _names(given: Iterable[str]) -> Iterator[str]:
-    for name in given:
+def _names(values: Iterable[str]) -> Iterator[str]:
+    for name in values:
         if name != "-":
             yield name.encode("utf-8", "replace").decode()  # of bytes that are no text
             continue

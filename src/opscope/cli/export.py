@@ -144,8 +144,8 @@ def _write_parts(pieces: "Iterable[Piece]", output: Path, stale: dict[int, Path]
     for number, of_file in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
         events, size = _write(target, of_file)
-        told = output == STANDARD_OUTPUT  # which holds the trace, so what is said goes to standard error
-        say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=told)
+        text = output == STANDARD_OUTPUT  # which holds the trace, so what is said goes to standard error
+        say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=text)
     for earlier, left_over in stale.items():
         if earlier > number and _is_export(left_over):
             left_over.unlink()  # of an earlier export, of another trace
@@ -165,8 +165,8 @@ def _further_parts(output: Path) -> dict[int, Path]:
         return {}
     name, ending = map(re.escape, _name_and_ending(output))
     form = re.compile(rf"{name}\.part(\d{{1,6}}){ending}")
-    found = ((form.fullmatch(path.name), path) for path in output.absolute().parent.iterdir())
-    return {int(match[1]): path for match, path in found if match is not None}
+    result = ((form.fullmatch(path.name), path) for path in output.absolute().parent.iterdir())
+    return {int(match[1]): path for match, path in result if match is not None}
 
 
 def _is_export(path: Path) -> bool:

@@ -88,15 +88,15 @@ def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocumen
 
 
 def _model(name: str) -> GpuFacts:
-    found = chosen(known_gpus(), [name], None) if name.strip() else ()
+    result = chosen(known_gpus(), [name], None) if name.strip() else ()
     # A name that a model ends with is that model, although others contain it too. A name without a number is a line of
     # models: rtx.
     has_number = any(character.isdigit() for character in name)
-    exact = [model for model in found if has_number and f" {model.name}".lower().endswith(f" {name}".lower())]
-    if len(exact or found) != 1:
-        names = ", ".join(printable(model.name) for model in found) or "no model of opscope gpus"
+    exact = [model for model in result if has_number and f" {model.name}".lower().endswith(f" {name}".lower())]
+    if len(exact or result) != 1:
+        names = ", ".join(printable(model.name) for model in result) or "no model of opscope gpus"
         raise UsageError(f"{name!r} may be: {names}")
-    return (exact or list(found))[0]
+    return (exact or list(result))[0]
 
 
 def _first_here() -> GpuFacts:

@@ -26,19 +26,19 @@ def echo_listing(document: ListingDocument, kernel: str | None, output: Path | N
         UsageError: no kernel has such a name, or there are no kernels.
         EnvironmentLacksError: the file cannot be written.
     """
-    found = tuple(one for one in document.kernels if kernel is None or kernel in one.name or kernel == one.symbol)
-    if not found:
+    results = tuple(one for one in document.kernels if kernel is None or kernel in one.name or kernel == one.symbol)
+    if not results:
         names = ", ".join(one.name for one in document.kernels[:10])
         raise UsageError(
             f"no kernel's name holds {kernel!r}; there are: {names}"
             if document.kernels
             else f"{document.origin} has no kernels"
         )
-    document = replace(document, kernels=found)
+    document = replace(document, kernels=results)
     if output_format == "json":
         content = encode(document)
     else:
-        lines = "\n\n".join("\n".join(map(printable, listing_lines(one))) for one in found)
+        lines = "\n\n".join("\n".join(map(printable, listing_lines(one))) for one in results)
         content = f"{lines}\n".encode()
     if output is None:
         show(content)

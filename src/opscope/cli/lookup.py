@@ -68,22 +68,22 @@ def build_lookup(options: LookupOptions) -> Lookup:
     """
     # What the user named is asked before what is installed.
     named = [_named(path) for path in options.libraries]
-    torch = next((found for found, _ in named if found is not None), None)
+    torch = next((result for result, _ in named if result is not None), None)
     lookup = _of_input(options) if options.input_path else _without_input(options, torch)
-    lookup.resolver.installed = (*(index for _, found in named for index in found), *lookup.resolver.installed)
+    lookup.resolver.installed = (*(index for _, result in named for index in result), *lookup.resolver.installed)
     return lookup
 
 
 def _named(path: Path) -> tuple[InstalledTorch | None, list[SourceIndex]]:
     """Index what the user named: a library, or the PyTorch of a folder or a wheel, of this or another platform."""
     if path.is_dir():
-        found = torch_in(path)
-        if found is None:
+        result = torch_in(path)
+        if result is None:
             raise BadInputError(f"{path} holds no PyTorch: torch/version.py is not there, or does not say its version")
-        return found, torch_index(found)
+        return result, torch_index(result)
     if path.suffix == ".whl":
-        with torch_in_wheel(path) as found:  # its libraries are there only as long as this block
-            return found, torch_index(found)
+        with torch_in_wheel(path) as result:  # its libraries are there only as long as this block
+            return result, torch_index(result)
     return None, [_library(path)]
 
 

@@ -10,11 +10,11 @@ from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
 DTYPES: Final = {short: name for name, short in SHORT_DTYPES.items()}
 
 
-def values_of(given: Mapping[str, Any], own: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+def values_of(options: Mapping[str, Any], own: Sequence[str]) -> dict[str, tuple[Value, ...]]:
     """Return the values of each setting that was asked for.
 
     Args:
-        given: by the name of a setting what its option has; None, False or absent where it was not given.
+        options: by the name of a setting what its option has; None, False or absent where it was not given.
         own: what ``--set`` has, as text.
 
     Raises:
@@ -22,10 +22,10 @@ def values_of(given: Mapping[str, Any], own: Sequence[str]) -> dict[str, tuple[V
     """
     values: dict[str, tuple[Value, ...]] = {}
     for name, setting in SETTINGS.items():
-        found = given.get(name)
-        if found is None or found is False:
+        result = options.get(name)
+        if result is None or result is False:
             continue
-        values[name] = found if isinstance(found, tuple) else (found,)
+        values[name] = result if isinstance(result, tuple) else (result,)
         if setting.name == "dtype":
             values[name] = tuple(DTYPES.get(str(value), value) for value in values[name])
     for assignment in own:

@@ -231,7 +231,7 @@ def command(
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
     written = _written(values, redactor)
     # Values that are written down as *** reach the workload apart from what is written.
-    actual = {name: found[0] for name, found in values.items() if found != written[name]}
+    actual = {name: result[0] for name, result in values.items() if result != written[name]}
     if is_script(target):
         # The arguments count as one setting, so runs with other arguments are told apart.
         written["arguments"], actual["arguments"] = (shlex.join(redactor.arguments(arguments)),), shlex.join(arguments)
@@ -343,8 +343,8 @@ def _written(values: Mapping[str, tuple[Value, ...]], redactor: Redactor) -> dic
         UsageError: a secret is swept over: its values would stand in the names of files.
     """
     written = redactor.settings(values)
-    for name, found in values.items():
-        if len(found) > 1 and found != written[name]:
+    for name, result in values.items():
+        if len(result) > 1 and result != written[name]:
             raise UsageError(
                 f"--set {name} looks like a secret, and a sweep writes its values into names of files: give it one "
                 "value, or --keep-arguments"

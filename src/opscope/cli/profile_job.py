@@ -55,15 +55,15 @@ def job_folder(folder: Path, entry: Entry, *, overwrite: bool) -> Replaced:
         if any(path.name != FAILED_LOG and not path.name.startswith(PARTIAL) for path in folder.iterdir()):
             raise UsageError(f"{folder} cannot be overwritten: {error}. Choose another --output-dir") from error
         return Replaced({})
-    found: dict[int, Manifest] = {}
+    results: dict[int, Manifest] = {}
     for path in folder.glob("rank*"):
         number = path.name.removeprefix("rank")
         if number.isdecimal():
             if path.is_symlink():
                 raise UsageError(f"{path} is a link: a rank's results are written into a folder of its own")
-            found[int(number)] = RunDirectory(path).replaceable()
-            RunDirectory(path).refuse_foreign(found[int(number)], [entry])
-    return Replaced(found)
+            results[int(number)] = RunDirectory(path).replaceable()
+            RunDirectory(path).refuse_foreign(results[int(number)], [entry])
+    return Replaced(results)
 
 
 def profile_job(job: Job, replaced: Replaced, output_format: str) -> list[Manifest]:
@@ -139,10 +139,10 @@ def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:
             continue
         if rank == first:
             directory, manifest = done[rank]
-            told = manifest.entries[0].failure or failure
-            where = f" (log: {directory.path / told.log})" if told.log else ""
-            say(f"opscope: rank {rank} failed first: {told.message}{where}")
-            for line in last_lines(directory, told):
+            text = manifest.entries[0].failure or failure
+            where = f" (log: {directory.path / text.log})" if text.log else ""
+            say(f"opscope: rank {rank} failed first: {text.message}{where}")
+            for line in last_lines(directory, text):
                 say(line)
         else:
             reasons.setdefault(failure.message, []).append(rank)

@@ -26,10 +26,10 @@ class _Shard(click.ParamType[tuple[int, int]]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """Read ``I/N``."""
-        found = _SHARD.fullmatch(str(value))
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        match = _SHARD.fullmatch(str(value))
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             self.fail(f"{value!r} is not I/N with 1 <= I <= N", param, ctx)
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -118,10 +118,10 @@ def _read_shard(files: Sequence[Path], engine: "Engine") -> None:
     from opscope.distributed.kept import keep
 
     failed = 0
-    for path, found in engine.run(keep, files):
-        if isinstance(found, Lost):
+    for path, result in engine.run(keep, files):
+        if isinstance(result, Lost):
             failed += 1
-            say(f"{path}: {found.reason}")
+            say(f"{path}: {result.reason}")
     say(f"{len(files) - failed} of {len(files)} traces are summarised")
     if failed:
         raise BadInputError(f"{failed} of {len(files)} traces could not be summarised")

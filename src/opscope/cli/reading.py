@@ -109,15 +109,17 @@ def _gpu_called(name: str) -> "Device":
     from opscope.report.gpus_document import chosen, known_gpus
 
     names = [gpu.name for gpu in chosen(known_gpus(), (name,), None)]
-    found = [device for device in known_devices() if device.name in names and device.peaks]
+    results = [device for device in known_devices() if device.name in names and device.peaks]
     # A name that models end with means those, although others contain it too; models with the same peaks are as one.
-    found = [device for device in found if f" {device.name.lower()}".endswith(f" {name.lower()}")] or found
-    rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
-    if not found:
+    results = [device for device in results if f" {device.name.lower()}".endswith(f" {name.lower()}")] or results
+    rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in results}
+    if not results:
         raise UsageError(f"--gpu: no GPU with known peaks is called {name}; opscope gpus lists all")
     if len(rates) > 1:
-        raise UsageError(f"--gpu: {name} may be {', '.join(device.name for device in found[:_NAMED])}: name one whole")
-    return found[0]
+        raise UsageError(
+            f"--gpu: {name} may be {', '.join(device.name for device in results[:_NAMED])}: name one whole"
+        )
+    return results[0]
 
 
 def traces_of(
@@ -170,7 +172,7 @@ def _of_part(file: TraceFile, part: "Part", max_bytes: int) -> Callable[[], "Tra
 def _read(
     readings: Iterable[tuple[TraceFile, Callable[[], "Trace"]]], unreadable: list[str], skipped: list[str] | None
 ) -> Iterator[tuple[TraceFile, "Trace"]]:
-    found = False
+    result = False
     for file, read in readings:
         try:
             trace = read()
@@ -185,9 +187,9 @@ def _read(
             unreadable.append(str(file))
             say(f"opscope: {error}")
         else:
-            found = True
+            result = True
             yield file, trace
-    if not found:
+    if not result:
         raise BadInputError("none of the files is a trace")
 
 

@@ -57,7 +57,7 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
             f"The other ranks' results are beside it. All together: opscope ranks {_job_of(finished[0][0].path)}",
             err=False,
         )
-    for reason in dict.fromkeys(document.device_times_reason for _, _, found in results for document in found):
+    for reason in dict.fromkeys(document.device_times_reason for _, _, result in results for document in result):
         if reason is not None:
             say(f"Device times are unknown (null): {reason}. CPU times are shown.")
     for directory, manifest, _ in results:
@@ -174,10 +174,10 @@ def last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
     ours = next(
         (at for at, line in enumerate(lines) if line.startswith("Traceback") and _is_ours(lines[at + 1 :])), None
     )
-    told = [line for line in lines[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
-    if told and told[-1].startswith("SystemExit"):  # the program said before why it ended
-        told = told[: max((at for at, line in enumerate(told) if line.startswith("Traceback")), default=len(told))]
-    return [f"{_QUOTE}{line}" for line in told[-_LAST_LINES:]]
+    text = [line for line in lines[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
+    if text and text[-1].startswith("SystemExit"):  # the program said before why it ended
+        text = text[: max((at for at, line in enumerate(text) if line.startswith("Traceback")), default=len(text))]
+    return [f"{_QUOTE}{line}" for line in text[-_LAST_LINES:]]
 
 
 def _is_ours(following: Sequence[str]) -> bool:

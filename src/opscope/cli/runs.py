@@ -65,19 +65,19 @@ def _follow(run: Path) -> None:
     printed: set[tuple[str, str | None]] = set()
     while True:
         goes_on = is_in_progress(run)  # before the look, so that nothing is missed that ends in between
-        found = progress_of(run)
+        result = progress_of(run)
         # Results of an earlier run stay until there are new ones (--overwrite): all of them have ended, this has not.
-        if found is not None and (found.pending or not goes_on):
-            of = len(found.ended) + len(found.pending)
-            for number, row in enumerate(found.ended, 1):
-                if (found.created, row.configuration) not in printed:
-                    printed.add((found.created, row.configuration))
+        if result is not None and (result.pending or not goes_on):
+            of = len(result.ended) + len(result.pending)
+            for number, row in enumerate(result.ended, 1):
+                if (result.created, row.configuration) not in printed:
+                    printed.add((result.created, row.configuration))
                     echo_lines([f"  {number} of {of}  {_line(row)}"])
         if not goes_on:
             break
         time.sleep(_PAUSE)
-    if found is not None and found.pending:
-        say(f"The process that measured it has ended. Not measured: {', '.join(found.pending)}.", err=False)
+    if result is not None and result.pending:
+        say(f"The process that measured it has ended. Not measured: {', '.join(result.pending)}.", err=False)
 
 
 def _line(row: RunRow) -> str:

@@ -27,9 +27,9 @@ class TargetCommand(ListCommand):
         joined = self.joined(args)
         # A first pass that ends at the first word which is no option's finds the target; click's own follows.
         ctx.allow_interspersed_args = False
-        given, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
+        values, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
         ctx.allow_interspersed_args = True
-        target, arguments = given.get("target"), given.get("arguments")
+        target, arguments = values.get("target"), values.get("arguments")
         if isinstance(target, str) and (is_script(target) or target in KNOWN):
             rest = [target, *(arguments if isinstance(arguments, Sequence) else ())]
             # Behind -- click reads no options, so those of the script reach the script.
@@ -78,8 +78,8 @@ def say_own_words(arguments: Sequence[str]) -> None:
     """Say, of a script that failed, which of its arguments are options of the running command."""
     command = click.get_current_context().command
     own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
-    given = dict.fromkeys(word.partition("=")[0] for word in arguments)
-    if words := [word for word in given if word in own]:
+    values = dict.fromkeys(word.partition("=")[0] for word in arguments)
+    if words := [word for word in values if word in own]:
         comes, it = ("comes", "it") if len(words) == 1 else ("come", "them")
         say(
             f"opscope: {', '.join(words)} {comes} after the script, so the script gets {it} as its own. "

@@ -40,9 +40,9 @@ def _print(began: int) -> None:
         return
     say(f"{'stage':<{_WIDTH}}  {'from':>10}  {'to':>10}  {'took':>10}  {'on a core':>10}")
     for stage in Stage:
-        if mine := [span for span in spans if span.stage is stage]:
-            first, last = min(span.begin_ns for span in mine) - began, max(span.end_ns for span in mine) - began
-            times = (first, last, sum(span.own_ns for span in mine), sum(span.cpu_ns for span in mine))
+        if own := [span for span in spans if span.stage is stage]:
+            first, last = min(span.begin_ns for span in own) - began, max(span.end_ns for span in own) - began
+            times = (first, last, sum(span.own_ns for span in own), sum(span.cpu_ns for span in own))
             say(f"{stage:<{_WIDTH}}  " + "  ".join(f"{format_ns(one):>10}" for one in times))
     say(
         f"{'all':<{_WIDTH}}  {'':>10}  {format_ns(time.perf_counter_ns() - began):>10}  "

@@ -77,8 +77,8 @@ def _lines(run: KernelRun) -> Iterator[str]:
     if run.error is not None:
         yield f"{run.device}: {run.error}"
     if run.agreement is not None:
-        found = run.agreement
-        yield f"{run.device}: {'right' if found.right else 'WRONG'} beside {found.compared_with}: {found.sentence}"
+        result = run.agreement
+        yield f"{run.device}: {'right' if result.right else 'WRONG'} beside {result.compared_with}: {result.sentence}"
     elif run.ran and run.error is None:
         yield f"{run.device}: it ran; nothing was compared, as the file has no function reference"
     if run.accesses is not None:

@@ -94,10 +94,10 @@ def peak_memory(device: torch.device) -> PeakMemory:
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    found = []
+    results = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        found.append(
+        results.append(
             Gpu(
                 index=index,
                 name=properties.name,
@@ -106,7 +106,7 @@ def _gpus() -> tuple[Gpu, ...]:
                 memory_bytes=properties.total_memory,
             )
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def cpu_name() -> str:

@@ -56,10 +56,10 @@ def _called(operator: str, function: Any, recorded: list[list[Any]]) -> Rebuilt:
         _tensor(*rest) if _is_tensor(str(a.type), rest[1]) else value
         for a, value, *rest in zip(declared, values, dims, types, strides, strict=True)
     ]
-    given = [value for a, value in zip(declared, made, strict=True) if not a.kwarg_only]
+    options = [value for a, value in zip(declared, made, strict=True) if not a.kwarg_only]
     named = {a.name: value for a, value in zip(declared, made, strict=True) if a.kwarg_only and value is not None}
     with FlopCounterMode(display=False) as counter:
-        result = function(*given, **named)
+        result = function(*options, **named)
     tensors = [value for value in made if isinstance(value, torch.Tensor)]
     writes = [a.alias_info is not None and a.alias_info.is_write for a in declared]
     rewritten = [v for v, w in zip(made, writes, strict=True) if w and isinstance(v, torch.Tensor)]

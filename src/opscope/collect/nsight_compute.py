@@ -77,8 +77,8 @@ class NsightCompute(Struct, frozen=True):
             log.unlink(missing_ok=True)
             stderr = self._run(subject, metrics, folder, log)
             text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-            if found := tuple(read_counters(text)):
-                return Collected((log,), found)
+            if result := tuple(read_counters(text)):
+                return Collected((log,), result)
             why = _why(text, stderr)
             if not ("==ERROR==" in why and "metric" in why):
                 break
@@ -128,14 +128,14 @@ def _why(log: str, stderr: bytes) -> str:
 
 def read_counters(text: str) -> Iterator[Counters]:
     """Yield the counters of each kernel in the output of ``ncu --csv --page raw``; a missing metric is None."""
-    for found in read_kernel_counters(text):
-        operations = counted_operations(found.metrics, found.compute_capability)
+    for result in read_kernel_counters(text):
+        operations = counted_operations(result.metrics, result.compute_capability)
         yield Counters(
-            kernel=found.kernel,
-            dram_read_bytes=first_of(found.metrics, READ),
-            dram_write_bytes=first_of(found.metrics, WRITTEN),
-            **{field: found.metrics.get(metric) for field, metric in _METRICS.items()},
-            stalls=_stalls(found.metrics),
+            kernel=result.kernel,
+            dram_read_bytes=first_of(result.metrics, READ),
+            dram_write_bytes=first_of(result.metrics, WRITTEN),
+            **{field: result.metrics.get(metric) for field, metric in _METRICS.items()},
+            stalls=_stalls(result.metrics),
             operations=operations.by_unit,
             operations_not_counted=operations.not_counted,
         )

@@ -49,16 +49,16 @@ def cost_of(row: LaunchShape, category: Category, made_again: MadeAgain) -> Cost
     Returns:
         The cost; None if the call cannot be made again, or nothing of what it reads and writes is certain.
     """
-    found = made_again(row)
-    if found is None:
+    result = made_again(row)
+    if result is None:
         return None
     # Of other kinds, a read may be of a part, and an indexed write in place may touch a single element.
-    read = found.read_bytes if category in _READ_WHOLE else 0
-    written = found.new_bytes + (found.rewritten_bytes if category in _READ_WHOLE else 0)
+    read = result.read_bytes if category in _READ_WHOLE else 0
+    written = result.new_bytes + (result.rewritten_bytes if category in _READ_WHOLE else 0)
     if not read + written:
         return None
     dtype = next((d for d in map(recorded_dtype, json.loads(row.input_types or "[]")) if d is not None), None)
-    return Cost(read + written, found.flop, found.flop, dtype=dtype)
+    return Cost(read + written, result.flop, result.flop, dtype=dtype)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ def bubbles_of(ranks: Mapping[int, RankSummary], every: pl.DataFrame) -> list[Bu
     if not messages.height:
         return []
     exposed = messages.group_by("rank", "row").agg(messages_ns=pl.col("exposed_ns").sum())
-    found = []
+    results = []
     for (rank,), of_rank in exposed.group_by("rank"):
         assert isinstance(rank, int)
         steps = ranks[rank].steps.join(of_rank, on="row", how="left")
@@ -31,5 +31,5 @@ def bubbles_of(ranks: Mapping[int, RankSummary], every: pl.DataFrame) -> list[Bu
             of_step_ns=pl.col("device_ns").median(),
         ).row(0)
         if middle[2]:
-            found.append(Bubble(rank, *map(round, middle)))
-    return sorted(found, key=lambda one: (-one.bubble_ns / one.of_step_ns, one.rank))
+            results.append(Bubble(rank, *map(round, middle)))
+    return sorted(results, key=lambda one: (-one.bubble_ns / one.of_step_ns, one.rank))

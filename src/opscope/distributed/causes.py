@@ -77,10 +77,10 @@ class _Comparison:
         self._late = int(own.late_ns[late.place, late.steps].sum())
         self._own = int(own.own_ns[late.place, late.steps].sum())
         self._steps = len(late.steps)
-        mine = [(self._rank, self._mine["row"].to_list())]
-        self._work = _work_of(mine)
+        ours = [(self._rank, self._mine["row"].to_list())]
+        self._work = _work_of(ours)
         self._their_work = _work_of(pairs)
-        self._waits = _waits_of(mine)
+        self._waits = _waits_of(ours)
         self._their_waits = _waits_of(pairs)
 
     def why(self) -> Why:
@@ -104,21 +104,21 @@ class _Comparison:
     def _on_host(self) -> Why:
         loading = self._more("host_loading_ns")
         if loading >= _MOST * self._late:
-            said = f"its host spends {self._each(loading)} a step more on fetching batches"
-            return Why(LateCause.INPUT, self._place(IdleCause.INPUT) or "DataLoader", [said])
+            text = f"its host spends {self._each(loading)} a step more on fetching batches"
+            return Why(LateCause.INPUT, self._place(IdleCause.INPUT) or "DataLoader", [text])
         place, waits = self._waits_more()
         around = self._more(*_AROUND_WAITS)
         if waits and around >= _MOST * self._late:
-            said = f"its host waits for the device {waits:.0f} times a step more, most of these in {place or 'a call'}"
+            text = f"its host waits for the device {waits:.0f} times a step more, most of these in {place or 'a call'}"
             return Why(
-                LateCause.BLOCKING, place, [said, f"its device idles {self._each(around)} longer around those waits"]
+                LateCause.BLOCKING, place, [text, f"its device idles {self._each(around)} longer around those waits"]
             )
         hosts, devices = self._host_more, self._more(*_ON_HOST)
         if max(hosts, devices) >= _MOST * self._late:
-            said = f"its host needs {self._each(max(hosts, devices))} a step more of its own"
+            text = f"its host needs {self._each(max(hosts, devices))} a step more of its own"
             works = (IdleCause.HOST_WORK, IdleCause.ALLOCATION, IdleCause.COLD_START)
             place = self._place(*works, IdleCause.DISPATCH)
-            return Why(LateCause.HOST, place, [said], self._longest(*works) >= _MOST * self._late)
+            return Why(LateCause.HOST, place, [text], self._longest(*works) >= _MOST * self._late)
         return Why(LateCause.UNKNOWN, None, ["nothing this rank does more of accounts for half of the delay"])
 
     def _more(self, *columns: str) -> int:
@@ -144,8 +144,8 @@ class _Comparison:
         more = self._larger().filter(pl.col("more") > 0).sort("more", descending=True)
         if not more.height:
             return _Part(0, None, "")
-        name, mine, theirs = more.row(0, named=True)["operator"], more["dims"][0], more["dims_right"][0]
-        sizes = f"{mine} where others have {theirs}" if mine and theirs and mine != theirs else "more of it than others"
+        name, own, theirs = more.row(0, named=True)["operator"], more["dims"][0], more["dims_right"][0]
+        sizes = f"{own} where others have {theirs}" if own and theirs and own != theirs else "more of it than others"
         return _Part(int(more["more"].sum()), name, f"{name} has {sizes}")
 
     @property
@@ -156,12 +156,12 @@ class _Comparison:
 
     def _larger(self) -> pl.DataFrame:
         """Return the operators that have more elements to work on, where both ranks tell how many."""
-        told = pl.col("dims").is_null() == pl.col("dims_right").is_null()
-        return self._of_operators().filter(told & (pl.col("elements") > _LARGER * pl.col("elements_right")))
+        text = pl.col("dims").is_null() == pl.col("dims_right").is_null()
+        return self._of_operators().filter(text & (pl.col("elements") > _LARGER * pl.col("elements_right")))
 
     def _of_operators(self) -> pl.DataFrame:
-        mine, theirs = (_by_operator(work) for work in (self._work, self._their_work))
-        return mine.join(theirs, on="operator", how="inner").with_columns(
+        own, theirs = (_by_operator(work) for work in (self._work, self._their_work))
+        return own.join(theirs, on="operator", how="inner").with_columns(
             more=pl.col("total_ns") - pl.col("total_ns_right")
         )
 
@@ -177,16 +177,16 @@ class _Comparison:
         if not total or of_time < _ALL * total or of_kernels < _MOST_KERNELS * same.height or more < _MOST * self._late:
             return None
         ratio = total / max(int(same["total_ns_right"].sum()), 1)
-        said = f"nearly all its kernels take longer than the same kernels elsewhere, {ratio:.2f} times together"
-        return Why(LateCause.CLOCK, self._rank.facts.device, [said])
+        text = f"nearly all its kernels take longer than the same kernels elsewhere, {ratio:.2f} times together"
+        return Why(LateCause.CLOCK, self._rank.facts.device, [text])
 
     def _kernels_more(self) -> "tuple[_Part, bool]":
         """Return what takes longer than elsewhere, or runs nowhere else; and whether some other ranks have it as well.
 
         By operator: which kernel does an operator's work may be another one on each rank.
         """
-        mine, theirs = (_by_name(work) for work in (self._work, self._their_work))
-        both = mine.join(theirs, on="name", how="left").with_columns(
+        own, theirs = (_by_name(work) for work in (self._work, self._their_work))
+        both = own.join(theirs, on="name", how="left").with_columns(
             more=pl.col("total_ns") - pl.col("total_ns_right").fill_null(0)
         )
         most = both.filter(pl.col("more") > 0).sort("more", descending=True)
@@ -196,19 +196,19 @@ class _Comparison:
         name, elsewhere = first["name"], self._elsewhere(first["name"])
         as_long = [rank for rank, total in elsewhere.items() if total >= _AS_LONG * first["total_ns"]]
         if first["total_ns_right"] is not None:
-            said = f"{name} takes longer"
+            text = f"{name} takes longer"
         elif not elsewhere:
-            said = f"{name} runs on no other rank" if len(self._ranks) <= _MOST_RANKS else f"{name} runs on few ranks"
+            text = f"{name} runs on no other rank" if len(self._ranks) <= _MOST_RANKS else f"{name} runs on few ranks"
         else:
-            said = f"{name} runs on some ranks alone"
+            text = f"{name} runs on some ranks alone"
         if as_long:
-            said += f", as on rank {', '.join(map(str, as_long[:_SOME]))}" + (", ..." if len(as_long) > _SOME else "")
+            text += f", as on rank {', '.join(map(str, as_long[:_SOME]))}" + (", ..." if len(as_long) > _SOME else "")
         more = int(most["more"].sum())
-        return _Part(min(more, self._late), name, said), bool(as_long)
+        return _Part(min(more, self._late), name, text), bool(as_long)
 
     def _elsewhere(self, name: str) -> dict[int, int]:
         """Return how long an operator or kernel takes on other ranks in the same steps, where it runs."""
-        found = {}
+        results = {}
         for place, rank in enumerate(self._own_times.ranks[:_MOST_RANKS]):
             if self._ranks[rank] is self._rank:
                 continue
@@ -216,8 +216,8 @@ class _Comparison:
             named = pl.coalesce("operator", "kernel") == name
             total = self._ranks[rank].work.filter(pl.col("row").is_in(rows) & named)["total_ns"].sum()
             if total:
-                found[rank] = int(total)
-        return found
+                results[rank] = int(total)
+        return results
 
     # ---------------------------------------------------------------- where the host is
 
@@ -285,10 +285,10 @@ def _by_operator(work: pl.DataFrame) -> pl.DataFrame:
 def _sizes(dims: str | None, grid: str | None) -> int:
     """Return how much an operator has to do, for comparison: elements of its inputs, or else its blocks of threads."""
     try:
-        found = _elements(json.loads(dims or "[]")) or math.prod(int(part) for part in (grid or "1").split(","))
+        result = _elements(json.loads(dims or "[]")) or math.prod(int(part) for part in (grid or "1").split(","))
     except (ValueError, TypeError, RecursionError):
         return 1
-    return min(max(found, 0), _MOST_ELEMENTS)
+    return min(max(result, 0), _MOST_ELEMENTS)
 
 
 def _elements(dims: object) -> int:

@@ -71,8 +71,8 @@ class Clocks(Struct, frozen=True):
         """Return what times on the clocks of ranks are on the common one."""
         place = np.searchsorted(self.ranks, rank)
         ahead = self.offset_ns[place] + self.drift[place] * (time_ns - self.middle_ns)
-        found: Ints = time_ns - np.rint(ahead).astype(np.int64)
-        return found
+        result: Ints = time_ns - np.rint(ahead).astype(np.int64)
+        return result
 
 
 def clocks_of(calls: pl.DataFrame) -> Clocks | None:
@@ -82,20 +82,20 @@ def clocks_of(calls: pl.DataFrame) -> Clocks | None:
         calls: `Matched.calls`.
     """
     collectives = _some(calls.filter(pl.col("collective").is_in(TIES) & ~pl.col("is_uneven")))
-    told = pl.concat([collectives, _messages_waited_for(calls)])
-    every = np.unique(told["rank"].to_numpy())
+    text = pl.concat([collectives, _messages_waited_for(calls)])
+    every = np.unique(text["rank"].to_numpy())
     alone = _largest(collectives, every)  # those that collectives tie together
-    kept = _largest(told, every)
-    told = told.filter(pl.col("rank").is_in(kept.tolist()))
+    kept = _largest(text, every)
+    text = text.filter(pl.col("rank").is_in(kept.tolist()))
     if len(kept) < 2:
         return None
-    ranks, rank = np.unique(told["rank"].to_numpy(), return_inverse=True)
-    _, call = np.unique(told["call"].to_numpy(), return_inverse=True)
-    start, end = (told[name].to_numpy().astype(np.int64) for name in ("start_ns", "end_ns"))
-    fit = _Fit(call, rank, start, end, (told["operation"] == "message").to_numpy())
+    ranks, rank = np.unique(text["rank"].to_numpy(), return_inverse=True)
+    _, call = np.unique(text["call"].to_numpy(), return_inverse=True)
+    start, end = (text[name].to_numpy().astype(np.int64) for name in ("start_ns", "end_ns"))
+    fit = _Fit(call, rank, start, end, (text["operation"] == "message").to_numpy())
     by_messages = ~np.isin(ranks, alone)
-    found = fit.solved(ranks.astype(np.int64), by_messages, np.setdiff1d(every, kept).astype(np.int64))
-    return found if found.scale_ns <= _MOST_SCALE_NS else None
+    result = fit.solved(ranks.astype(np.int64), by_messages, np.setdiff1d(every, kept).astype(np.int64))
+    return result if result.scale_ns <= _MOST_SCALE_NS else None
 
 
 def contradicted(calls: pl.DataFrame, clocks: Clocks) -> float:
@@ -105,12 +105,12 @@ def contradicted(calls: pl.DataFrame, clocks: Clocks) -> float:
         calls: `Matched.calls`.
         clocks: the ranks' clocks.
     """
-    told = calls.filter(pl.col("collective").is_in(TOGETHER) & pl.col("rank").is_in(clocks.ranks.tolist()))
-    if not told.height:
+    text = calls.filter(pl.col("collective").is_in(TOGETHER) & pl.col("rank").is_in(clocks.ranks.tolist()))
+    if not text.height:
         return 0.0
-    rank = told["rank"].to_numpy()
-    times = {name: clocks.true(rank, told[name].to_numpy()) for name in ("start_ns", "end_ns")}
-    ends = told.select("call", **{name: pl.Series(values) for name, values in times.items()}).group_by("call")
+    rank = text["rank"].to_numpy()
+    times = {name: clocks.true(rank, text[name].to_numpy()) for name in ("start_ns", "end_ns")}
+    ends = text.select("call", **{name: pl.Series(values) for name, values in times.items()}).group_by("call")
     early = ends.agg(early=pl.col("end_ns").min() < pl.col("start_ns").max())["early"]
     return int(early.sum()) / len(early)
 
@@ -151,8 +151,8 @@ def _largest(calls: pl.DataFrame, every: Ints) -> Ints:
         of_call = np.full(int(call.max()) + 1, len(ranks))
         np.minimum.at(of_call, call, label[rank])
         np.minimum.at(label, rank, of_call[call])
-    found: Ints = ranks[label == np.bincount(label).argmax()]
-    return found
+    result: Ints = ranks[label == np.bincount(label).argmax()]
+    return result
 
 
 def _guess(call: Ints, rank: Ints, end: Ints) -> Ints:
@@ -166,13 +166,13 @@ def _guess(call: Ints, rank: Ints, end: Ints) -> Ints:
         left -= (np.bincount(call, left, calls) / count)[call]
         medians = pl.DataFrame({"rank": rank, "left": left}).group_by("rank").agg(pl.col("left").median()).sort("rank")
         ahead += np.rint(medians["left"].to_numpy()).astype(np.int64)
-    found: Ints = ahead - int(np.median(ahead))
-    return found
+    result: Ints = ahead - int(np.median(ahead))
+    return result
 
 
 def _from_median(offset: Floats) -> Floats:
-    found: Floats = offset - np.median(offset)
-    return found
+    result: Floats = offset - np.median(offset)
+    return result
 
 
 class _Fit:
@@ -196,20 +196,20 @@ class _Fit:
         self.weight = np.ones(len(end))
 
     def solved(self, ranks: Ints, by_messages: npt.NDArray[np.bool_], untied: Ints) -> Clocks:
-        found, scale = np.zeros(2 * self.count + 1), _FIRST_SCALE_NS
+        result, scale = np.zeros(2 * self.count + 1), _FIRST_SCALE_NS
         deviations = np.concatenate(
             [np.full(self.count, _OFFSET_NS), np.full(self.count, max(_DRIFT * self.span, 1e-9)), [_BIAS_NS]]
         )
         for _ in range(_ROUNDS):
             ridge = (scale / deviations) ** 2
-            found = _conjugate_gradients(
-                self._normal(ridge), self._back(self._centred(self.end)), found, self._diagonal(ridge)
+            result = _conjugate_gradients(
+                self._normal(ridge), self._back(self._centred(self.end)), result, self._diagonal(ridge)
             )
-            left = np.abs(self._centred(self.end) - self._forward(found))
+            left = np.abs(self._centred(self.end) - self._forward(result))
             scale = max(DEVIATION_OF_MEDIAN * float(np.median(left)), _LEAST_SCALE_NS)
             self.weight = 1 / np.maximum(1.0, left / scale)
-            self.last = self._last(found)
-        offset, drift, bias = found[: self.count], found[self.count : -1] / self.span, float(found[-1])
+            self.last = self._last(result)
+        offset, drift, bias = result[: self.count], result[self.count : -1] / self.span, float(result[-1])
         middle_drift = float(np.median(drift))
         return Clocks(
             ranks=ranks,
@@ -223,9 +223,9 @@ class _Fit:
             untied=untied,
         )
 
-    def _last(self, found: Floats) -> Floats:
+    def _last(self, result: Floats) -> Floats:
         """Return who entered last by the clocks so far."""
-        offset, drift = found[: self.count], found[self.count : -1]
+        offset, drift = result[: self.count], result[self.count : -1]
         entered = self.start - offset[self.rank] - drift[self.rank] * self.start / self.span
         latest = np.full(self.calls, -np.inf)
         np.maximum.at(latest, self.call, entered)
@@ -238,8 +238,8 @@ class _Fit:
         mean: Floats = values - (np.bincount(self.call, self.weight * values, self.calls) / weights)[self.call]
         return mean
 
-    def _forward(self, found: Floats) -> Floats:
-        offset, drift, bias = found[: self.count], found[self.count : -1], found[-1]
+    def _forward(self, result: Floats) -> Floats:
+        offset, drift, bias = result[: self.count], result[self.count : -1], result[-1]
         return self._centred(offset[self.rank] + drift[self.rank] * self.time + bias * self.last)
 
     def _back(self, values: Floats) -> Floats:
@@ -253,7 +253,7 @@ class _Fit:
         )
 
     def _normal(self, ridge: Floats) -> Callable[[Floats], Floats]:
-        return lambda found: self._back(self._forward(found)) + ridge * found
+        return lambda result: self._back(self._forward(result)) + ridge * result
 
     def _diagonal(self, ridge: Floats) -> Floats:
         of_time = np.bincount(self.rank, self.weight * self.time**2, self.count)
@@ -275,9 +275,9 @@ class _Fit:
         return spread
 
 
-def _conjugate_gradients(apply: Callable[[Floats], Floats], wanted: Floats, found: Floats, diagonal: Floats) -> Floats:
+def _conjugate_gradients(apply: Callable[[Floats], Floats], wanted: Floats, result: Floats, diagonal: Floats) -> Floats:
     """Solve symmetric equations, with the diagonal as preconditioner."""
-    left = wanted - apply(found)
+    left = wanted - apply(result)
     direction = scaled = left / diagonal
     size = float(left @ scaled)
     least = _CONVERGED * max(float(wanted @ (wanted / diagonal)), 1e-30)
@@ -286,9 +286,9 @@ def _conjugate_gradients(apply: Callable[[Floats], Floats], wanted: Floats, foun
             break
         image = apply(direction)
         along = size / float(direction @ image)
-        found = found + along * direction
+        result = result + along * direction
         left = left - along * image
         scaled = left / diagonal
         size, before = float(left @ scaled), size
         direction = scaled + (size / before) * direction
-    return found
+    return result

@@ -18,28 +18,28 @@ _NS: Final = 1e9
 
 
 def collectives_of(
-    found: Matched, every: pl.DataFrame, clocks: Clocks | None, entries: list[RankEntry]
+    result: Matched, every: pl.DataFrame, clocks: Clocks | None, entries: list[RankEntry]
 ) -> list[JobCollective]:
     """Return what collectives of one kind and size take, those first that take longest together.
 
     Args:
-        found: the matched ones.
+        result: the matched ones.
         every: all rows of all ranks, matched or not, with ``rank``.
         clocks: the ranks' clocks; None leaves who is last to the durations.
         entries: the ranks, with hosts and devices.
     """
     peaks = peaks_of_groups(every.with_columns(described=_described().cast(pl.String)), entries)
-    calls = _each_call(found.calls, clocks)
+    calls = _each_call(result.calls, clocks)
     keys = ["description", "collective", "bytes"]
     whole = dict(_grouped(calls, keys))
     rows = []
     for key, part in _grouped(every.with_columns(description=_described()), keys):
-        mine = whole.get(key)
+        own = whole.get(key)
         # A group's calls are what each of its ranks has recorded, or the rank with most of them.
         of_ranks = part.group_by("group", "members", "rank").len()
         count = int(of_ranks.group_by("group", "members").agg(pl.col("len").max())["len"].sum())
-        told = replace(_of_kind(key, mine, count), link_bandwidth=peaks.get(str(key[0])))
-        rows.append((told, int((part["end_ns"] - part["start_ns"]).sum())))
+        text = replace(_of_kind(key, own, count), link_bandwidth=peaks.get(str(key[0])))
+        rows.append((text, int((part["end_ns"] - part["start_ns"]).sum())))
     return [one for one, _ in sorted(rows, key=lambda row: -row[1])]
 
 
@@ -85,9 +85,9 @@ def _of_kind(key: tuple[object, ...], calls: pl.DataFrame | None, count: int) ->
     assert isinstance(group, str)
     assert isinstance(name, str)
     assert size is None or isinstance(size, int)
-    told = JobCollective(group, name, size, count, 0, *(None,) * 7)
+    text = JobCollective(group, name, size, count, 0, *(None,) * 7)
     if calls is None or not calls.height:
-        return told
+        return text
     transfer, ranks = int(_median(calls["transfer_ns"])), int(_median(calls["ranks"]))
     together = name in TOGETHER
     even = size is not None and transfer > 0 and not calls["is_uneven"].any()
@@ -110,15 +110,15 @@ def _of_kind(key: tuple[object, ...], calls: pl.DataFrame | None, count: int) ->
 
 
 def _median(values: pl.Series) -> float:
-    found = values.median()
-    assert isinstance(found, int | float)
-    return found
+    result = values.median()
+    assert isinstance(result, int | float)
+    return result
 
 
 def _largest(values: pl.Series) -> float:
-    found = values.max()
-    assert isinstance(found, int | float)
-    return found
+    result = values.max()
+    assert isinstance(result, int | float)
+    return result
 
 
 def _last(last: pl.Series, ranks: int) -> tuple[int | None, float | None]:
@@ -148,12 +148,12 @@ def _share_of_link(name: str, ranks: int) -> float:
 def groups_of(every: pl.DataFrame, ranks: dict[int, RankSummary]) -> list[RankGroup]:
     """Return the process groups by their use, those first whose kernels run longest."""
     steps = sum(one.steps.height for one in ranks.values())
-    found = []
+    results = []
     for (description, size), part in _grouped(every.with_columns(description=_described()), ["description", "size"]):
         assert isinstance(description, str)
         assert size is None or isinstance(size, int)
         counts = part["collective"].value_counts(sort=True)
-        found.append(
+        results.append(
             RankGroup(
                 description=description,
                 size=size,
@@ -163,4 +163,4 @@ def groups_of(every: pl.DataFrame, ranks: dict[int, RankSummary]) -> list[RankGr
                 exposed_ns=int(part["exposed_ns"].sum()) // max(steps, 1),
             )
         )
-    return sorted(found, key=lambda group: -group.busy_ns)
+    return sorted(results, key=lambda group: -group.busy_ns)

@@ -185,10 +185,10 @@ def _step(before: JobSide, after: JobSide) -> StepChange:
 
 def _parts(before: Job, after: Job) -> list[PartOfStep]:
     means = [steps_of(job).select(pl.col(list(_PARTS)).mean()) for job in (before, after)]
-    found = [
+    results = [
         PartOfStep(name, *(round(float(mean[column][0] or 0.0)) for mean in means)) for column, name in _PARTS.items()
     ]
-    return sorted((one for one in found if one.before_ns or one.after_ns), key=lambda one: -_by(one))
+    return sorted((one for one in results if one.before_ns or one.after_ns), key=lambda one: -_by(one))
 
 
 def _by(one: PartOfStep | WorkChange) -> int:
@@ -197,8 +197,8 @@ def _by(one: PartOfStep | WorkChange) -> int:
 
 def _late(before: RanksDocument, after: RanksDocument) -> list[LateChange]:
     sides = [{(one.rank, one.cause): one.late_ns for one in document.late} for document in (before, after)]
-    found = [LateChange(*key, sides[0].get(key), sides[1].get(key)) for key in dict.fromkeys((*sides[1], *sides[0]))]
-    return sorted(found, key=lambda one: -max(one.before_ns or 0, one.after_ns or 0))
+    results = [LateChange(*key, sides[0].get(key), sides[1].get(key)) for key in dict.fromkeys((*sides[1], *sides[0]))]
+    return sorted(results, key=lambda one: -max(one.before_ns or 0, one.after_ns or 0))
 
 
 def _groups(before: RanksDocument, after: RanksDocument) -> list[GroupChange]:
@@ -209,8 +209,8 @@ def _groups(before: RanksDocument, after: RanksDocument) -> list[GroupChange]:
             sums[one.description] = sums.get(one.description, 0) + one.exposed_ns
         sides.append(sums)
     names = dict.fromkeys((*sides[0], *sides[1]))
-    found = [GroupChange(name, sides[0].get(name), sides[1].get(name)) for name in names]
-    return sorted(found, key=lambda one: -abs((one.after_ns or 0) - (one.before_ns or 0)))
+    results = [GroupChange(name, sides[0].get(name), sides[1].get(name)) for name in names]
+    return sorted(results, key=lambda one: -abs((one.after_ns or 0) - (one.before_ns or 0)))
 
 
 def _collectives(before: RanksDocument, after: RanksDocument) -> list[CollectiveChange]:
@@ -219,7 +219,7 @@ def _collectives(before: RanksDocument, after: RanksDocument) -> list[Collective
 
     first, second = by_key(before.collectives), by_key(after.collectives)
     common = [(first[key], second[key]) for key in first if key in second]
-    found = [
+    results = [
         (
             CollectiveChange(
                 *key, one.transfer_ns, other.transfer_ns, before_wait_ns=one.wait_ns, after_wait_ns=other.wait_ns
@@ -229,7 +229,7 @@ def _collectives(before: RanksDocument, after: RanksDocument) -> list[Collective
         for one, other in common
         for key in [(one.group, one.collective, one.bytes)]
     ]
-    return [one for one, _ in sorted(found, key=lambda pair: -pair[1])]
+    return [one for one, _ in sorted(results, key=lambda pair: -pair[1])]
 
 
 def _whole(one: JobCollective) -> int:

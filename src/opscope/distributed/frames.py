@@ -20,8 +20,8 @@ def steps_of(job: Job) -> pl.DataFrame:
     The latter two are nanoseconds, and null for steps that not all ranks recorded.
     """
     every = rows_of(job.ranks)
-    found, _ = matched_on_clocks(every, job.world)
-    own = own_times(job.ranks, Collectives(every, found.calls))
+    result, _ = matched_on_clocks(every, job.world)
+    own = own_times(job.ranks, Collectives(every, result.calls))
     places = np.repeat(np.arange(len(own.ranks)), len(own.steps))
     known = pl.DataFrame(
         {
@@ -43,9 +43,9 @@ def communications_of(job: Job) -> pl.DataFrame:
     every = _of_ranks(job, lambda one: one.communications, COMMUNICATIONS)
     steps = _of_ranks(job, lambda one: one.steps, STEPS).select("rank", "row", "step")
     every = every.join(steps, on=["rank", "row"], how="left")
-    found, clocks = matched_on_clocks(rows_of(job.ranks), job.world)
+    result, clocks = matched_on_clocks(rows_of(job.ranks), job.world)
     keys = ["rank", "row", "group", "members", "collective", "ordinal", "peer", "start_ns"]
-    every = every.join(found.calls.select(*keys, "call"), on=keys, how="left", nulls_equal=True)
+    every = every.join(result.calls.select(*keys, "call"), on=keys, how="left", nulls_equal=True)
     times = {"begin_ns": "start_ns", "finish_ns": "end_ns"}
     if clocks is None:
         return every.with_columns(pl.lit(None, pl.Int64).alias(name) for name in times).drop("row")

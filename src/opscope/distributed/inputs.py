@@ -28,13 +28,13 @@ def files_of(paths: Iterable[str]) -> list[Path]:
     Raises:
         UsageError: a path names nothing.
     """
-    found: dict[Path, Path] = {}  # by where they really are: one may be named twice
+    results: dict[Path, Path] = {}  # by where they really are: one may be named twice
     for text in paths:
         files = list(_named(text))
         if not files:
             raise UsageError(f"{text}: there is no trace")
-        found |= {path.resolve(): path for path in files if path.resolve() not in found}
-    return list(found.values())
+        results |= {path.resolve(): path for path in files if path.resolve() not in results}
+    return list(results.values())
 
 
 class Recorded(Struct, frozen=True):
@@ -51,18 +51,18 @@ class Recorded(Struct, frozen=True):
 
 def record_of(paths: Iterable[str]) -> Recorded:
     """Return what ``opscope profile`` wrote of the one job that is named."""
-    found = [path for text in paths if (path := Path(text) / JOB).is_file()]
-    if len(found) != 1:
+    results = [path for text in paths if (path := Path(text) / JOB).is_file()]
+    if len(results) != 1:
         return Recorded()
     try:
-        if _SCHEMA not in found[0].read_bytes():
+        if _SCHEMA not in results[0].read_bytes():
             return Recorded()  # other tools call files of theirs so
-        record = decode(found[0], JobRecord)
+        record = decode(results[0], JobRecord)
     except (OSError, BadInputError) as error:
-        return Recorded(None, {path_text(found[0]): str(error)})
+        return Recorded(None, {path_text(results[0]): str(error)})
     numbers = [end.rank for end in record.ranks]
     if len(numbers) != record.world or numbers != list(range(len(numbers))):
-        return Recorded(None, {path_text(found[0]): f"its {len(numbers)} ranks are not those of {record.world}"})
+        return Recorded(None, {path_text(results[0]): f"its {len(numbers)} ranks are not those of {record.world}"})
     return Recorded(record)
 
 

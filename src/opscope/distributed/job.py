@@ -108,11 +108,11 @@ def read_job(files: Iterable[Path], engine: Engine, recorded: Recorded | None = 
     recorded = recorded or Recorded()
     record = recorded.record
     summaries, unread = [], dict(recorded.damaged)
-    for path, found in engine.run(kept_summary, files):
-        if isinstance(found, Lost):
-            unread[path_text(path)] = found.reason
+    for path, result in engine.run(kept_summary, files):
+        if isinstance(result, Lost):
+            unread[path_text(path)] = result.reason
             continue
-        summary = RankSummary.from_bytes(found)
+        summary = RankSummary.from_bytes(result)
         if summary.facts.number is None:
             unread[summary.facts.path] = _without_rank(summary)
         else:
@@ -148,8 +148,8 @@ def read_job(files: Iterable[Path], engine: Engine, recorded: Recorded | None = 
 
 def _without_rank(summary: RankSummary) -> str:
     untrue = summary.facts.untrue
-    said = "neither its header nor its name says" if untrue is None else f"its header says {untrue}, and no name"
-    return f"{said} which rank it is of"
+    text = "neither its header nor its name says" if untrue is None else f"its header says {untrue}, and no name"
+    return f"{text} which rank it is of"
 
 
 def _world_of(summaries: Sequence[RankSummary]) -> int | None:
@@ -161,11 +161,11 @@ def _world_of(summaries: Sequence[RankSummary]) -> int | None:
 def document_of(job: Job) -> RanksDocument:
     """Return what is said of a job."""
     every = rows_of(job.ranks)
-    found, clocks = matched_on_clocks(every, job.world)
+    result, clocks = matched_on_clocks(every, job.world)
     every = every.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
-    own = own_times(job.ranks, Collectives(every, found.calls))
+    own = own_times(job.ranks, Collectives(every, result.calls))
     late, entries = _late(job.ranks, own), _entries(job)
-    slow = slow_links(found, round(np.mean([one.steps.height for one in job.ranks.values()])))
+    slow = slow_links(result, round(np.mean([one.steps.height for one in job.ranks.values()])))
     return RanksDocument(
         world=job.world,
         ranks=entries,
@@ -176,15 +176,15 @@ def document_of(job: Job) -> RanksDocument:
         clock_note=_clock_note(clocks),
         late=late,
         heat=_heat(own),
-        timeline=picture_of(job.ranks, found.calls, clocks, own),
+        timeline=picture_of(job.ranks, result.calls, clocks, own),
         groups=groups_of(every, job.ranks),
-        collectives=collectives_of(found, every, clocks, entries),
+        collectives=collectives_of(result, every, clocks, entries),
         slow_links=slow,
         bubbles=bubbles_of(job.ranks, every),
-        matched_by=found.by,
-        ambiguous=found.ambiguous,
-        findings=_findings(own, late, slow, replays_of(job.ranks, found, clocks) if late else None),
-        notes=list(_notes(job, own, found)),
+        matched_by=result.by,
+        ambiguous=result.ambiguous,
+        findings=_findings(own, late, slow, replays_of(job.ranks, result, clocks) if late else None),
+        notes=list(_notes(job, own, result)),
     )
 
 
@@ -195,13 +195,13 @@ def matched_on_clocks(rows: pl.DataFrame, world: int | None) -> tuple[Matched, C
         rows: what `rows_of` returns of the ranks.
         world: how many ranks the job has; None where that is unknown.
     """
-    found = matched(rows, world)
-    clocks = clocks_of(found.calls)
+    result = matched(rows, world)
+    clocks = clocks_of(result.calls)
     says_nothing = rows["group"].null_count() == rows.height
-    if clocks is not None and says_nothing and contradicted(found.calls, clocks) > _MOST_CONTRADICTED:
+    if clocks is not None and says_nothing and contradicted(result.calls, clocks) > _MOST_CONTRADICTED:
         # They say nothing of their groups, and ranks leave them before others enter: they are not of all ranks.
-        return Matched(found.calls.clear(), rows.height, found.ambiguous, found.by), None
-    return found, clocks
+        return Matched(result.calls.clear(), rows.height, result.ambiguous, result.by), None
+    return result, clocks
 
 
 def _entries(job: Job) -> list[RankEntry]:
@@ -284,14 +284,14 @@ def _clock_note(clocks: Clocks | None) -> str:
 
 
 def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
-    found = []
+    results = []
     for one in late_ranks(own):
         why = why_late(ranks, own, one)
         if why.cause in _OF_HOST and not _beyond_noise(own, one, why):
             continue
         if ranks[own.ranks[one.place]].facts.damage is not None:
             why = Why(LateCause.UNKNOWN, None, [_DAMAGED])
-        found.append(
+        results.append(
             LateRank(
                 rank=own.ranks[one.place],
                 cause=why.cause,
@@ -302,7 +302,7 @@ def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
                 evidence=why.evidence,
             )
         )
-    return found
+    return results
 
 
 def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
@@ -316,7 +316,7 @@ def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
 
 def _findings(own: Own, late: list[LateRank], slow: list[SlowLink], replays: Replays | None) -> list[JobFinding]:
     """Return what could be gained: by replay, or else as a step is at most as long as the next one of its own."""
-    found: list[JobFinding] = []
+    results: list[JobFinding] = []
     numbers = {rank: place for place, rank in enumerate(own.ranks)}
     for one in late:
         place = numbers[one.rank]
@@ -330,14 +330,14 @@ def _findings(own: Own, late: list[LateRank], slow: list[SlowLink], replays: Rep
             f"{one.cause}{where}; {_ADVICE[one.cause]}"
         )
         finding = JobFinding("late_rank", saving, sentence, one.rank)
-        if len(found) < _MOST_REPLAYS:
+        if len(results) < _MOST_REPLAYS:
             finding = _replayed(finding, replays, own, [one.rank])
-        found.append(_divided(finding, own, place) if one.cause is LateCause.WORK else finding)
-    found += _of_several(own, late, replays)
-    found += [JobFinding("slow_link", one.costs_ns, _of_link(one)) for one in slow]
+        results.append(_divided(finding, own, place) if one.cause is LateCause.WORK else finding)
+    results += _of_several(own, late, replays)
+    results += [JobFinding("slow_link", one.costs_ns, _of_link(one)) for one in slow]
     least = _LEAST_SAVING * float(np.median(own.duration_ns)) if own.steps else 0.0
-    found = [replace(one, is_small=one.saving_ns < least) for one in found]
-    return sorted(found, key=lambda finding: -finding.saving_ns)
+    results = [replace(one, is_small=one.saving_ns < least) for one in results]
+    return sorted(results, key=lambda finding: -finding.saving_ns)
 
 
 def _divided(finding: JobFinding, own: Own, place: int) -> JobFinding:
@@ -374,25 +374,25 @@ def _of_several(own: Own, late: list[LateRank], replays: Replays | None) -> Iter
             own.own_ns[others].max(axis=0) if others else np.take_along_axis(own.own_ns, own.typical[None], axis=0)[0]
         )
         saving = int(np.maximum(own.own_ns.max(axis=0) - rest, 0).mean())
-        said = f"{len(named)} ranks are late: {_few(sorted(named))}; see each of them"
-        yield _replayed(JobFinding("late_ranks", saving, said), replays, own, sorted(named))
+        text = f"{len(named)} ranks are late: {_few(sorted(named))}; see each of them"
+        yield _replayed(JobFinding("late_ranks", saving, text), replays, own, sorted(named))
     slow = [own.ranks[place] for place in slow_ranks(own)] if not named else []
     if len(slow) > 1:
         late_ns = own.late_ns[[own.ranks.index(rank) for rank in slow]]
         by = float(np.median(late_ns))
         share = f"{len(slow)} of {len(own.ranks)} ranks"
-        said = f"{share} have {format_ns(by)} a step more of their own than the rest: {_few(slow)}"
-        yield JobFinding("slow_ranks", int(by), f"{said}; what do these have in common?")
+        text = f"{share} have {format_ns(by)} a step more of their own than the rest: {_few(slow)}"
+        yield JobFinding("slow_ranks", int(by), f"{text}; what do these have in common?")
     elif not named and own.is_comparable and len(own.ranks) > 1 and len(own.steps) > 1:
         late_ns = own.late_ns
         lost, last = np.maximum(late_ns.max(axis=0), 0), late_ns.argmax(axis=0)
         often = np.bincount(last).max() / len(last)
         if float((lost / np.maximum(step, 1)).mean()) >= _LEAST_IN_TURN and often <= _HALF:
-            said = (
+            text = (
                 f"ranks are late in turn: in each step another one, by {format_ns(float(lost.mean()))} on average; is "
                 "what they have to do a different amount in each step?"
             )
-            yield JobFinding("late_in_turn", int(lost.mean()), said)
+            yield JobFinding("late_in_turn", int(lost.mean()), text)
 
 
 def _of_link(one: SlowLink) -> str:
@@ -407,7 +407,7 @@ def _few(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:_LISTED])) + (", ..." if len(ranks) > _LISTED else "")
 
 
-def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
+def _notes(job: Job, own: Own, result: Matched) -> Iterable[str]:
     ranks = job.ranks
     missing = (job.world or len(ranks)) - len(ranks)
     if missing > 0:
@@ -425,10 +425,10 @@ def _notes(job: Job, own: Own, found: Matched) -> Iterable[str]:
         yield f"on {len(left)} ranks nothing ran on a device: {', '.join(map(str, sorted(left)[:_LISTED]))}"
     if any(one.facts.host_collectives for one in ranks.values()):
         yield "ranks also wait for each other on the host (gloo): who is late there is not seen"
-    if found.ambiguous:
-        yield f"{found.ambiguous} kernels of collectives are in steps in which ranks issued different numbers of them"
-    if found.partial:
-        yield f"{found.partial} collectives lack the kernel of a rank, or ranks disagree about them"
+    if result.ambiguous:
+        yield f"{result.ambiguous} kernels of collectives are in steps in which ranks issued different numbers of them"
+    if result.partial:
+        yield f"{result.partial} collectives lack the kernel of a rank, or ranks disagree about them"
     if untrue := [one.facts.untrue for one in ranks.values() if one.facts.untrue is not None]:
         yield f"headers of {len(untrue)} traces say what cannot be ({untrue[0]}): their names tell their ranks"
     unlabelled = sum(one.facts.unlabelled for one in ranks.values())

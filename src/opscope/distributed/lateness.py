@@ -93,15 +93,15 @@ class Own(Struct, frozen=True):
             else:
                 wait = np.array([np.nanmedian(np.delete(self.waited_ns, place, axis=0), axis=0) for place in places])
         unknown = np.isnan(wait)
-        found: Ints = np.where(unknown, np.iinfo(np.int64).max, np.where(unknown, 0, wait).astype(np.int64))
-        return found
+        result: Ints = np.where(unknown, np.iinfo(np.int64).max, np.where(unknown, 0, wait).astype(np.int64))
+        return result
 
     @property
     def typical(self) -> Ints:
         """Per step the place of the rank whose own time is the lower median."""
         order = np.argsort(self.own_ns, axis=0, kind="stable")
-        found: Ints = order[(len(self.ranks) - 1) // 2]
-        return found
+        result: Ints = order[(len(self.ranks) - 1) // 2]
+        return result
 
     def spread_ns(self, place: int, steps: list[int]) -> float | None:
         """Return how much the ranks but one differ in some steps (standard deviation); None of fewer than four ranks.
@@ -181,9 +181,9 @@ def _waited(collectives: Collectives, ranks: list[int], rows: Ints) -> Floats:
     It is NaN where one of them could not be matched. A collective may run on the device while the step before or behind
     it does, so these count as well.
     """
-    told = collectives.matched.filter(pl.col("collective").is_in(TOGETHER) | (pl.col("operation") == "message"))
+    text = collectives.matched.filter(pl.col("collective").is_in(TOGETHER) | (pl.col("operation") == "message"))
     duration = pl.col("end_ns") - pl.col("start_ns")
-    waits = told.with_columns(wait=duration - duration.min().over("call"))
+    waits = text.with_columns(wait=duration - duration.min().over("call"))
     waits = waits.group_by("rank", "row").agg(pl.col("wait").sum(), found=pl.len())
     kinds = pl.col("collective").is_in((*TOGETHER, *MESSAGES))
     issued = collectives.every.filter(kinds).group_by("rank", "row").agg(issued=pl.len())
@@ -201,8 +201,8 @@ def _waited(collectives: Collectives, ranks: list[int], rows: Ints) -> Floats:
     each = pl.when(pl.col("issued").is_null()).then(0.0).otherwise("wait").alias("each")
     values: Floats = table.select(each)["each"].to_numpy().astype(np.float64).reshape(rows.shape)
     around = np.pad(values, ((0, 0), (1, 1)))
-    found: Floats = around[:, :-2] + around[:, 1:-1] + around[:, 2:]
-    return found
+    result: Floats = around[:, :-2] + around[:, 1:-1] + around[:, 2:]
+    return result
 
 
 def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
@@ -223,7 +223,7 @@ def late_ranks(own: Own) -> list[Late]:
         return []
     late, step = own.late_ns.astype(np.float64), np.median(own.duration_ns, axis=0)
     noise, deviations, least = _noise(late)
-    found = []
+    results = []
     for place, of_rank in enumerate(late):
         # What is the same in three steps and more is no chance, however few ranks there are.
         lasting = least if len(step) < _LASTING else 0.0
@@ -234,8 +234,8 @@ def late_ranks(own: Own) -> list[Late]:
             steps = np.flatnonzero((of_rank > max(_SHARE_OF_ONE, least) * step) & (of_rank > deviations * noise))
         if len(steps):
             by, of_step = np.median(of_rank[steps]), np.median(own.duration_ns[place, steps])
-            found.append(Late(place, steps.tolist(), int(by), int(of_step)))
-    return sorted(found, key=lambda one: -one.late_ns * len(one.steps))
+            results.append(Late(place, steps.tolist(), int(by), int(of_step)))
+    return sorted(results, key=lambda one: -one.late_ns * len(one.steps))
 
 
 def slow_ranks(own: Own) -> list[int]:

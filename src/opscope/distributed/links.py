@@ -23,14 +23,14 @@ _LEAST_MORE_NS: Final = 50_000
 _OF_BANDWIDTH_NS: Final = 50_000  # shorter transfers are of latency: a slow link does not lengthen those by much
 
 
-def slow_links(found: Matched, steps: int) -> list[SlowLink]:
+def slow_links(result: Matched, steps: int) -> list[SlowLink]:
     """Return the groups and pairs of ranks whose transfers take longer than those of others, the most expensive first.
 
     Args:
-        found: the matched collectives and messages.
+        result: the matched collectives and messages.
         steps: how many steps each rank recorded.
     """
-    calls = found.calls.filter(pl.col("bytes").is_not_null())
+    calls = result.calls.filter(pl.col("bytes").is_not_null())
     if not calls.height:
         return []
     operation = pl.col("collective").cast(pl.String)
@@ -117,7 +117,7 @@ def peaks_of_groups(rows: pl.DataFrame, entries: list[RankEntry]) -> dict[str, f
         entries: the ranks, with hosts and devices.
     """
     peaks = link_peaks(entries)
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for (described,), part in rows.select("described", "members", "size", "rank").unique().group_by("described"):
         assert isinstance(described, str)
         within: set[float] = set()
@@ -129,5 +129,5 @@ def peaks_of_groups(rows: pl.DataFrame, entries: list[RankEntry]) -> dict[str, f
             hosts = {peaks[rank] for rank in ranks if rank in peaks}
             within |= {peak for _, peak in hosts} if len(hosts) == 1 and set(ranks) <= peaks.keys() else {0.0}
         if len(within) == 1 and (peak := within.pop()):
-            found[described] = peak
-    return found
+            results[described] = peak
+    return results

@@ -42,8 +42,8 @@ def picture_of(
         rank = own.ranks[place]
         row = ranks[rank].steps.row(int(own.rows[place, step]), named=True)
         begin = int(clocks.true(np.array([rank]), np.array([row["begin_ns"]]))[0])
-        mine = of_step.filter(pl.col("rank") == rank)
-        shown = mine.top_k(_MOST_CALLS, by="length_ns").sort("begin_ns")
+        ours = of_step.filter(pl.col("rank") == rank)
+        shown = ours.top_k(_MOST_CALLS, by="length_ns").sort("begin_ns")
         lanes.append(
             RankLane(
                 rank=rank,
@@ -54,7 +54,7 @@ def picture_of(
                     (start, length, kinds.index(kind), wait)
                     for start, length, kind, wait in shown.select("begin_ns", "length_ns", "kind", "wait_ns").rows()
                 ],
-                left_out=mine.height - shown.height,
+                left_out=ours.height - shown.height,
             )
         )
     first = min(time for lane in lanes for time in (lane.begin_ns, *(call[0] for call in lane.calls)))
@@ -67,7 +67,7 @@ def _of_step(calls: pl.DataFrame, step: int | None, cycle: int, ranks: set[int],
     length = pl.col("end_ns") - pl.col("start_ns")
     described = pl.coalesce(pl.col("description").cast(pl.String), pl.col("group").cast(pl.String), pl.lit("no group"))
     name = pl.col("collective").cast(pl.String)
-    found = (
+    result = (
         calls.filter(pl.col("step").eq_missing(pl.lit(step)) & (pl.col("cycle") == cycle))
         .with_columns(
             length_ns=length,
@@ -76,8 +76,8 @@ def _of_step(calls: pl.DataFrame, step: int | None, cycle: int, ranks: set[int],
         )
         .filter(pl.col("rank").is_in(list(ranks)))
     )
-    begin = clocks.true(found["rank"].to_numpy(), found["start_ns"].to_numpy())
-    return found.with_columns(begin_ns=pl.Series(begin, dtype=pl.Int64))
+    begin = clocks.true(result["rank"].to_numpy(), result["start_ns"].to_numpy())
+    return result.with_columns(begin_ns=pl.Series(begin, dtype=pl.Int64))
 
 
 def _moved(lane: RankLane, first: int) -> RankLane:

@@ -90,12 +90,12 @@ class Replay:
             peer = self._peer(rank, late)
             if peer is None:
                 return None
-            mine = self._programs[rank]
-            more = (mine.place_ns[-1] - peer.place_ns[-1]) / self._steps
+            own = self._programs[rank]
+            more = (own.place_ns[-1] - peer.place_ns[-1]) / self._steps
             # Of a rank whose host is held up by others, the device is idle, which seems its own.
             if abs(more - late_ns) > _AS_LATE_WITHIN * late_ns:
                 return None
-            programs[rank] = _Program(peer.begin_ns, peer.place_ns, peer.call, peer.waits, mine.calls, mine.signature)
+            programs[rank] = _Program(peer.begin_ns, peer.place_ns, peer.call, peer.waits, own.calls, own.signature)
         total = self._total(programs)
         return (
             None if total is None or self._recorded_ns is None else max(0, (self._recorded_ns - total) // self._steps)
@@ -103,10 +103,10 @@ class Replay:
 
     def _peer(self, rank: int, late: Container[int]) -> _Program | None:
         """Return the rank with as much of its own as is typical, of those that do the same and are not late."""
-        mine = self._programs.get(rank)
-        if mine is None:
+        own = self._programs.get(rank)
+        if own is None:
             return None
-        like = [one for other, one in self._programs.items() if other not in late and one.signature == mine.signature]
+        like = [one for other, one in self._programs.items() if other not in late and one.signature == own.signature]
         like.sort(key=lambda one: one.place_ns[-1])
         return like[(len(like) - 1) // 2] if like else None
 
@@ -150,7 +150,7 @@ class _Run:
     def goes_on(self, calls: Sequence[_Call], ended: dict[int, int]) -> list[int]:
         """Go on as far as possible; return the calls whose end is known now."""
         program = self._program
-        found: list[int] = []
+        results: list[int] = []
         self.held = None
         while self._event < len(program.place_ns):
             place, which = program.place_ns[self._event], program.call[self._event]
@@ -158,7 +158,7 @@ class _Run:
             needed = number if program.waits[self._event] else self._before(calls, number)
             if needed is not None and needed not in ended:
                 self.held = needed
-                return found
+                return results
             self.now += place - self._place
             self._place = place
             self._event += 1
@@ -173,8 +173,8 @@ class _Run:
             call.last_ns, call.missing = max(call.last_ns, begins), call.missing - 1
             if not call.missing:
                 ended[number] = call.last_ns + call.transfer_ns
-                found.append(number)
-        return found
+                results.append(number)
+        return results
 
     def _before(self, calls: Sequence[_Call], number: int) -> int | None:
         """Return the call of the same group that has to end before one can begin; None if there is none."""
@@ -220,17 +220,17 @@ class Replays(Struct, frozen=True):
         return None if begun is None or early is None else Saving(begun, early)
 
 
-def replays_of(ranks: Mapping[int, RankSummary], found: Matched, clocks: Clocks | None) -> Replays | None:
+def replays_of(ranks: Mapping[int, RankSummary], result: Matched, clocks: Clocks | None) -> Replays | None:
     """Take the recorded steps apart; None where they cannot be replayed so that they take as long as they did.
 
     Args:
         ranks: the summaries.
-        found: the matched collectives and messages.
+        result: the matched collectives and messages.
         clocks: the ranks' clocks; None where nothing ties them together.
     """
-    calls = found.calls
+    calls = result.calls
     # Where ranks wait in what could not be matched, that would count as their own.
-    if clocks is None or not calls.height or found.partial or found.ambiguous or 2 * calls.height > _MOST_EVENTS:
+    if clocks is None or not calls.height or result.partial or result.ambiguous or 2 * calls.height > _MOST_EVENTS:
         return None
     there = set(calls["rank"].unique().to_list())
     if set(ranks) != there or not there <= set(clocks.ranks.tolist()):

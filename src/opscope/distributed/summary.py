@@ -119,10 +119,10 @@ class RankFacts(Struct, frozen=True, kw_only=True):
         if self.rank is not None:
             return self.rank
         path = Path(self.path)
-        found = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.search(path.parent.name)
-        if found is None and [kind for kind, _ in _PLACE_IN_NAME.findall(path.name)] == ["TP"]:
-            found = _PLACE_IN_NAME.search(path.name)
-        number = int(found[found.lastindex or 1]) if found else None
+        match = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.search(path.parent.name)
+        if match is None and [kind for kind, _ in _PLACE_IN_NAME.findall(path.name)] == ["TP"]:
+            match = _PLACE_IN_NAME.search(path.name)
+        number = int(match[match.lastindex or 1]) if match else None
         return number if can_be_rank(number, None) else None
 
 
@@ -174,10 +174,10 @@ class RankSummary:
         return self._table("waits")
 
     def _table(self, name: str) -> pl.DataFrame:
-        found = self._tables[name]
-        if isinstance(found, bytes):
-            found = self._tables[name] = _unpacked(found, TABLES[name])
-        return found
+        result = self._tables[name]
+        if isinstance(result, bytes):
+            result = self._tables[name] = _unpacked(result, TABLES[name])
+        return result
 
     def to_bytes(self) -> bytes:
         """Return the summary as bytes, packed."""

@@ -247,8 +247,8 @@ class BenchResult(Struct, frozen=True, kw_only=True):
 
     def duration(self, measure: Measure) -> Duration | None:
         """Return the durations of one measure; None if it was not measured."""
-        found: Duration | None = getattr(self, measure.value)
-        return found
+        result: Duration | None = getattr(self, measure.value)
+        return result
 
     @property
     def kernels_exceed_events(self) -> bool:

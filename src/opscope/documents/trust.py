@@ -70,8 +70,8 @@ class Check(Struct, frozen=True):
 
 def worst_verdict(checks: tuple[Check, ...]) -> Verdict:
     """Return the worst verdict of some checks; PASS if there are none."""
-    found = {check.verdict for check in checks}
-    return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in found), Verdict.PASS)
+    results = {check.verdict for check in checks}
+    return next((v for v in (Verdict.FAIL, Verdict.WARN) if v in results), Verdict.PASS)
 
 
 class Trust(Struct, frozen=True):

@@ -106,8 +106,8 @@ def _fact(category: Category, words: str, applies: Callable[[_Family], bool]) ->
 
 
 def _name(category: Category, pattern: str) -> _Rule:
-    found = lazy_pattern(pattern)
-    return _Rule(category, f"name pattern of {category}", False, lambda f: f.named(found), found)
+    result = lazy_pattern(pattern)
+    return _Rule(category, f"name pattern of {category}", False, lambda f: f.named(result), result)
 
 
 def _only_dispatched_to(pattern: str) -> Callable[[_Family], bool]:

@@ -399,10 +399,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
     # Shapes are aligned at their last sides, so they are walked from the end.
     sides = []
     for place in range(1, max(map(len, shapes)) + 1):
-        found = {shape[-place] for shape in shapes if len(shape) >= place} - {1}
-        if len(found) > 1:
+        result = {shape[-place] for shape in shapes if len(shape) >= place} - {1}
+        if len(result) > 1:
             return None
-        sides.append(found.pop() if found else 1)
+        sides.append(result.pop() if result else 1)
     return tuple(reversed(sides))
 
 
@@ -614,19 +614,19 @@ def multi_tensor_cost(kernel: str, blocks: int) -> Cost | None:
         kernel: its name.
         blocks: thread blocks of the launch.
     """
-    found = _MULTI_TENSOR.search(kernel)
-    if found is None:
+    match = _MULTI_TENSOR.search(kernel)
+    if match is None:
         return None
     # The depth is the number of lists. Each of the launch's tensors may have one chunk that is not full, so as many
     # thread blocks as it takes tensors are left out.
-    depth = int(found["depth"])
+    depth = int(match["depth"])
     full = max(blocks - _MOST_TENSORS.get(depth, 0), 0)
-    by_functor, fused = _READ_LISTS.search(found["rest"]), _FUSED.search(found["rest"])
+    by_functor, fused = _READ_LISTS.search(match["rest"]), _FUSED.search(match["rest"])
     if fused is not None:
         # All are read, and all but the gradients are written.
         moved, element = 2 * depth - 1, _ELEMENT_BYTES.get(fused["type"])
     elif by_functor is not None:
-        reads = 0 if "ZeroFunctor" in found["rest"] else int(by_functor["read"])
+        reads = 0 if "ZeroFunctor" in match["rest"] else int(by_functor["read"])
         moved, element = reads + 1, _ELEMENT_BYTES.get(by_functor["type"])
     else:
         return None

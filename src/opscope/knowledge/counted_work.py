@@ -106,13 +106,11 @@ class _Limits(Struct, frozen=True):
 
     def covers(self, other: "_Limits") -> bool:
         """Tell whether everything that another metric counts is counted in this one too."""
-        return all(mine in (None, its) for mine, its in zip(self._all(), other._all(), strict=True))
+        return all(own in (None, its) for own, its in zip(self._all(), other._all(), strict=True))
 
     def overlaps(self, other: "_Limits") -> bool:
         """Tell whether something can be counted in both."""
-        return all(
-            mine is None or its is None or mine == its for mine, its in zip(self._all(), other._all(), strict=True)
-        )
+        return all(own is None or its is None or own == its for own, its in zip(self._all(), other._all(), strict=True))
 
     def without(self, name: str) -> "_Limits":
         """Return the metric that counts the same without one of the limits."""
@@ -149,8 +147,8 @@ def counted_operations(metrics: Mapping[str, float], compute_capability: str | N
     partly = (one for one in known or () if one not in tensor or not _is_whole(frozenset(tensor[one])))
     missing += (f"Tensor Cores on {operands}" for operands in partly)
     any_counted = bool(tensor) or any(_INSTRUCTION.format(name) in counts for name in _INSTRUCTIONS)
-    found = {unit: count for unit, count in by_unit.items() if count}
-    return CountedOperations(found, tuple(missing), any_counted, _is_sparse(counts))
+    results = {unit: count for unit, count in by_unit.items() if count}
+    return CountedOperations(results, tuple(missing), any_counted, _is_sparse(counts))
 
 
 def counted_bytes(metrics: Mapping[str, float]) -> float | None:
@@ -185,22 +183,22 @@ def fastest_rate(unit: str, rates: Mapping[str, float]) -> float | None:
 
 def _counts(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return counts by the metric's name without its suffix, from counts or else from rates per cycle."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     cycles = _cycles(metrics)
     for name, value in metrics.items():
         base, _, suffix = name.partition(".")
         if suffix == "sum":
-            found[base] = value
+            results[base] = value
     for name, value in metrics.items():
         base, _, suffix = name.partition(".")
         if suffix == "sum.per_cycle_elapsed" and cycles is not None:
-            found.setdefault(base, value * cycles)
+            results.setdefault(base, value * cycles)
     for instruction, (_, weight) in _INSTRUCTIONS.items():
         # Derived metrics are rates that were multiplied by the weight already.
         base = _INSTRUCTION.format(instruction)
         if (derived := f"derived__{base}_x{weight}") in metrics and cycles is not None:
-            found.setdefault(base, metrics[derived] * cycles / weight)
-    return {name: value for name, value in found.items() if _count(value) is not None}
+            results.setdefault(base, metrics[derived] * cycles / weight)
+    return {name: value for name, value in results.items() if _count(value) is not None}
 
 
 def _count(value: float) -> float | None:
@@ -234,24 +232,24 @@ def _has_all(unit: str, counts: Mapping[str, float], *, on_several: bool) -> boo
 
 def _of_tensor_cores(counts: Mapping[str, float]) -> dict[str, dict[_Limits, float]]:
     """Return counts by operands: those that no other one contains."""
-    found: dict[str, dict[_Limits, float]] = defaultdict(dict)
+    results: dict[str, dict[_Limits, float]] = defaultdict(dict)
     for name, value in counts.items():
         metric = _TENSOR.fullmatch(name)
         if metric is not None and (operands := metric["src"]) in _OPERANDS:
             dst = None if operands in _ONE_RESULT else metric["dst"]
-            found[operands][_Limits(metric["op"], dst, metric["sparsity"])] = value
-    for operands, metrics in found.items():
+            results[operands][_Limits(metric["op"], dst, metric["sparsity"])] = value
+    for operands, metrics in results.items():
         parts = [one for one in metrics if not any(other != one and other.covers(one) for other in metrics)]
         # Of metrics that overlap without one containing the other, no sum is right.
         overlap = any(one != other and one.overlaps(other) for one in parts for other in parts)
-        found[operands] = {} if overlap else {one: metrics[one] for one in parts}
-    return dict(found)
+        results[operands] = {} if overlap else {one: metrics[one] for one in parts}
+    return dict(results)
 
 
 def _is_sparse(counts: Mapping[str, float]) -> bool:
     """Tell whether any products of sparse matrices were counted, where the metrics tell these apart."""
-    found = ((_TENSOR.fullmatch(name), count) for name, count in counts.items())
-    return any(metric is not None and metric["sparsity"] == "on" and count > 0 for metric, count in found)
+    result = ((_TENSOR.fullmatch(name), count) for name, count in counts.items())
+    return any(metric is not None and metric["sparsity"] == "on" and count > 0 for metric, count in result)
 
 
 def _unit_of(operands: str, part: _Limits) -> str:
@@ -280,6 +278,6 @@ def _merged(parts: frozenset[_Limits], name: str, values: Iterable[str]) -> froz
         groups[part.without(name)].add(getattr(part, name))
     return frozenset(
         one
-        for whole, found in groups.items()
-        for one in ((whole,) if found >= set(values) else (part for part in parts if part.without(name) == whole))
+        for whole, result in groups.items()
+        for one in ((whole,) if result >= set(values) else (part for part in parts if part.without(name) == whole))
     )

@@ -94,12 +94,12 @@ def device_called(name: str, multiprocessors: int | None = None, memory_bytes: i
         multiprocessors: how many it has; None if not recorded. A device with another number is another one.
         memory_bytes: how much it has, as the driver says; decides between devices of one name and size.
     """
-    found = _named(name)
+    result = _named(name)
     if multiprocessors is not None:
-        found = [device for device in found if device.multiprocessors in (multiprocessors, None)]
-    if memory_bytes is not None and len(found) > 1:
-        found = [device for device in found if _LEAST_MEMORY <= memory_bytes / (device.memory_bytes or 1) <= 1]
-    return found[0] if len(found) == 1 else None
+        result = [device for device in result if device.multiprocessors in (multiprocessors, None)]
+    if memory_bytes is not None and len(result) > 1:
+        result = [device for device in result if _LEAST_MEMORY <= memory_bytes / (device.memory_bytes or 1) <= 1]
+    return result[0] if len(result) == 1 else None
 
 
 def device_like(
@@ -115,7 +115,7 @@ def device_like(
     """
     if multiprocessors is None or memory_bytes is None:
         return None
-    found = [
+    results = [
         device
         for device in known_devices()
         if device.multiprocessors == multiprocessors
@@ -123,8 +123,8 @@ def device_like(
         and (device.vendor == "amd" if vendor == "amd" else device.compute_capability == compute_capability)
     ]
     # Several models with the same peaks are as good as one: only the peaks are of interest.
-    rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in found}
-    return found[0] if len(rates) == 1 else None
+    rates = {(tuple(sorted(device.peaks.items())), device.memory_bytes_per_s) for device in results}
+    return results[0] if len(rates) == 1 else None
 
 
 def estimated_peaks(name: str, compute_capability: str | None, multiprocessors: int | None) -> "Peaks | None":

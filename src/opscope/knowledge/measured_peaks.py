@@ -47,10 +47,10 @@ def peaks_called(name: str, multiprocessors: int | None) -> Peaks | None:
 
 def _kept(name: str) -> MeasuredPeaks | None:
     try:
-        found = msgspec.json.decode(peaks_file(name).read_bytes(), type=MeasuredPeaks)
+        result = msgspec.json.decode(peaks_file(name).read_bytes(), type=MeasuredPeaks)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    rates = (*found.flop_per_s.values(), found.memory_bytes_per_s)
+    rates = (*result.flop_per_s.values(), result.memory_bytes_per_s)
     plausible = all(_LEAST < rate < _MOST for rate in rates)
     # Names of files are shortened, so two devices may share one: the name in the file decides.
-    return found if found.device == name and plausible else None
+    return result if result.device == name and plausible else None

@@ -145,8 +145,8 @@ def matching_overloads(functions: Iterable[NativeFunction], input_types: Sequenc
     """
     functions = list(functions)
     # What requires an argument that was recorded as nothing is taken only where nothing else fits.
-    found = [function for function in functions if _fits(function.arguments, input_types, undefined=False)]
-    return found or [function for function in functions if _fits(function.arguments, input_types, undefined=True)]
+    results = [function for function in functions if _fits(function.arguments, input_types, undefined=False)]
+    return results or [function for function in functions if _fits(function.arguments, input_types, undefined=True)]
 
 
 def _fits(arguments: Sequence[Argument], input_types: Sequence[str], *, undefined: bool) -> bool:
@@ -263,8 +263,8 @@ class NativeFunctions:
 
         A profiler that was asked to record overload names (``aten::add.Tensor``) gets that overload alone.
         """
-        if found := self._decoded(name):
-            return found
+        if result := self._decoded(name):
+            return result
         base, _, overload = name.rpartition(".")
         return [function for function in self._decoded(base) if function.overload == overload]
 
@@ -281,11 +281,11 @@ class NativeFunctions:
             if _fits(function.arguments[: len(input_types)], input_types, undefined=True)
         ]
         fitting = matching_overloads(overloads, input_types) or begins or overloads
-        found = []
+        results = []
         for position in range(len(input_types)):
             names = {f.arguments[position].name for f in fitting if position < len(f.arguments)}
-            found.append(names.pop() if len(names) == 1 else None)
-        return tuple(found)
+            results.append(names.pop() if len(names) == 1 else None)
+        return tuple(results)
 
     def resolve(self, name: str, calls: Iterable[RecordedCalls], device_key: str) -> Resolution:
         """Find the native function that an operator's calls ran on a device.
@@ -313,8 +313,8 @@ class NativeFunctions:
             names = ", ".join(sorted(function.yaml_name for function in overloads))
             return Resolution(None, None, None, f"the recorded inputs do not tell the overload: one of {names}")
         first, *others = sorted(fitting, key=lambda name: (-weights[name], name))
-        found = self.on_device(fitting[first], device_key)
-        return replace(found, other_overloads=tuple(others))
+        result = self.on_device(fitting[first], device_key)
+        return replace(result, other_overloads=tuple(others))
 
     def _of_autograd(self, name: str) -> Resolution:
         """Resolve the ranges of autograd's engine, which are no operators: they compute gradients of operators."""

@@ -32,38 +32,38 @@ def _of_counts(context: int, generation: int) -> str:
     return "prefill" if context else "decode"
 
 
-def _vllm_1(found: re.Match[str]) -> Iteration:
+def _vllm_1(result: re.Match[str]) -> Iteration:
     """``execute_context_2(512)_generation_30(30)``: requests, and their new tokens; before, also ``(512_1024)``."""
-    context, generation = int(found["context"]), int(found["generation"])
-    tokens = int(found["context_tokens"]) + int(found["generation_tokens"])
+    context, generation = int(result["context"]), int(result["generation"])
+    tokens = int(result["context_tokens"]) + int(result["generation_tokens"])
     return Iteration(_of_counts(context, generation), context + generation, tokens)
 
 
-def _vllm_2(found: re.Match[str]) -> Iteration:
+def _vllm_2(result: re.Match[str]) -> Iteration:
     """``execute_1_context_2(sq512sk512sqsq...)_generation_30(sq30sk...)``: sq are the tokens that are computed."""
-    context, generation = int(found["context"]), int(found["generation"])
-    tokens = [re.match(r"sq([0-9]{1,9})", found[part]) for part in ("context_sizes", "generation_sizes")]
+    context, generation = int(result["context"]), int(result["generation"])
+    tokens = [re.match(r"sq([0-9]{1,9})", result[part]) for part in ("context_sizes", "generation_sizes")]
     count = sum(int(size[1]) for size in tokens if size)
     return Iteration(_of_counts(context, generation), context + generation, count if any(tokens) else None)
 
 
-def _sglang(found: re.Match[str]) -> Iteration:
+def _sglang(result: re.Match[str]) -> Iteration:
     """``step[DECODE bs=32]``, ``step[EXTEND bs=4 toks=8192]``: a decoding step computes a token for each request."""
-    kind = {"DECODE": "decode", "EXTEND": "prefill", "MIXED": "mixed"}.get(found["mode"], found["mode"].lower())
-    requests = int(found["requests"])
-    if found["tokens"]:
-        return Iteration(kind, requests, int(found["tokens"]))
+    kind = {"DECODE": "decode", "EXTEND": "prefill", "MIXED": "mixed"}.get(result["mode"], result["mode"].lower())
+    requests = int(result["requests"])
+    if result["tokens"]:
+        return Iteration(kind, requests, int(result["tokens"]))
     return Iteration(kind, requests, requests if kind == "decode" else None)
 
 
-def _diffusion(found: re.Match[str]) -> Iteration:
+def _diffusion(result: re.Match[str]) -> Iteration:
     """``execute_diffusion_4_1024x1024``: requests, and the size of the image."""
-    return Iteration("diffusion", int(found["requests"]), None, found["size"])
+    return Iteration("diffusion", int(result["requests"]), None, result["size"])
 
 
-def _capture(found: re.Match[str]) -> Iteration:
+def _capture(result: re.Match[str]) -> Iteration:
     """``capture_64_FULL``: a graph is captured for that many requests (or tokens)."""
-    return Iteration("capture", int(found["size"]), None, found["mode"].lower())
+    return Iteration("capture", int(result["size"]), None, result["mode"].lower())
 
 
 _N: Final = r"[0-9]{1,9}"
@@ -96,6 +96,6 @@ _COMPILED: Final = tuple((lazy_pattern(pattern), read) for pattern, read, _ in F
 def iteration_of(name: str) -> Iteration | None:
     """Return what a range's name says of an iteration; None for any other range."""
     for pattern, read in _COMPILED:
-        if (found := pattern.fullmatch(name)) is not None:
-            return read(found)
+        if (match := pattern.fullmatch(name)) is not None:
+            return read(match)
     return None

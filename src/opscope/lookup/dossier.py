@@ -85,7 +85,7 @@ def statements_on(lookup: Lookup, operator: str, measure: Measure | None = None)
     evidence = _evidence(lookup, operator, inputs, kernels, _of_kernel(counters, first))
     if counters and not evidence.counters:
         reason = "the replay ran other kernels than the trace: their counters are listed, no statement rests on them"
-    found = evidence.parallelism
+    result = evidence.parallelism
 
     def statements(rule: Callable[[OperatorEvidence], Iterator[Statement]]) -> tuple[Statement, ...]:
         return tuple(worded(statement) for statement in rule(evidence))
@@ -93,8 +93,8 @@ def statements_on(lookup: Lookup, operator: str, measure: Measure | None = None)
     return Findings(
         inputs=inputs.input_dims,
         kernel=None if evidence.launch is None else evidence.launch.name,
-        parallel=dict(found.parallel) if found else {},
-        reduced=dict(found.reduced) if found else {},
+        parallel=dict(result.parallel) if result else {},
+        reduced=dict(result.reduced) if result else {},
         parallelism=statements(rules.parallel_work),
         coverage=statements(rules.coverage),
         resources=statements(rules.resources),

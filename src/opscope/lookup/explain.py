@@ -177,8 +177,8 @@ class Lookup(Struct, dict=True):
         """Classify a kernel as the operator is that launched it most, else by what its name says."""
         operators = [] if rows is None else rows["operator"].drop_nulls().to_list()
         if operators:
-            found = self.classifier.classify(operators[0])
-            return replace(found, rule=f"as {operators[0]}, which launched it: {found.rule}")
+            result = self.classifier.classify(operators[0])
+            return replace(result, rule=f"as {operators[0]}, which launched it: {result.rule}")
         return classification_of(name)
 
     def _cost_of_kernel(self, name: str) -> CostEntry | None:
@@ -218,17 +218,17 @@ class Lookup(Struct, dict=True):
         """Return where an operator's kernels may be, none of which was recorded; None without an index."""
         if self.index is None:
             return None
-        found, of = self._candidates(name, self.index), ""
-        if found.decomposes:  # the operator that does its work is often named like it
+        result, of = self._candidates(name, self.index), ""
+        if result.decomposes:  # the operator that does its work is often named like it
             for namesake in namesakes(name):
                 if (other := self._candidates(namesake, self.index)).files:
-                    found, of = other, f"of {namesake}, which is named like it: "
+                    result, of = other, f"of {namesake}, which is named like it: "
                     break
         entries = (
             CandidateEntry(one.file, f"{of}{one.basis}{f' ({one.named})' if one.named else ''}", self._link(one.file))
-            for one in found.files
+            for one in result.files
         )
-        return DeviceKernelsEntry(tuple(entries), found.reason or None)
+        return DeviceKernelsEntry(tuple(entries), result.reason or None)
 
     def _candidates(self, name: str, index: SourceIndex) -> KernelCandidates:
         return kernel_candidates(
@@ -282,10 +282,10 @@ class Lookup(Struct, dict=True):
         return link(file, None, self.index.git) if self.index else None
 
     def _host_file(self, cpp_function: str | None) -> HostFileEntry | None:
-        found = None if cpp_function is None else self.resolver.host_source(cpp_function)
-        if found is None or found.file is None:
+        result = None if cpp_function is None else self.resolver.host_source(cpp_function)
+        if result is None or result.file is None:
             return None
-        return HostFileEntry(found.file, found.how, found.basis, link(found.file, None, found.git))
+        return HostFileEntry(result.file, result.how, result.basis, link(result.file, None, result.git))
 
     def _calls(self, name: str) -> dict[str, int]:
         if self.analysis is None:
@@ -320,7 +320,7 @@ class Lookup(Struct, dict=True):
     def _rows(self, rows: pl.DataFrame | None) -> Iterator[LaunchRow]:
         devices = {} if self.analysis is None else {device.index: device for device in self.analysis.trace.devices}
         for row in () if rows is None else rows_of(rows):
-            found = occupancy_of(row, devices.get(row.device) if row.device is not None else None)
+            result = occupancy_of(row, devices.get(row.device) if row.device is not None else None)
             yield LaunchRow(
                 operator=row.operator,
                 input_dims=row.input_dims,
@@ -333,7 +333,7 @@ class Lookup(Struct, dict=True):
                 block=row.block,
                 registers_per_thread=row.registers_per_thread,
                 shared_memory_bytes=row.shared_memory_bytes,
-                occupancy=entry_of(found),
+                occupancy=entry_of(result),
                 calls=row.calls,
                 total_ns=row.total_ns,
                 mean_ns=row.mean_ns,

@@ -137,12 +137,12 @@ class OperatorSources(Struct, dict=True):
 
     @cached_property
     def _calls(self) -> Mapping[str, list[tuple[str, int]]]:
-        found: dict[str, list[tuple[str, int]]] = {}
+        results: dict[str, list[tuple[str, int]]] = {}
         if self.analysis is not None:
             table = self.analysis.called_operators.select("operator", "called", "calls")
             for operator, called, calls in table.iter_rows():
-                found.setdefault(str(operator), []).append((str(called), int(calls)))
-        return found
+                results.setdefault(str(operator), []).append((str(called), int(calls)))
+        return results
 
     @cached_property
     def _device_ns(self) -> Mapping[str, float]:

@@ -49,12 +49,12 @@ def find_cupti(driver: str | None) -> Cupti:
     Raises:
         EnvironmentLacksError: there is none, or only ones that are too new for the driver.
     """
-    found = list(_all())
-    if not found:
+    results = list(_all())
+    if not results:
         raise EnvironmentLacksError(f"CUPTI is not installed, with its headers: {_HOW}")
-    served = [one for one in found if driver is None or _serves(driver, one)]
+    served = [one for one in results if driver is None or _serves(driver, one)]
     if not served:
-        newest = max(found, key=lambda one: one.api_version)
+        newest = max(results, key=lambda one: one.api_version)
         raise EnvironmentLacksError(
             f"the driver {driver} is too old for the CUPTI here, which is of CUDA {newest.cuda} and needs "
             f"{first_driver(newest.cuda)}: update the driver, or pip install nvidia-cuda-cupti-cu12 "

@@ -97,8 +97,8 @@ def module_release(text: str) -> str | None:
     Args:
         text: the content of ``/proc/driver/nvidia/version``.
     """
-    found = _RELEASE.search(text)
-    return None if found is None else found[1]
+    match = _RELEASE.search(text)
+    return None if match is None else match[1]
 
 
 def _place() -> str | None:
@@ -149,9 +149,9 @@ class DriverLibrary:
         Raises:
             DriverFailedError: it fails.
         """
-        found = ctypes.c_int()
-        self.call(name, ctypes.byref(found), *arguments)
-        return found.value
+        result = ctypes.c_int()
+        self.call(name, ctypes.byref(result), *arguments)
+        return result.value
 
     def attribute(self, number: int, device: int) -> int:
         """Return an attribute of a device; 0 where the driver does not know it."""
@@ -188,7 +188,7 @@ def _device(library: DriverLibrary, index: int) -> DriverDevice:
     def several(numbers: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(library.attribute(number, handle) for number in numbers)
 
-    found = {what: library.attribute(number, handle) for what, number in _ATTRIBUTES.items()}
+    results = {what: library.attribute(number, handle) for what, number in _ATTRIBUTES.items()}
     block, grid, capability = several(_BLOCK), several(_GRID), several(_CAPABILITY)
     return DriverDevice(
         index=index,
@@ -199,7 +199,7 @@ def _device(library: DriverLibrary, index: int) -> DriverDevice:
         grid=(grid[0], grid[1], grid[2]),
         ecc=bool(library.attribute(_ECC, handle)),
         managed=bool(library.attribute(_MANAGED, handle)),
-        **found,
+        **results,
     )
 
 

@@ -34,8 +34,8 @@ def folders() -> Iterator[Path]:
 
 def package_folders(name: str) -> list[Path]:
     """Return the folders of an installed package, which may have several; empty if it is not installed."""
-    found = importlib.util.find_spec(name)
-    return [Path(place) for place in (found.submodule_search_locations or ())] if found else []
+    result = importlib.util.find_spec(name)
+    return [Path(place) for place in (result.submodule_search_locations or ())] if result else []
 
 
 def wheel_headers(name: str) -> list[str]:
@@ -54,7 +54,7 @@ def wheel_headers(name: str) -> list[str]:
 
 def find_program(name: str) -> Path | None:
     """Return the path of a program of CUDA; None if it is not installed."""
-    return next((found for folder in folders() if (found := folder / name).is_file()), None)
+    return next((result for folder in folders() if (result := folder / name).is_file()), None)
 
 
 def program(name: str) -> Path:
@@ -63,10 +63,10 @@ def program(name: str) -> Path:
     Raises:
         EnvironmentLacksError: it is not installed.
     """
-    found = find_program(name)
-    if found is None:
+    result = find_program(name)
+    if result is None:
         raise EnvironmentLacksError(f"{name} is not installed: {_PACKAGES.get(name, 'a CUDA toolkit has it')}")
-    return found
+    return result
 
 
 @cache

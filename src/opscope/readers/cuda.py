@@ -156,7 +156,7 @@ class _Reading:
 
     def _metadata(self) -> dict[str, str]:
         facts = self._facts
-        found = {
+        results = {
             "program": PurePath(facts.get("executable", "")).name,
             "process": facts.get("process", ""),
             "parent": facts.get("parent", ""),
@@ -164,14 +164,14 @@ class _Reading:
             "cupti_version": facts.get("cupti", ""),
         }
         if (rank := self._rank()) is not None:
-            found["distributedInfo"] = json.dumps(rank)
+            results["distributedInfo"] = json.dumps(rank)
         names = {f"thread {row['id']}": self._file.text(row["name"]) for row in self._file.tables["threads"]}
         names |= {
             f"{_OBJECTS[int(row['object_kind'])]} {row['object']}": self._file.text(row["name"])
             for row in self._file.tables["names"]
             if int(row["object_kind"]) in _OBJECTS
         }
-        return {key: value for key, value in {**names, **found}.items() if value}
+        return {key: value for key, value in {**names, **results}.items() if value}
 
     def _rank(self) -> dict[str, int] | None:
         environment = {key.removeprefix(_ENVIRONMENT): value for key, value in self._facts.items()
@@ -266,11 +266,11 @@ class _Reading:
         places = {pair: number for number, pair in enumerate(self._threads)}
         main = places[self._process, self._process]
         different, place = np.unique(numbers, return_inverse=True)
-        found = [
+        results = [
             places[self._process, self._thread_ids[number]] if number in self._thread_ids else main
             for number in different.tolist()
         ]
-        return np.array(found, np.int64)[place]
+        return np.array(results, np.int64)[place]
 
     def _launches(self) -> pl.DataFrame:
         rows, start, duration = self._timed("api")
@@ -442,8 +442,8 @@ def _device_of(kind: Ints, rows: Rows) -> pl.Series:
 
 def _failure(text: str) -> str:
     """Describe what was not recorded, and what the user can do about it."""
-    found = _FAILED_KIND.fullmatch(text)
-    what = f"{RECORDS.get(int(found[1]), f'records of kind {found[1]}')} ({found[2]})" if found else text
+    match = _FAILED_KIND.fullmatch(text)
+    what = f"{RECORDS.get(int(match[1]), f'records of kind {match[1]}')} ({match[2]})" if match else text
     if _NOT_ALLOWED not in text:
         return what
     return f"{what}; the driver lets administrators alone profile here (its option NVreg_RestrictProfilingToAdminUsers)"
@@ -469,8 +469,8 @@ def _cause(code: int) -> str | None:
 
 def _mapped(codes: npt.NDArray[Any], name_of: Callable[[int], str | None]) -> pl.Series:
     """Map a column of numbers to names; each distinct number is named once."""
-    found, places = np.unique(codes, return_inverse=True)
-    names = pl.Series([name_of(int(code)) for code in found], dtype=pl.String)
+    result, places = np.unique(codes, return_inverse=True)
+    names = pl.Series([name_of(int(code)) for code in result], dtype=pl.String)
     return names.gather(places) if len(codes) else pl.Series([], dtype=pl.String)
 
 

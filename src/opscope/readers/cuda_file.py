@@ -106,7 +106,7 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
             if name in _MOST_ROWS and counts[name] > _MOST_ROWS[name]:
                 raise BadInputError(f"{path} lists more {name} than a process has: no collector wrote it")
         at += size
-    tables = {name: np.concatenate(found) if found else np.empty(0, layouts[name]) for name, found in parts.items()}
+    tables = {name: np.concatenate(result) if result else np.empty(0, layouts[name]) for name, result in parts.items()}
     return CudaFile(tables, tuple(texts), damage)
 
 

@@ -46,10 +46,10 @@ class _Oddities(Struct):
 
     def count_categories(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Count the slices whose category no rule knows."""
-        found = (
+        result = (
             text_of(event["cat"]) for event in events if event.get("ph") == "X" and not_understood(event.get("cat"))
         )
-        self.not_understood.update(found)
+        self.not_understood.update(result)
 
     def count_ignored(self, reader: NativeReader) -> None:
         """Count the slices that the compiled reader left out."""

@@ -33,7 +33,7 @@ _OBJECTS: Final[Mapping[str, frozenset[str]]] = {
 
 def known_metadata(header: Mapping[str, Any]) -> dict[str, str]:
     """Return the entries of a file's header that are known to be harmless, as text; objects as JSON."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for key, value in header.items():
         if key in _SCALARS:
             text = _scalar(value)
@@ -42,8 +42,8 @@ def known_metadata(header: Mapping[str, Any]) -> dict[str, str]:
         else:
             text = _kept(value, _OBJECTS[key]) if key in _OBJECTS else None
         if text is not None:
-            found[key] = text
-    return found
+            results[key] = text
+    return results
 
 
 def _version(value: Any) -> str | None:

@@ -136,5 +136,5 @@ def number_of(cell: str, unit: str) -> float | None:
 
 
 def _dimensions(cell: str) -> str | None:
-    found = _DIMENSIONS.fullmatch(cell.strip())
-    return ",".join(found.groups()) if found else None
+    match = _DIMENSIONS.fullmatch(cell.strip())
+    return ",".join(match.groups()) if match else None

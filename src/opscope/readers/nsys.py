@@ -114,14 +114,14 @@ class _Bounds:
             raise sqlite3.DataError(self.exceeded)
         return kept.decode("utf-8", "replace")
 
-    def rows(self, found: sqlite3.Cursor) -> list[Row]:
+    def rows(self, result: sqlite3.Cursor) -> list[Row]:
         """Return the rows of a query.
 
         Raises:
             sqlite3.DataError: there are more rows than the file's bytes can hold.
         """
         rows: list[Row] = []
-        while more := found.fetchmany(_ROWS_AT_ONCE):
+        while more := result.fetchmany(_ROWS_AT_ONCE):
             rows += more
             if len(rows) > self._rows:
                 self.exceeded = "it holds more rows than its bytes can"
@@ -224,8 +224,8 @@ class _Export:
 
     def _metadata(self) -> dict[str, str]:
         rows = self._rows("META_DATA_EXPORT", ("name", "value"), texts=True)
-        found = {str(name): str(value) for name, value in rows if value is not None}
-        version = found.get("EXPORT_PRODUCT_VERSION") or found.get("EXPORT_SCHEMA_VERSION")
+        results = {str(name): str(value) for name, value in rows if value is not None}
+        version = results.get("EXPORT_PRODUCT_VERSION") or results.get("EXPORT_SCHEMA_VERSION")
         return {} if version is None else {"profiler_version": version[:60]}
 
     def _warnings(self) -> Iterator[str]:
@@ -409,16 +409,16 @@ class _Export:
             for (_, _, kind, thread, text_id, domain), text in zip(numbers, texts, strict=True)
             if kind == _DOMAIN
         }
-        found: dict[tuple[int, ...], list[Mapping[str, object]]] = {_PUSH_POP: [], _START_END: []}
+        results: dict[tuple[int, ...], list[Mapping[str, object]]] = {_PUSH_POP: [], _START_END: []}
         for (start, end, kind, thread, text_id, domain), text in zip(numbers, texts, strict=True):
-            kinds = next((kinds for kinds in found if kind in kinds), None)
+            kinds = next((kinds for kinds in results if kind in kinds), None)
             times = self._times(start, last if end is None else end) if kinds else None
             if kinds and times:
                 named = domains.get((domain, _process_of(thread)), "")
                 name = name_of(text_id, text)
                 full = f"{named}:{name}" if named else name
-                found[kinds].append({"thread": self._thread(thread), "name": full, **times})
-        return self._frame("annotations", found[_PUSH_POP]), self._frame("ranges", found[_START_END])
+                results[kinds].append({"thread": self._thread(thread), "name": full, **times})
+        return self._frame("annotations", results[_PUSH_POP]), self._frame("ranges", results[_START_END])
 
     # ------------------------------------------------------------ values
 
@@ -442,13 +442,13 @@ class _Export:
             only: which rows; None takes all.
         """
         schema = dict.fromkeys(wanted, pl.Int64)
-        found = pl.DataFrame(self._rows(table, wanted), schema=schema, orient="row")
-        found = found if only is None else found.filter(only)
+        result = pl.DataFrame(self._rows(table, wanted), schema=schema, orient="row")
+        result = result if only is None else result.filter(only)
         begin, end, most = pl.col("start"), pl.col("end"), LATEST_NS - self._begin_ns
         possible = begin.is_between(-LATEST_NS, most, closed="none") & end.is_between(begin, most, closed="left")
-        kept = found.filter(possible)
-        self._count += found.height
-        self._odd += found.height - kept.height
+        kept = result.filter(possible)
+        self._count += result.height
+        self._odd += result.height - kept.height
         return kept.with_columns(start_ns=begin + self._begin_ns, duration_ns=end - begin)
 
     def _threads_of(self, numbers: pl.Series) -> pl.Series:
@@ -504,9 +504,9 @@ def _copy_name(code: int | None) -> str:
 
 def _mapped(codes: pl.Series, value_of: Callable[[int | None], Any], dtype: Any = pl.String) -> pl.Series:
     """Map a column of numbers to values; each distinct number is looked up once."""
-    found = codes.unique()
-    values = pl.Series([value_of(code) for code in found], dtype=dtype)
-    table = pl.DataFrame({"code": found, "value": values})
+    result = codes.unique()
+    values = pl.Series([value_of(code) for code in result], dtype=dtype)
+    table = pl.DataFrame({"code": result, "value": values})
     joined = pl.DataFrame({"code": codes}).join(table, on="code", how="left", nulls_equal=True, maintain_order="left")
     return joined["value"]
 

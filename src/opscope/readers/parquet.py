@@ -222,9 +222,9 @@ class _Table(Struct, frozen=True):
             raise self._unlike("content than its manifest says")
         content = self.path if path_text(self.path) == str(self.path) else io.BytesIO(self.path.read_bytes())
         lazy = pl.scan_parquet(content)
-        schema, found = dict(SCHEMAS[self.name]), dict(lazy.collect_schema())
-        lacking = {name: schema[name] for name in schema.keys() - found.keys()}
-        if any((self.name, name) not in _COLUMNS_ADDED_LATER for name in lacking) or list(found.items()) != [
+        schema, result = dict(SCHEMAS[self.name]), dict(lazy.collect_schema())
+        lacking = {name: schema[name] for name in schema.keys() - result.keys()}
+        if any((self.name, name) not in _COLUMNS_ADDED_LATER for name in lacking) or list(result.items()) != [
             (name, dtype) for name, dtype in schema.items() if name not in lacking
         ]:
             raise self._unlike("columns than its manifest says")

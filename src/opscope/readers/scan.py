@@ -69,9 +69,9 @@ class PythonReader:
         at += 1
         while True:
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
-            if found := _EVENTS.match(text, at):
+            if match := _EVENTS.match(text, at):
                 self.header = text[:at].encode("latin-1")
-                return found.end()
+                return match.end()
             try:
                 key, at = self._decoder.raw_decode(text, at)
                 colon = _COLON.match(text, at)
@@ -95,7 +95,7 @@ class PythonReader:
                     raise ValueError
                 _, end = self._decoder.raw_decode(text, at)
             except (ValueError, RecursionError):
-                found = _NEXT.search(text, at + 1) or _LAST.search(text, at + 1)
-                end = found.end() if found else len(text)
+                result = _NEXT.search(text, at + 1) or _LAST.search(text, at + 1)
+                end = result.end() if result else len(text)
             spans.append((at, end))
             at = end

@@ -120,8 +120,8 @@ class Redactor(Struct):
     def settings(self, values: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
         """Return settings and their values with secrets replaced; opscope's own settings hold none."""
         return {
-            name: found if self.keep or name in SETTINGS else tuple(self._setting(name, value) for value in found)
-            for name, found in values.items()
+            name: result if self.keep or name in SETTINGS else tuple(self._setting(name, value) for value in result)
+            for name, result in values.items()
         }
 
     def scrubbed(self, text: str) -> str:
@@ -151,9 +151,9 @@ class Redactor(Struct):
     def _word(self, word: str) -> str:
         # Addresses first, while their user and query are as written; known tokens last, in what the names left.
         word = _ADDRESS.sub(self._address, word)
-        word = _BEARER.sub(lambda found: f"{found[1]}{found[2]}{self._hide(found[3])}", word)
+        word = _BEARER.sub(lambda result: f"{result[1]}{result[2]}{self._hide(result[3])}", word)
         word = _NAMED.sub(self._named, _SPOKEN.sub(self._spoken, self._whole(word)))
-        return _TOKENS.sub(lambda found: self._hide(found[0]), word)
+        return _TOKENS.sub(lambda result: self._hide(result[0]), word)
 
     def _whole(self, word: str) -> str:
         """Hide the value of a word that is NAME=VALUE; the value may hold blanks, commas and brackets."""
@@ -165,28 +165,28 @@ class Redactor(Struct):
             return word[: len(word) - len(value)] + self._hide(value)
         return word
 
-    def _named(self, found: "re.Match[str]") -> str:
-        value = found["value"]
+    def _named(self, result: "re.Match[str]") -> str:
+        value = result["value"]
         quote = value[0] if value[0] in "\"'" else ""
         inner = value.strip(quote) if quote else value
         # What begins with // is the rest of an address, whose scheme looks like a name.
-        if not inner or inner.startswith("//") or not self._is_secret(found["name"], inner):
-            return found[0]
-        return f"{found['name']}{found['between']}{quote}{self._hide(inner)}{quote}"
+        if not inner or inner.startswith("//") or not self._is_secret(result["name"], inner):
+            return result[0]
+        return f"{result['name']}{result['between']}{quote}{self._hide(inner)}{quote}"
 
-    def _spoken(self, found: "re.Match[str]") -> str:
-        value = found["value"].strip("\"'")
-        if not value or not self._is_secret(found["name"], value):
-            return found[0]
-        return found[0][: -len(found["value"])] + found["value"].replace(value, self._hide(value))
+    def _spoken(self, result: "re.Match[str]") -> str:
+        value = result["value"].strip("\"'")
+        if not value or not self._is_secret(result["name"], value):
+            return result[0]
+        return result[0][: -len(result["value"])] + result["value"].replace(value, self._hide(value))
 
-    def _address(self, found: "re.Match[str]") -> str:
-        user, query = found["user"], found["query"]
-        kept = found["scheme"]
+    def _address(self, result: "re.Match[str]") -> str:
+        user, query = result["user"], result["query"]
+        kept = result["scheme"]
         if user:
             self.secrets.update(filter(None, (user, user.partition(":")[2])))
             kept += f"{HIDDEN}@"
-        kept += found["place"]
+        kept += result["place"]
         if query and len(query) > 1:
             self.secrets.add(query[1:])
             parts = (part.partition("=") for part in re.split("[&;]", query[1:]))

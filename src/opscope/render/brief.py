@@ -123,8 +123,8 @@ def _part(part: str, name: int, line: int) -> str:
     return _QUOTED_OR_NAME.sub(_as_quotation, text if len(text) <= line else _cut(text, line))
 
 
-def _as_quotation(found: re.Match[str]) -> str:
-    return found[0] if found[0].startswith("`") else quoted(found[0])
+def _as_quotation(result: re.Match[str]) -> str:
+    return result[0] if result[0].startswith("`") else quoted(result[0])
 
 
 def _cut(text: str, most: int) -> str:

@@ -42,8 +42,8 @@ def shown(document: Struct, address: str) -> ShownValue:
     means: str | None = _first_sentence(type(document))
     rest, taken = address.strip("/"), list[str]()
     while rest:
-        step, value, rest, told = _into(value, rest, "/".join(taken))
-        means = told or means
+        step, value, rest, text = _into(value, rest, "/".join(taken))
+        means = text or means
         taken.append(step)
     return ShownValue(
         address="/".join(taken),
@@ -85,8 +85,8 @@ def _entries(values: Sequence[object]) -> Iterator[tuple[str, object]]:
 
 def _name_of(entry: object) -> str | None:
     keys = (_KEY_OF[type(entry)],) if type(entry) in _KEY_OF else _KEYS
-    found = (getattr(entry, key) for key in keys if isinstance(entry, Struct) and key in entry.__struct_fields__)
-    return next((str(name) for name in found if name is not None), None)
+    result = (getattr(entry, key) for key in keys if isinstance(entry, Struct) and key in entry.__struct_fields__)
+    return next((str(name) for name in result if name is not None), None)
 
 
 def _keys(value: object) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _text(value: object, name: str) -> str:
 @cache
 def definitions(kind: type) -> Mapping[str, str]:
     """Return what the fields of a type stand for, by its docstring."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     names: tuple[str, ...] = ()
     in_attributes = False
     for line in (inspect.getdoc(kind) or "").splitlines():
@@ -135,10 +135,10 @@ def definitions(kind: type) -> Mapping[str, str]:
             in_attributes = False
         elif in_attributes and (match := _FIELD.match(line)):
             names = tuple(match[1].split(", "))
-            found.update(dict.fromkeys(names, match[2]))
+            results.update(dict.fromkeys(names, match[2]))
         elif in_attributes and line.strip():
-            found.update({name: f"{found[name]} {line.strip()}" for name in names})
-    return found
+            results.update({name: f"{results[name]} {line.strip()}" for name in names})
+    return results
 
 
 def _first_sentence(kind: type) -> str | None:

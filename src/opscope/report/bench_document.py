@@ -87,17 +87,17 @@ def bench_table(document: BenchDocument) -> Table:
 
 
 def _shown(result: BenchResult, measure: Measure) -> str:
-    found = result.duration(measure)
-    if found is None:
+    outcome = result.duration(measure)
+    if outcome is None:
         return "not measured"
-    return f"{format_ns(found.median)}{_width(found)}"
+    return f"{format_ns(outcome.median)}{_width(outcome)}"
 
 
-def _width(found: Duration) -> str:
-    if found.ci_low is None or found.ci_high is None or not found.median:
+def _width(result: Duration) -> str:
+    if result.ci_low is None or result.ci_high is None or not result.median:
         return ""
     # Half of the interval, in percent of the median.
-    return f" +-{50 * (found.ci_high - found.ci_low) / found.median:.1f} %"
+    return f" +-{50 * (result.ci_high - result.ci_low) / result.median:.1f} %"
 
 
 def _rate(result: BenchResult) -> str:
@@ -158,8 +158,8 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
 def bars_table(results: Sequence[BenchResult]) -> Table:
     """Build a table of bars for the durations of the best measure that all results have (`headline`)."""
     measure = headline(results)
-    timed = [(result, found) for result in results if (found := result.duration(measure)) is not None]
-    longest = max((found.median for _, found in timed), default=0.0) or 1.0
+    timed = [(result, outcome) for result in results if (outcome := result.duration(measure)) is not None]
+    longest = max((result.median for _, result in timed), default=0.0) or 1.0
     columns: tuple[Column[tuple[BenchResult, Duration]], ...] = (
         Column("Variant", lambda row: Name(f"{row[0].case}: {row[0].name}")),
         Column("Inputs", lambda row: _inputs(row[0])),
@@ -193,13 +193,13 @@ def ran_table(results: Sequence[BenchResult]) -> Table:
 def comparison_table(comparisons: Sequence[VariantComparison]) -> Table:
     """Build a table with a row per comparison of a variant with its baseline."""
     columns: tuple[Column[VariantComparison], ...] = (
-        Column("Variant", lambda found: Name(found.variant)),
-        Column("Baseline", lambda found: Name(found.baseline)),
-        Column("Inputs", lambda found: _written(found.parameters)),
-        Column("By", lambda found: "-" if found.measure is None else _COLUMNS[found.measure]),
-        Column("Time ratio", lambda found: "-" if found.ratio is None else f"{found.ratio:.3f}", numeric=True),
-        Column("95 % interval", lambda found: _interval(found.ci_low, found.ci_high), numeric=True),
-        Column("Verdict", lambda found: _toned(found.sentence, _SPEED.get(found.verdict))),
+        Column("Variant", lambda result: Name(result.variant)),
+        Column("Baseline", lambda result: Name(result.baseline)),
+        Column("Inputs", lambda result: _written(result.parameters)),
+        Column("By", lambda result: "-" if result.measure is None else _COLUMNS[result.measure]),
+        Column("Time ratio", lambda result: "-" if result.ratio is None else f"{result.ratio:.3f}", numeric=True),
+        Column("95 % interval", lambda result: _interval(result.ci_low, result.ci_high), numeric=True),
+        Column("Verdict", lambda result: _toned(result.sentence, _SPEED.get(result.verdict))),
     )
     return table_of(columns, comparisons)
 
@@ -212,7 +212,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
-def change_table(found: Sequence[Changed]) -> Table:
+def change_table(results: Sequence[Changed]) -> Table:
     """Build a table with a row per saved benchmark, then and now."""
     columns: tuple[Column[Changed], ...] = (
         Column("Benchmark", lambda one: Name(one.name)),
@@ -222,7 +222,7 @@ def change_table(found: Sequence[Changed]) -> Table:
         Column("Times as long", lambda one: _interval(one.ratio_low, one.ratio_high), numeric=True),
         Column("Verdict", lambda one: _toned(str(one.change), _REGRESSION[one.change])),
     )
-    return table_of(columns, found)
+    return table_of(columns, results)
 
 
 def _how(document: BenchDocument) -> str:
@@ -242,12 +242,12 @@ def _how(document: BenchDocument) -> str:
 
 def _confirmed(results: Sequence[BenchResult]) -> str:
     """Return a sentence on the variants that ran in their own processes; empty text if none did."""
-    found = [one.confirmation for one in results if one.confirmation is not None]
-    right = sum(one.correctness is not None and one.correctness.verdict is not Correct.WRONG for one in found)
-    timed = sum(one.call_ns is not None and one.doubt is None for one in found)
-    if not found:
+    result = [one.confirmation for one in results if one.confirmation is not None]
+    right = sum(one.correctness is not None and one.correctness.verdict is not Correct.WRONG for one in result)
+    timed = sum(one.call_ns is not None and one.doubt is None for one in result)
+    if not result:
         return ""
     return (
         f" Each variant also ran in its own process, and another process timed it and checked its results: {right} of "
-        f"{len(found)} were right, and for {timed} the times agree within a factor of {CONFIRMED_WITHIN}."
+        f"{len(result)} were right, and for {timed} the times agree within a factor of {CONFIRMED_WITHIN}."
     )

@@ -67,7 +67,7 @@ def _parameter(results: Sequence[BenchResult]) -> str | None:
     """Return the numeric parameter with the most values; None if no numeric parameter has more than one."""
     names = dict.fromkeys(name for result in results for name in result.parameters)
     values = {name: {r.parameters[name] for r in results if name in r.parameters} for name in names}
-    numeric = {name: len(found) for name, found in values.items() if len(found) > 1 and all(map(_is_number, found))}
+    numeric = {name: len(result) for name, result in values.items() if len(result) > 1 and all(map(_is_number, result))}
     return max(numeric, key=lambda name: numeric[name]) if numeric else None
 
 
@@ -77,10 +77,10 @@ def _is_number(text: str) -> bool:
 
 
 def _bars(axes: "Axes", results: Sequence[BenchResult], measure: Measure) -> None:
-    timed = [(result, found) for result in results if (found := result.duration(measure)) is not None]
+    timed = [(result, outcome) for result in results if (outcome := result.duration(measure)) is not None]
     labels = [_label(result, results) for result, _ in timed]
-    middles = [found.median / NS_PER_US for _, found in timed]
-    errors = [[_below(found) for _, found in timed], [_above(found) for _, found in timed]]
+    middles = [result.median / NS_PER_US for _, result in timed]
+    errors = [[_below(result) for _, result in timed], [_above(result) for _, result in timed]]
     axes.barh(labels, middles, xerr=errors, color="#4c78a8", ecolor="black", capsize=3)
     axes.invert_yaxis()
     axes.set_xlabel("us")
@@ -89,8 +89,8 @@ def _bars(axes: "Axes", results: Sequence[BenchResult], measure: Measure) -> Non
 def _lines(axes: "Axes", results: Sequence[BenchResult], measure: Measure, parameter: str) -> None:
     for name, points in _series(results, measure, parameter):
         x = [float(result.parameters[parameter]) for result, _ in points]
-        y = [found.median / NS_PER_US for _, found in points]
-        errors = [[_below(found) for _, found in points], [_above(found) for _, found in points]]
+        y = [result.median / NS_PER_US for _, result in points]
+        errors = [[_below(result) for _, result in points], [_above(result) for _, result in points]]
         axes.errorbar(x, y, yerr=errors, marker="o", markersize=4, capsize=3, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -107,8 +107,8 @@ def _series(
 ) -> Iterator[tuple[str, list[tuple[BenchResult, Duration]]]]:
     lines: dict[str, list[tuple[BenchResult, Duration]]] = {}
     for result in results:
-        if (found := result.duration(measure)) is not None:
-            lines.setdefault(_label(result, results, without=parameter), []).append((result, found))
+        if (outcome := result.duration(measure)) is not None:
+            lines.setdefault(_label(result, results, without=parameter), []).append((result, outcome))
     for name, points in lines.items():
         yield name, sorted(points, key=lambda point: float(point[0].parameters[parameter]))
 
@@ -123,9 +123,9 @@ def _label(result: BenchResult, results: Sequence[BenchResult], without: str | N
     return ", ".join([result.name, *differs])
 
 
-def _below(found: Duration) -> float:
-    return 0.0 if found.ci_low is None else (found.median - found.ci_low) / NS_PER_US
+def _below(result: Duration) -> float:
+    return 0.0 if result.ci_low is None else (result.median - result.ci_low) / NS_PER_US
 
 
-def _above(found: Duration) -> float:
-    return 0.0 if found.ci_high is None else (found.ci_high - found.median) / NS_PER_US
+def _above(result: Duration) -> float:
+    return 0.0 if result.ci_high is None else (result.ci_high - result.median) / NS_PER_US

@@ -172,8 +172,8 @@ def _not_measured(measured: Measured) -> Iterator[Unmeasured]:
 
 def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Command]:
     quoted = shell_path(path)
-    told = measured.advice.replayed is not None  # else whatif gives no saving
-    replayable = [one.id for one in document.findings if told and one.is_first and one.id in measured.advice.remedies]
+    text = measured.advice.replayed is not None  # else whatif gives no saving
+    replayable = [one.id for one in document.findings if text and one.is_first and one.id in measured.advice.remedies]
     if replayable:
         changes = " ".join(f"--finding {name}" for name in replayable)
         yield Command(f"opscope whatif {quoted} {changes}", "the step with these findings done, by replay")

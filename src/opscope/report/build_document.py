@@ -18,8 +18,8 @@ def kernels_table(document: BuildDocument) -> Table:
 def _occupancy(kernel: KernelResources) -> tuple[str, str]:
     if kernel.problem is not None:
         return "cannot be launched", kernel.problem
-    found = kernel.occupancy
-    return ("unknown", "-") if found is None else (f"{found.percent:.0f} %", found.limiter)
+    result = kernel.occupancy
+    return ("unknown", "-") if result is None else (f"{result.percent:.0f} %", result.limiter)
 
 
 _COLUMNS: Final[tuple[Column[KernelResources], ...]] = (
@@ -54,11 +54,11 @@ def build_lines(document: BuildDocument) -> Iterator[str]:
         place = "" if message.file is None else f"{message.file}:{message.line}: "
         yield f"warning: {place}{message.text}"
     # One line per kernel and remark, with all architectures that it holds for.
-    found: dict[tuple[str, str], list[str]] = {}
+    results: dict[tuple[str, str], list[str]] = {}
     for kernel in document.kernels:
         for remark in _remarks(kernel):
-            found.setdefault((kernel.name, remark), []).append(kernel.arch)
-    yield from (f"{name} ({', '.join(archs)}): {remark}" for (name, remark), archs in found.items())
+            results.setdefault((kernel.name, remark), []).append(kernel.arch)
+    yield from (f"{name} ({', '.join(archs)}): {remark}" for (name, remark), archs in results.items())
     if document.kernels:
         yield f"Occupancy: theoretical, of blocks of {document.block_threads} threads without dynamic shared memory."
 

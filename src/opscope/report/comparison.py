@@ -156,10 +156,10 @@ def _growth_along(along: str, rows: Sequence[ComparisonRow], quantity: str, valu
         if (size := _number(row.axes.get(along))) is not None:
             others = tuple((name, other) for name, other in row.axes.items() if name != along)
             groups.setdefault(others, {})[size] = row
-    for others, mine in groups.items():
-        values = {n: found for n, row in mine.items() if (found := value(row)) is not None}
+    for others, own in groups.items():
+        values = {n: result for n, row in own.items() if (result := value(row)) is not None}
         for step in growth(values):
-            low, high = _possible_ratio(quantity, mine[step.smaller], mine[step.larger])
+            low, high = _possible_ratio(quantity, own[step.smaller], own[step.larger])
             yield ScalingRow(
                 *(quantity, along, _other_size(along, dict(others)), step.smaller, step.larger, step.ratio, low, high),
                 exponent=step.exponent,

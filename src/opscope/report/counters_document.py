@@ -113,14 +113,14 @@ def _limit(counters: Sequence[KernelCounters], run: Sequence[RunProcess], gpu: D
     if len(counted_on | ran_on) > 1:
         reason = f"the devices have different compute capabilities: {', '.join(sorted(counted_on | ran_on))}"
         return Limit(None, reason, has_run=bool(run))
-    found = [peaks for _, _, peaks in devices]
+    results = [peaks for _, _, peaks in devices]
     if not names and called:
-        found = [peaks_called(name, count) for name, count in called.items()]
-    if not found or None in found:
+        results = [peaks_called(name, count) for name, count in called.items()]
+    if not results or None in results:
         return Limit(None, "the peaks of the device are not known", has_run=bool(run))
-    if any(one != found[0] for one in found):
+    if any(one != results[0] for one in results):
         return Limit(None, "the devices have different peaks", has_run=bool(run))
-    return Limit(found[0], "", has_run=bool(run))
+    return Limit(results[0], "", has_run=bool(run))
 
 
 def _multiprocessors(counters: KernelCounters) -> int | None:

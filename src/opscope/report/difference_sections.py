@@ -124,7 +124,7 @@ def _opened(row: WorkChange) -> Iterator[Block]:
     yield Paragraph.of("Kernels of ", Name(_called(row)), ", a step:")
     times = [(one, _time(one.calls_before, one.mean_before_ns), _time(one.calls_after, one.mean_after_ns))
              for one in row.kernels]  # fmt: skip
-    times.sort(key=lambda found: -abs(found[2] - found[1]))
+    times.sort(key=lambda result: -abs(result[2] - result[1]))
     lines = tuple(
         (
             Name(short_name(one.after or one.before or "")),

@@ -103,12 +103,12 @@ def _native_function(entry: NativeFunctionEntry) -> Iterator[Inline]:
 
 
 def _device_kernels(document: ExplainDocument) -> Iterator[Inline]:
-    found = document.device_kernels
-    if found is None:
+    result = document.device_kernels
+    if result is None:
         return
-    if not found.candidates:
-        yield (f"Device kernels: no candidate file ({found.reason})",)
-    for candidate in found.candidates:
+    if not result.candidates:
+        yield (f"Device kernels: no candidate file ({result.reason})",)
+    for candidate in result.candidates:
         yield ("Device kernels may be in ", Name(candidate.file), f" (candidate: {candidate.basis})")
 
 
@@ -152,9 +152,9 @@ def _launches(rows: tuple[LaunchRow, ...]) -> Table:
 
 
 def _occupancy(row: LaunchRow) -> tuple[str, str, str, str]:
-    found = row.occupancy
-    if found is None:
+    result = row.occupancy
+    if result is None:
         return "-", "-", "-", "-"
-    waves = "-" if found.waves is None else f"{found.waves:.2f}"
-    tail = "-" if found.tail is None else f"{100 * found.tail:.0f} %"
-    return f"{found.percent:.0f} %", found.limiter, waves, tail
+    waves = "-" if result.waves is None else f"{result.waves:.2f}"
+    tail = "-" if result.tail is None else f"{100 * result.tail:.0f} %"
+    return f"{result.percent:.0f} %", result.limiter, waves, tail

@@ -44,10 +44,10 @@ def headline(finding: Finding) -> str:
 
 def place(where: Where) -> Iterator[str | Name]:
     """Yield where it is: the line of Python if recorded, else the module, operator or range; nothing if unknown."""
-    found = where.python or where.module or where.operator or where.annotation
-    if found is not None:
+    result = where.python or where.module or where.operator or where.annotation
+    if result is not None:
         yield ", in "
-        yield Name(found)
+        yield Name(result)
 
 
 def findings_section(

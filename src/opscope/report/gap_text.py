@@ -28,10 +28,10 @@ def longest_gap(
         may_have_stacks: whether the profiler could have recorded lines of Python.
     """
     own = ((gap, windows_ns.get(NO_DEVICE if gap.device is None else gap.device, 0)) for gap in gaps)
-    found = next(((gap, window) for gap, window in own if gap.duration_ns >= _WORTH_TELLING * window), None)
-    if found is None:
+    result = next(((gap, window) for gap, window in own if gap.duration_ns >= _WORTH_TELLING * window), None)
+    if result is None:
         return None
-    gap, window_ns = found
+    gap, window_ns = result
     device = "" if gap.device is None else f" of device {gap.device}"
     step = "" if gap.step is None else f" in step {gap.step}"
     time, share = format_ns(gap.duration_ns), format_share(gap.duration_ns, window_ns)

@@ -183,13 +183,13 @@ def chosen(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | N
     words = " ".join(names).lower().split()
     if not words:
         return tuple(candidates)
-    found: set[int] = set()
+    results: set[int] = set()
     while words:
         # The longest phrase that matches any GPU, or a single word if none does.
         count = next((n for n in range(len(words), 0, -1) if _meant(candidates, " ".join(words[:n]))), 1)
-        found.update(id(gpu) for gpu in _meant(candidates, " ".join(words[:count])))
+        results.update(id(gpu) for gpu in _meant(candidates, " ".join(words[:count])))
         words = words[count:]
-    return tuple(gpu for gpu in candidates if id(gpu) in found)
+    return tuple(gpu for gpu in candidates if id(gpu) in results)
 
 
 def _meant(gpus: Sequence[GpuFacts], phrase: str) -> Sequence[GpuFacts]:

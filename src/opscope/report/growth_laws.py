@@ -69,11 +69,11 @@ def _along(
 ) -> Iterator[LawRow]:
     groups: dict[tuple[tuple[str, Value], ...], dict[int, float]] = {}
     for document in documents:
-        axes, found = _axes(document), time(document)
+        axes, result = _axes(document), time(document)
         size = axes.get(along)
-        if found is not None and is_count(size):
+        if result is not None and is_count(size):
             others = tuple((name, other) for name, other in axes.items() if name != along)
-            groups.setdefault(others, {})[size] = found
+            groups.setdefault(others, {})[size] = result
     for others, found_times in groups.items():
         row = law_row(quantity, along, dict(others), found_times, is_operator=is_operator)
         if row is not None:

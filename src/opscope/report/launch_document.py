@@ -27,7 +27,7 @@ def build_launch(launch: Launch, device: str, number: str, multiprocessors: int 
     capability = compute_capabilities().get(number)
     if capability is None:
         raise EnvironmentLacksError(f"the limits of compute capability {number} are not known ({device})")
-    found = check_launch(launch, capability, multiprocessors)
+    result = check_launch(launch, capability, multiprocessors)
     return LaunchDocument(
         device=device,
         compute_capability=number,
@@ -36,10 +36,10 @@ def build_launch(launch: Launch, device: str, number: str, multiprocessors: int 
         block=launch.block,
         registers_per_thread=launch.registers_per_thread,
         shared_memory_bytes=launch.shared_memory_bytes,
-        can_launch=not found.problems,
-        problems=found.problems,
-        remarks=found.remarks,
-        occupancy=entry_of(found.occupancy),
+        can_launch=not result.problems,
+        problems=result.problems,
+        remarks=result.remarks,
+        occupancy=entry_of(result.occupancy),
     )
 
 
@@ -65,18 +65,18 @@ def launch_lines(document: LaunchDocument) -> Iterator[str]:
         return
     yield "It can be launched."
     yield from (f"  {remark}" for remark in document.remarks)
-    found = document.occupancy
-    if found is not None:
+    result = document.occupancy
+    if result is not None:
         yield (
-            f"Theoretical occupancy {found.percent:.0f} %: a multiprocessor holds {found.blocks_per_multiprocessor} "
-            f"{'block' if found.blocks_per_multiprocessor == 1 else 'blocks'} at a time, limited by {found.limiter}."
+            f"Theoretical occupancy {result.percent:.0f} %: a multiprocessor holds {result.blocks_per_multiprocessor} "
+            f"{'block' if result.blocks_per_multiprocessor == 1 else 'blocks'} at a time, limited by {result.limiter}."
         )
-        yield from _waves(document, found)
+        yield from _waves(document, result)
 
 
 def launch_values(document: LaunchDocument) -> Table:
     """Build a table of one row with the document's values, for CSV."""
-    found = document.occupancy
+    result = document.occupancy
     values = {
         "device": Name(document.device),
         "compute_capability": document.compute_capability,
@@ -86,23 +86,23 @@ def launch_values(document: LaunchDocument) -> Table:
         "shared_memory_bytes": str(document.shared_memory_bytes),
         "can_launch": str(document.can_launch).lower(),
         "problems": Name("; ".join(document.problems)),
-        "occupancy_percent": "" if found is None else f"{found.percent:g}",
-        "blocks_per_multiprocessor": "" if found is None else str(found.blocks_per_multiprocessor),
-        "limiter": "" if found is None else found.limiter,
-        "waves": "" if found is None or found.waves is None else f"{found.waves:g}",
-        "tail": "" if found is None or found.tail is None else f"{found.tail:g}",
+        "occupancy_percent": "" if result is None else f"{result.percent:g}",
+        "blocks_per_multiprocessor": "" if result is None else str(result.blocks_per_multiprocessor),
+        "limiter": "" if result is None else result.limiter,
+        "waves": "" if result is None or result.waves is None else f"{result.waves:g}",
+        "tail": "" if result is None or result.tail is None else f"{result.tail:g}",
     }
     return Table(tuple(values), (tuple(values.values()),))
 
 
-def _waves(document: LaunchDocument, found: OccupancyEntry) -> Iterator[str]:
-    if found.waves is None or document.multiprocessors is None or found.tail is None:
+def _waves(document: LaunchDocument, result: OccupancyEntry) -> Iterator[str]:
+    if result.waves is None or document.multiprocessors is None or result.tail is None:
         return
     blocks = document.grid[0] * document.grid[1] * document.grid[2]
-    held = found.blocks_per_multiprocessor * document.multiprocessors
+    held = result.blocks_per_multiprocessor * document.multiprocessors
     yield (
-        f"{found.waves:.2f} waves: {format_count(blocks)} blocks, of which the device's {document.multiprocessors} "
-        f"multiprocessors hold {format_count(held)} at a time; {100 * found.tail:.1f} % of the places in these waves "
+        f"{result.waves:.2f} waves: {format_count(blocks)} blocks, of which the device's {document.multiprocessors} "
+        f"multiprocessors hold {format_count(held)} at a time; {100 * result.tail:.1f} % of the places in these waves "
         "stay empty."
     )
     if blocks < document.multiprocessors:

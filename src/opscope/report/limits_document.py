@@ -83,12 +83,12 @@ def _totals(measured: Measured, by: str) -> tuple[LimitTotal, ...]:
             raise UsageError("the trace marks no steps")
         return totals_by_step(analysis.trace, analysis.links, analysis.limits)
     if by == "module":
-        found = totals_by_module(analysis.trace, analysis.links, analysis.backward_pass, analysis.limits)
-        if found is None:
+        result = totals_by_module(analysis.trace, analysis.links, analysis.backward_pass, analysis.limits)
+        if result is None:
             raise UsageError(
                 "the trace records no modules: record stacks (with_stack=True, opscope profile --with-stack)"
             )
-        return found
+        return result
     return totals_by_name(analysis.limits, by)
 
 

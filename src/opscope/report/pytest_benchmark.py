@@ -45,9 +45,9 @@ def pytest_benchmark_json(document: BenchDocument) -> bytes:
         },
         "commit_info": {"id": None, "dirty": None},
         "benchmarks": [
-            _entry(result, measure, found)
+            _entry(result, measure, outcome)
             for result in document.results
-            if (found := result.duration(measure)) is not None
+            if (outcome := result.duration(measure)) is not None
         ],
         "datetime": document.created,
         "version": f"opscope {__version__}",
@@ -55,7 +55,7 @@ def pytest_benchmark_json(document: BenchDocument) -> bytes:
     return msgspec.json.encode(content) + b"\n"
 
 
-def _entry(result: BenchResult, measure: Measure, found: Duration) -> dict[str, object]:
+def _entry(result: BenchResult, measure: Measure, outcome: Duration) -> dict[str, object]:
     parameters = "-".join(result.parameters.values())
     name = f"{result.name}[{parameters}]" if parameters else result.name
     return {
@@ -65,8 +65,8 @@ def _entry(result: BenchResult, measure: Measure, found: Duration) -> dict[str, 
         "params": result.parameters or None,
         "param": parameters or None,
         "extra_info": {"measure": str(measure)},
-        "options": {"disable_gc": False, "timer": str(measure), "min_rounds": found.n, "warmup": True},
-        "stats": _stats(found.samples),
+        "options": {"disable_gc": False, "timer": str(measure), "min_rounds": outcome.n, "warmup": True},
+        "stats": _stats(outcome.samples),
     }
 
 

@@ -48,8 +48,8 @@ def ranks_section(document: RanksDocument) -> Section:
 
 def _read(document: RanksDocument) -> Iterator[Inline]:
     states = {state: [one for one in document.ranks if one.state is state] for state in RankState}
-    told = ", ".join(f"{len(ones)} {state}" for state, ones in states.items() if ones)
-    yield (f"Ranks: {told or 'none'}",)
+    text = ", ".join(f"{len(ones)} {state}" for state, ones in states.items() if ones)
+    yield (f"Ranks: {text or 'none'}",)
     for one in states[RankState.DAMAGED][:_SHOWN]:
         yield (f"Rank {one.rank} is damaged: ", Name(one.reason or "unknown"))
     for why, ranks in _by_reason(states[RankState.MISSING]).items():
@@ -93,10 +93,10 @@ def _bubbles(rows: Sequence[Bubble]) -> str:
 
 def _by_reason(entries: Sequence[RankEntry]) -> dict[str, list[str]]:
     """Group ranks by what is wrong with them."""
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for one in entries:
-        found.setdefault(one.reason or "unknown", []).append(str(one.rank))
-    return found
+        results.setdefault(one.reason or "unknown", []).append(str(one.rank))
+    return results
 
 
 def _finding(document: RanksDocument) -> Iterator[Inline]:
@@ -290,8 +290,8 @@ def _rank_values(document: RanksDocument) -> Table:
     of_late, of_clock = ("late_ns", "cause"), ("offset_ns", "error_ns", "drift_ppm")
     rows = []
     for one in document.ranks:
-        found = [(late.get(one.rank), of_late), (clocks.get(one.rank), of_clock)]
-        joined = [("",) * len(fields) if of is None else field_values(of, fields) for of, fields in found]
+        results = [(late.get(one.rank), of_late), (clocks.get(one.rank), of_clock)]
+        joined = [("",) * len(fields) if of is None else field_values(of, fields) for of, fields in results]
         rows.append((*field_values(one, RankEntry.__struct_fields__), *joined[0], *joined[1]))
     return Table(columns=(*RankEntry.__struct_fields__, *of_late, *of_clock), rows=tuple(rows))
 

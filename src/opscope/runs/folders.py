@@ -116,8 +116,8 @@ def past_runs(results: Path) -> Iterator[RunRow]:
     """
     if not results.is_dir():
         raise UsageError(f"there is no folder {results}: opscope profile and opscope exec make one, or name another")
-    found = [run for folder in run_folders(results) for run in _runs_of(folder)]
-    yield from sorted(found, key=lambda run: (run.created, run.folder))
+    result = [run for folder in run_folders(results) for run in _runs_of(folder)]
+    yield from sorted(result, key=lambda run: (run.created, run.folder))
 
 
 def run_folders(results: Path) -> Iterator[Path]:

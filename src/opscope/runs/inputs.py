@@ -122,14 +122,14 @@ def unmeasured_of(paths: Iterable[Path]) -> dict[str, str]:
     """
     from opscope.runs.store import RunDirectory
 
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for path in paths:
         directory = RunDirectory(path)
         for entry in directory.read_manifest().entries if directory.manifest.is_file() else ():
             if not entry.measured:
                 reason = "it was not run" if entry.failure is None else f"it failed: {entry.failure.message}"
-                found[entry.configuration.id] = reason
-    return found
+                results[entry.configuration.id] = reason
+    return results
 
 
 def is_execution(folder: Path) -> bool:
@@ -144,10 +144,10 @@ def _of_execution(folder: Path) -> Iterator[TraceFile]:
     """
     from opscope.record.codec import decode
 
-    said = folder / EXECUTION
-    if said.is_symlink() and not _is_within(said, folder):
-        raise BadInputError(f"{said} leads out of {folder}: it is not read")
-    record = decode(regular(said), Execution)
+    text = folder / EXECUTION
+    if text.is_symlink() and not _is_within(text, folder):
+        raise BadInputError(f"{text} leads out of {folder}: it is not read")
+    record = decode(regular(text), Execution)
     names = record.recordings or (_left_in(folder) if record.cut_off else ())
     if not names:
         program = record.command[0] if record.command else "the command"
@@ -161,8 +161,8 @@ def _of_execution(folder: Path) -> Iterator[TraceFile]:
 def _left_in(folder: Path) -> tuple[str, ...]:
     """Return the recordings of a command during which opscope was killed, in the order in which they began."""
     # Names end with the time at which the collector of the process began.
-    found = (path.name for path in (folder / RAW).glob(f"*{RECORDING_ENDING}"))
-    return tuple(sorted(found, key=lambda name: name.removesuffix(RECORDING_ENDING).rpartition("-")[2]))
+    result = (path.name for path in (folder / RAW).glob(f"*{RECORDING_ENDING}"))
+    return tuple(sorted(result, key=lambda name: name.removesuffix(RECORDING_ENDING).rpartition("-")[2]))
 
 
 def _recording(folder: Path, name: str) -> Path:
@@ -188,18 +188,18 @@ def _is_within(path: Path, folder: Path) -> bool:
 
 def _of_folder(folder: Path) -> Iterator[TraceFile]:
     """Yield the traces, converted traces and runs in a folder, by name."""
-    found = [
+    results = [
         path
         for path in sorted(folder.iterdir())
         if (path.name.endswith(TRACE_ENDINGS) and path.is_file()) or _holds_one(path, (STORE_MANIFEST,))
     ]
     runs = [path for path in sorted(folder.iterdir()) if not path.is_symlink() and _holds_one(path, _RUNS)]
-    if not found and not runs:
+    if not results and not runs:
         endings = ", ".join(TRACE_ENDINGS)
         raise BadInputError(
             f"{folder} holds no trace: no file ends in {endings}, and nothing in it is a converted one or a run"
         )
-    for path in found:
+    for path in results:
         yield TraceFile(path, guessed=True)
     for path in runs:  # the ranks of a job, the sweeps of a preset
         yield from _inside(path)

@@ -101,10 +101,10 @@ def write_outputs(directory: RunDirectory, entry: Entry, *, allow_damaged: bool 
 def _log(directory: RunDirectory, entry: Entry, losses: Losses) -> None:
     """Add the tracebacks of the parts that failed to the configuration's log."""
     if losses.found:
-        told = "".join(f"\nopscope: left out of the report: {loss.part}\n{loss.traceback}" for loss in losses.found)
+        text = "".join(f"\nopscope: left out of the report: {loss.part}\n{loss.traceback}" for loss in losses.found)
         log = directory.inside(entry.files.log)
         before = log.read_bytes() if log.is_file() else b""
-        directory.write(entry.files.log, before + told.encode())
+        directory.write(entry.files.log, before + text.encode())
 
 
 def _cycles(entry: Entry, record: CaptureRecord) -> tuple[CycleFiles, ...]:

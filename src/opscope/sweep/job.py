@@ -146,9 +146,9 @@ def measure_job(job: Job, observer: Observer) -> Measured:
         for number in range(1, _RUNS + 1):
             left = None if job.timeout_s is None else job.timeout_s - (time.monotonic() - began)
             request = replace(request, timeout_s=left)
-            found = _run(job, request, scratch / str(number), observer)
-            measured = found if measured is None else _later(measured, found)
-            following = _following(request, found)
+            result = _run(job, request, scratch / str(number), observer)
+            measured = result if measured is None else _later(measured, result)
+            following = _following(request, result)
             if following is None or (job.timeout_s is not None and time.monotonic() - began >= job.timeout_s):
                 break
             request = following
@@ -364,8 +364,8 @@ def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest],
         write_whole(job.folder / JOB, encode(_record(job, measured)))
     for item, manifest in engine.run(reported, plans):
         # What a process of its own could not do, as for lack of memory, this one may; else the raw files stay.
-        found = reported(item) if isinstance(manifest, Lost) else manifest
-        done[item.rank] = (item.plan.directory, found)
+        result = reported(item) if isinstance(manifest, Lost) else manifest
+        done[item.rank] = (item.plan.directory, result)
         observer.progress("reporting", len(done) / len(plans))
     shutil.rmtree(measured.scratch, ignore_errors=True)
     return dict(sorted(done.items()))

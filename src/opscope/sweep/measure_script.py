@@ -87,16 +87,16 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     written: list[Found] = []
     failures: list[Exception] = []
 
-    def keep(found: Found) -> None:
-        if found.kind is StepKind.RUN and children.sentence is not None and _has_no_operator(trace):
+    def keep(result: Found) -> None:
+        if result.kind is StepKind.RUN and children.sentence is not None and _has_no_operator(trace):
             failures.append(WorkElsewhereError(f"{script} itself runs no operator; {children.sentence}"))
             return
         try:
-            _write(configuration, options, directory, files, found)
+            _write(configuration, options, directory, files, result)
         except Exception as error:  # it is not the script's, which may catch whatever is raised in it
             failures.append(error)
             return
-        written.append(found)
+        written.append(result)
         kept()
 
     trace = directory.inside(files.cycles[0].trace).absolute()
@@ -229,13 +229,13 @@ def _is_plain_exit(error: BaseException) -> bool:
 
 
 def _write(
-    configuration: Configuration, options: CaptureOptions, directory: RunDirectory, files: EntryFiles, found: Found
+    configuration: Configuration, options: CaptureOptions, directory: RunDirectory, files: EntryFiles, result: Found
 ) -> None:
     """Write down what was measured."""
     from opscope.collect.environment import peak_memory
     from opscope.sweep.measure import Outcome, Task, write_record
 
-    assert found.trace is not None
+    assert result.trace is not None
     device = current_device()
     name = Path(configuration.target).name
     info = WorkloadInfo(
@@ -243,31 +243,33 @@ def _write(
         description=shlex.join([name, *shlex.split(str(configuration.get("arguments") or ""))]),
         own_step=True,
     )
-    benchmark, untimed = None, found.untimed
-    if found.times.wall_ns and options.benchmark:
-        benchmark, untimed = _benchmark_of(found), None
-    light = None if found.light is None or files.light is None else replace(found.light, file=files.light)
-    steps = StepsFound(found.kind, found.source, found.also, found.events, found.before, found.timed, found.ranks)
+    benchmark, untimed = None, result.untimed
+    if result.times.wall_ns and options.benchmark:
+        benchmark, untimed = _benchmark_of(result), None
+    light = None if result.light is None or files.light is None else replace(result.light, file=files.light)
+    steps = StepsFound(
+        result.kind, result.source, result.also, result.events, result.before, result.timed, result.ranks
+    )
     outcome = Outcome(
-        None, benchmark, peak_memory(device), (found.trace,), found.sentence(), light, steps, benchmark_reason=untimed
+        None, benchmark, peak_memory(device), (result.trace,), result.sentence(), light, steps, benchmark_reason=untimed
     )
     write_record(Task(configuration, options, directory, files), device, info, outcome)
 
 
-def _benchmark_of(found: Found) -> Benchmark:
+def _benchmark_of(result: Found) -> Benchmark:
     reason = "clocks are not sampled while a script runs"
     return Benchmark(
         warmup_steps=0,
-        wall_ns=found.times.wall_ns,
+        wall_ns=result.times.wall_ns,
         event_ns=None,
         clocks=None,
         clocks_reason=reason,
-        waited_for_cpu_ns=found.waited_for_cpu_ns,
+        waited_for_cpu_ns=result.waited_for_cpu_ns,
         synchronised=False,
-        between_marks=found.times.by_device,
-        steps_each=found.times.steps_each,
-        data_ns=found.times.data_ns,
-        collecting_ns=found.times.collecting_ns,
-        between=found.times.between,
-        elapsed_ns=found.times.elapsed_ns,
+        between_marks=result.times.by_device,
+        steps_each=result.times.steps_each,
+        data_ns=result.times.data_ns,
+        collecting_ns=result.times.collecting_ns,
+        between=result.times.between,
+        elapsed_ns=result.times.elapsed_ns,
     )

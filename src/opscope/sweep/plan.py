@@ -46,11 +46,11 @@ def expand(target: str, values: Values) -> tuple[Configuration, ...]:
     Raises:
         UsageError: a value does not apply to the target, is not positive, or two configurations would have one name.
     """
-    distinct = {name: tuple(dict.fromkeys(found)) for name, found in values.items() if found}
-    for name, found in distinct.items():
-        _check_counts(name, found)
-    axes = {name: found for name, found in distinct.items() if len(found) > 1 or is_size(name)}
-    settings = {name: found[0] for name, found in distinct.items() if name not in axes}
+    distinct = {name: tuple(dict.fromkeys(result)) for name, result in values.items() if result}
+    for name, result in distinct.items():
+        _check_counts(name, result)
+    axes = {name: result for name, result in distinct.items() if len(result) > 1 or is_size(name)}
+    settings = {name: result[0] for name, result in distinct.items() if name not in axes}
     configurations = tuple(
         Configuration(target, settings, dict(zip(axes, point, strict=True)))
         for point in itertools.product(*axes.values())

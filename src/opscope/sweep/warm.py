@@ -95,8 +95,8 @@ class Forked:
         told: where its exit code comes from.
     """
 
-    def __init__(self, pid: int, told: socket.socket) -> None:
-        self._pid, self._told, self._code = pid, told, None
+    def __init__(self, pid: int, text: socket.socket) -> None:
+        self._pid, self._told, self._code = pid, text, None
 
     _code: int | None
 

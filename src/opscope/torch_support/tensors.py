@@ -81,10 +81,10 @@ def parts_of(value: object, way: str = "") -> Parts:
         value: any object.
         way: how its parts' names begin.
     """
-    found = Parts()
-    for name, one in _leaves(value, way, found.unknown):
-        _take(found, name, one)
-    return found
+    result = Parts()
+    for name, one in _leaves(value, way, result.unknown):
+        _take(result, name, one)
+    return result
 
 
 def own_tensors(value: object, way: str = "") -> dict[str, torch.Tensor]:
@@ -140,23 +140,23 @@ def _is_leaf(one: object) -> bool:
     return one is None or isinstance(one, _LEAVES) or _is_plain_function(one)
 
 
-def _take(found: Parts, name: str, one: object) -> None:
+def _take(result: Parts, name: str, one: object) -> None:
     """Add what holds no other objects."""
     if isinstance(one, torch.Tensor):
-        found.tensors |= _of_tensor(name, one)
+        result.tensors |= _of_tensor(name, one)
     elif isinstance(one, np.ndarray | np.generic):
         array = np.asarray(one)
         if array.dtype.kind in _TEXTS:
-            found.constants[name] = repr(array.tolist())
+            result.constants[name] = repr(array.tolist())
         else:
-            found.tensors[name] = _of_array(array)
+            result.tensors[name] = _of_array(array)
     elif isinstance(one, bool | int | float | complex) and not isinstance(one, Enum):
         if isinstance(one, int) and not -(2**63) <= one < 2**63:
             one = float(one)  # rounded
-        found.tensors[name] = torch.tensor(one, dtype=_number_type(one))
+        result.tensors[name] = torch.tensor(one, dtype=_number_type(one))
     elif not isinstance(one, _OF_PRECISION):
         named = isinstance(one, type | ModuleType | BuiltinFunctionType | FunctionType)
-        found.constants[name] = str(getattr(one, "__qualname__", one)) if named else repr(one)
+        result.constants[name] = str(getattr(one, "__qualname__", one)) if named else repr(one)
 
 
 def _number_type(one: object) -> torch.dtype:
@@ -258,11 +258,11 @@ def _attributes(one: object) -> list[tuple[str, object]] | None:
     shown = object.__basicsize__ + _WORD * (len(members) + 2)
     if kind.__basicsize__ > shown or kind.__itemsize__:
         return None
-    found = []
+    results = []
     for name, member in members.items():
         with contextlib.suppress(AttributeError):  # not set
-            found.append((f".{name}", member.__get__(one, kind)))
-    return found + [(f".{name}", value) for name, value in getattr(one, "__dict__", {}).items()]
+            results.append((f".{name}", member.__get__(one, kind)))
+    return results + [(f".{name}", value) for name, value in getattr(one, "__dict__", {}).items()]
 
 
 # What holds other objects, and how it is looked into; tried in this order, before attributes.

@@ -113,14 +113,14 @@ def check(configuration: Configuration) -> None:
         raise UsageError(f"{option_of(fixed[0])} cannot be combined with --use-real-bert: the weights fix the model")
 
 
-def _check_own(target: str, given: set[str]) -> None:
+def _check_own(target: str, values: set[str]) -> None:
     if ":" not in target and not is_script(target):
         known = ", ".join(BUILT_IN)
         raise UsageError(
             f"unknown target {target!r}: expected one of {known}, "
             "or package.module:function, or path/to/file.py:function, or a script, path/to/script.py"
         )
-    for name in sorted(given):
+    for name in sorted(values):
         if name in SETTINGS and SETTINGS[name].built_in_only:
             raise UsageError(f"{option_of(name)} applies to the target bert only, not to {target}")
         if is_script(target) and name not in _OF_SCRIPTS:

@@ -161,7 +161,7 @@ def advice_on(recording: Recording) -> Advice:
     context, losses = Context(recording), recording.losses
     if evidence.is_warm_up:
         return Advice(as_findings(context, list(cold_start(context)) or [_warm_up(context)]))
-    drafts = [context.beside_others(draft) for found in _drafts(context) for draft in found]
+    drafts = [context.beside_others(draft) for result in _drafts(context) for draft in result]
     replayed = _replayed(context) if any(draft.remedy for draft in drafts) else None
     drafts = _as_replayed(context, replayed, drafts)
     if evidence.host_unknown is not None:
@@ -242,8 +242,8 @@ def _together(replayed: Replayed, drafts: Sequence[Draft], advice: Advice, unpro
 def _drafts(context: Context) -> list[list[Draft]]:
     """Return what each rule finds, in the order of the rules."""
     # Two at a time: more of them hold more memory, and wait for Python's lock and for what others are computing.
-    found = (partial(_found, rule, context) for rule in RULES)
-    return together(found, events=context.trace.source.event_count, most=2)
+    result = (partial(_found, rule, context) for rule in RULES)
+    return together(result, events=context.trace.source.event_count, most=2)
 
 
 def _found(rule: AdviceRule, context: Context) -> list[Draft]:

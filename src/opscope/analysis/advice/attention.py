@@ -67,9 +67,9 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         rows |= {id(row): row for row in (*products, *passes)}
     if not rows:
         return
-    found = list(rows.values())
-    ideal = sum(row.calls * _fused_ns(row) for row in found if row.product) / context.steps
-    time = sum(row.device_ns for row in found) / context.steps
+    results = list(rows.values())
+    ideal = sum(row.calls * _fused_ns(row) for row in results if row.product) / context.steps
+    time = sum(row.device_ns for row in results) / context.steps
     if time < LEAST_SHARE * context.step_ns:
         return
     yield Draft(
@@ -84,7 +84,7 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         evidence=(
             measured(
                 f"the scores of {softmaxes[0].input_dims} are written and read by ",
-                count_of(sum(row.calls for row in found) / context.steps),
+                count_of(sum(row.calls for row in results) / context.steps),
                 f" calls {context.words.each}",
                 source=Source.ACTIVITIES,
             ),
@@ -95,8 +95,8 @@ def eager_attention(context: Context) -> Iterator[Draft]:
         action=_ACTION,
         wrong_if="the attention weights themselves are needed, or the scores are changed in a way that it does "
         "not offer",
-        claims=claims_of(found),
-        remedy=_fused(context, found, sum(row.calls for row in softmaxes)),
+        claims=claims_of(results),
+        remedy=_fused(context, results, sum(row.calls for row in softmaxes)),
     )
 
 
@@ -210,11 +210,11 @@ def _matrices(row: LimitRow) -> tuple[_Matrices, _Matrices, _Matrices]:
 
 def _by_matrices(products: Iterable[LimitRow]) -> dict[_Matrices, list[LimitRow]]:
     """Return products by the sizes of the matrices that they make or take."""
-    found: dict[_Matrices, list[LimitRow]] = {}
+    results: dict[_Matrices, list[LimitRow]] = {}
     for row in products:
         for matrices in set(_matrices(row)) if row.product is not None else ():
-            found.setdefault(matrices, []).append(row)
-    return found
+            results.setdefault(matrices, []).append(row)
+    return results
 
 
 def _of_scores(products: Mapping[_Matrices, list[LimitRow]], scores: _Matrices) -> list[LimitRow]:

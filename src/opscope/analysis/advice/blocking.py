@@ -122,8 +122,8 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         after = context.waits.after[pieces]
         lengths = context.waits.lengths[pieces]
         # The finding points at the call before the longest piece; if no piece follows a call, at the first call.
-        mine = np.isin(after, chosen)
-        worst = int(after[np.argmax(np.where(mine, lengths, -1))]) if mine.any() else int(chosen[0])
+        own = np.isin(after, chosen)
+        worst = int(after[np.argmax(np.where(own, lengths, -1))]) if own.any() else int(chosen[0])
         where = context.where_of_call(worst)
         number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
         yield Draft(
@@ -176,11 +176,11 @@ def _without_waiting(context: Context, rule: Rule, calls: Ints) -> Remedy:
     read = copies[(launch >= 0) & with_them]
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = edit.cut_waits(calls)
+        result = edit.cut_waits(calls)
         if assumed is not Assumed.LOW:
             edit.remove_work(read)
             edit.remove_calls(calls)
-        return found
+        return result
 
     return Remedy("the host does not wait, and nothing is copied (low: the copies stay)", apply)
 
@@ -329,8 +329,8 @@ def _found_work(context: Context, calls: Ints) -> Bools:
     begins = np.append(busy.start, 0)[np.minimum(first, len(busy.start))]
     ends = np.append(0, busy.end)[last]
     within -= np.where(inside, np.maximum(start - begins, 0) + np.maximum(ends - end, 0), 0)
-    found: Bools = inside & (within >= _WAITED * (end - start))
-    return found
+    result: Bools = inside & (within >= _WAITED * (end - start))
+    return result
 
 
 def followed_by_free(trace: Trace, host: HostTime) -> Bools:
@@ -339,9 +339,9 @@ def followed_by_free(trace: Trace, host: HostTime) -> Bools:
     order = np.lexsort((host.start, host.thread))
     frees = calls_of(launches, ApiKind.FREE)[order]
     same = np.append(host.thread[order][1:] == host.thread[order][:-1], False)
-    found = np.zeros(len(order), np.bool_)
-    found[order] = np.append(frees[1:], False) & same
-    return found
+    result = np.zeros(len(order), np.bool_)
+    result[order] = np.append(frees[1:], False) & same
+    return result
 
 
 def _pageable_launches(context: Context) -> Bools:

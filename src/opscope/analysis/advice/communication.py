@@ -298,13 +298,13 @@ def buffer_broadcast(context: Context) -> Iterator[Draft]:
 def _within_ddp_forward(context: Context, rows: Ints) -> Bools:
     """Tell per activity whether it was launched within DistributedDataParallel's forward pass."""
     ranges = context.trace.annotations
-    mine = np.flatnonzero(names_that(ranges, lambda name: name == "DistributedDataParallel.forward"))
-    spans = Intervals.union_of(column(ranges, "start_ns")[mine], end_of(ranges)[mine])
+    own = np.flatnonzero(names_that(ranges, lambda name: name == "DistributedDataParallel.forward"))
+    spans = Intervals.union_of(column(ranges, "start_ns")[own], end_of(ranges)[own])
     launch = context.links.activity_launch[rows]
     start = np.append(column(context.trace.launches, "start_ns"), 0)[launch]
     # `holds` takes intervals: a launch stands for the nanosecond in which it begins.
-    found: Bools = (launch >= 0) & spans.holds(start, start + 1)
-    return found
+    result: Bools = (launch >= 0) & spans.holds(start, start + 1)
+    return result
 
 
 def _exposed(context: Context, rows: Ints) -> float:
@@ -333,7 +333,7 @@ def _usual(context: Context) -> pl.DataFrame:
     rank. Null where nothing tells.
     """
     messages = _Messages.of(context)
-    found = context.trace.activities.select("name", "start_ns", "duration_ns")[messages.rows].with_columns(
+    result = context.trace.activities.select("name", "start_ns", "duration_ns")[messages.rows].with_columns(
         bytes=pl.Series(messages.size), inputs=context.inputs_of(messages.rows)
     )
     known = pl.when(pl.col("bytes") >= 0).then(pl.col("bytes").cast(pl.String))
@@ -341,8 +341,8 @@ def _usual(context: Context) -> pl.DataFrame:
     several = context.steps >= _STEPS_THAT_TELL
     # The place of a call in its step is only known where every step has as many calls of the name.
     place = pl.when((count % context.steps == 0) & several).then(number % (count // context.steps))
-    found = found.sort("start_ns").with_columns(size=pl.coalesce(known, pl.col("inputs")), place=place)
+    result = result.sort("start_ns").with_columns(size=pl.coalesce(known, pl.col("inputs")), place=place)
     alike = pl.len().over("name", "size") >= _STEPS_THAT_TELL
     by_size = pl.when(pl.col("size").is_not_null() & alike).then(pl.col("duration_ns").median().over("name", "size"))
     by_place = pl.when(pl.col("place").is_not_null()).then(pl.col("duration_ns").median().over("name", "place"))
-    return found.select("name", "duration_ns", usual=pl.coalesce(by_size, by_place))
+    return result.select("name", "duration_ns", usual=pl.coalesce(by_size, by_place))

@@ -298,15 +298,15 @@ class Context:
         if self.unprofiled_ns:
             parts = waiting_per_step(self.evidence, self.device, self.waits)
             return {kind: Range(time, time) for kind, time in parts.items()}
-        found = {}
+        results = {}
         for kind, time in self.waits.by_kind.items():
             high = time / self.steps
             # Recording stacks slows Python itself down, so its other work may be shorter without the profiler.
             slowed = kind in (BoundKind.HOST_WORK, BoundKind.INPUT) and self.cost is STACKS
-            found[kind] = Range(high / self.cost.most, high, 0.8 * high) if slowed else Range(high, high)
-        if BoundKind.DISPATCH in found:
-            found[BoundKind.DISPATCH] = self._dispatch(found.pop(BoundKind.DISPATCH).high, found)
-        return found
+            results[kind] = Range(high / self.cost.most, high, 0.8 * high) if slowed else Range(high, high)
+        if BoundKind.DISPATCH in results:
+            results[BoundKind.DISPATCH] = self._dispatch(results.pop(BoundKind.DISPATCH).high, results)
+        return results
 
     def _dispatch(self, recorded: float, others: Mapping[BoundKind, Range]) -> Range:
         """Return how much of the device's waiting for launches is left without the profiler.
@@ -466,9 +466,9 @@ class Context:
 
     def activities_of(self, rows: Iterable[LimitRow]) -> Ints:
         """Return the activities that some rows of work are made of, as rows of the trace's activities."""
-        mine = [self._by_claim.get(claim, _NONE) for claim in sorted(claims_of(rows))]
-        found: Ints = np.concatenate([_NONE, *mine])
-        return found
+        own = [self._by_claim.get(claim, _NONE) for claim in sorted(claims_of(rows))]
+        result: Ints = np.concatenate([_NONE, *own])
+        return result
 
     @cached_property
     def _by_claim(self) -> dict[str, Ints]:
@@ -507,14 +507,14 @@ class Context:
         if self._claimed is None:
             return draft
         number, claims = self._claimed
-        mine = np.isin(number, [claims[claim] for claim in draft.claims if claim in claims])
-        if not mine.any():
+        ours = np.isin(number, [claims[claim] for claim in draft.claims if claim in claims])
+        if not ours.any():
             return draft
         start, end = column(self.trace.activities, "start_ns")[self.work], end_of(self.trace.activities)[self.work]
-        own, others = (Intervals.union_of(start[chosen], end[chosen]) for chosen in (mine, ~mine))
+        own, others = (Intervals.union_of(start[chosen], end[chosen]) for chosen in (ours, ~ours))
         # Savings are of summed durations, so both limits are shares of these: the time alone, and the time in which any
         # of it runs. What fills a device badly (`alone`) gains nothing while a second activity runs.
-        whole = float((end - start)[mine].sum())
+        whole = float((end - start)[ours].sum())
         alone = (own.length - own.within(others).length) / whole
         union = (own.within(_single(start, end)).length if draft.alone else own.length) / whole
         low, saving = min(alone, union), draft.saving
@@ -542,8 +542,8 @@ class Context:
             return None
         # Spread over the recording, from the first call to the last.
         rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _LOOKED_AT)).astype(np.int64)]
-        found = self._places().at(column(table, "thread")[rows], column(table, "start_ns")[rows])
-        return next((place for place in found if place.python is not None), found[len(found) // 2])
+        result = self._places().at(column(table, "thread")[rows], column(table, "start_ns")[rows])
+        return next((place for place in result if place.python is not None), result[len(result) // 2])
 
     def where_of_pieces(self, pieces: Ints) -> Where:
         """Return where the host was in the longest of some pieces of idle time, and in which call."""

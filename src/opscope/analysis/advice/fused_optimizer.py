@@ -60,7 +60,7 @@ def fused(context: Context, name: str, ranges: pl.DataFrame, rows: Ints) -> Reme
     threads = by_thread(column(ranges, "thread"), start, end)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = edit.remove_activities(gone)
+        result = edit.remove_activities(gone)
         edit.take(kept, np.full(len(kept), round(min(_pass_ns(context, name, updated, work, assumed), work))))
         edit.remove_calls(calls)
         for thread, spans in threads:
@@ -69,7 +69,7 @@ def fused(context: Context, name: str, ranges: pl.DataFrame, rows: Ints) -> Reme
             takes = FUSED_HOST[assumed] * host * int(inside.sum())
             if took > takes:
                 edit.remove_host(thread, spans, 1 - takes / took)
-        return found
+        return result
 
     return Remedy(
         f"one pass over parameters, gradients and states at {reaches('fused_optimizer')}, for which the host takes "

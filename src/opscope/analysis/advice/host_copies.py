@@ -53,7 +53,7 @@ def copies(context: Context) -> Iterator[Draft]:
     """Find copies between host and device, of pageable memory or not, during which nothing is computed."""
     activities = context.trace.activities
     moves = names_that(activities, lambda name: direction_of(name) in _OVER_THE_BUS)
-    mine = context.work[moves[context.work]]
+    own = context.work[moves[context.work]]
     start, end = column(activities, "start_ns"), end_of(activities)
     copies_of_any_kind = names_that(activities, lambda name: direction_of(name) is not None)
     computes = np.flatnonzero(~copies_of_any_kind & (column(activities, "device") == context.device.device))
@@ -61,8 +61,8 @@ def copies(context: Context) -> Iterator[Draft]:
     pageable = names_that(activities, is_pageable)
     for rule, rows in (
         # Small copies and single values have rules of their own: they cost waits of the host, not time on the bus.
-        (Rule.BLOCKING_COPY, np.setdiff1d(mine[pageable[mine]], small_copies_of(context))),
-        (Rule.EXPOSED_COPY, mine[~(pageable | _of_a_value(context))[mine]]),
+        (Rule.BLOCKING_COPY, np.setdiff1d(own[pageable[own]], small_copies_of(context))),
+        (Rule.EXPOSED_COPY, own[~(pageable | _of_a_value(context))[own]]),
     ):
         copying = Intervals.union_of(start[rows], end[rows]).within(context.device.window.spans)
         exposed = copying.length - copying.within(working).length
@@ -80,16 +80,16 @@ def _of_a_value(context: Context) -> Bools:
     """Tell per activity whether it moves a single value: another rule covers reading one."""
     # A copy of unknown size counts as more than a value.
     moved = context.trace.activities["bytes"].fill_null(_VALUE_BYTES + 1).to_numpy()
-    found: Bools = moved <= _VALUE_BYTES
-    return found
+    result: Bools = moved <= _VALUE_BYTES
+    return result
 
 
 def _streams_wait(context: Context, copies: Ints) -> bool:
     """Tell whether the copies have a stream without kernels, and streams wait for events about as often."""
     activities = context.trace.activities
     kernels = (activities["kind"] == "kernel").to_numpy()
-    mine = kernels & (column(activities, "device") == context.device.device)
-    apart = not np.isin(column(activities, "stream")[copies], column(activities, "stream")[mine]).any()
+    own = kernels & (column(activities, "device") == context.device.device)
+    apart = not np.isin(column(activities, "stream")[copies], column(activities, "stream")[own]).any()
     waits = names_that(context.trace.launches, lambda name: "StreamWaitEvent" in name)
     return apart and int(waits.sum()) >= max(len(copies) // 2, 1)
 
@@ -153,14 +153,14 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
 
     def apply(edit: Edit, assumed: Assumed) -> int:
         if assumed is Assumed.HIGH:
-            found = edit.remove_work(rows)
+            result = edit.remove_work(rows)
         else:
             unknown = took / (1 if assumed is Assumed.LOW else _TIMES_SLOWER)
             known = np.where(moved > 0, moved / PINNED_BYTES_PER_NS[assumed], unknown)
-            found = edit.take(rows, np.minimum(known, took).astype(np.int64))
+            result = edit.take(rows, np.minimum(known, took).astype(np.int64))
         if assumed is not Assumed.LOW:
             edit.shorten_calls(np.union1d(calls, waits), _ISSUED_NS)
-        return found
+        return result
 
     low, likely, _ = PINNED_BYTES_PER_NS
     return Remedy(

@@ -146,9 +146,9 @@ def _merged(context: Context, chains: list[Ints]) -> Remedy:
         one = np.where(known, moved * (NS_PER_S / (bandwidth or 1)) / reach.share + reach.overhead_ns, longest)
         if assumed is Assumed.LOW:
             one = np.where(known & (not trains), one, np.maximum(one, _KEPT * now))
-        found = edit.take(firsts, np.minimum(one, now).astype(np.int64))
+        result = edit.take(firsts, np.minimum(one, now).astype(np.int64))
         edit.remove_work(others)
-        return found
+        return result
 
     return Remedy(
         f"each chain as one kernel that reads its first input and writes its last result once, at {reaches('one_pass')}"
@@ -185,9 +185,9 @@ def _chains(context: Context) -> list[Ints]:
         ),
     )
     kernels = (activities["kind"] == "kernel").to_numpy()
-    mine = np.flatnonzero(kernels & (column(activities, "device") == context.device.device))
-    mine = mine[context.device.window.spans.holds(column(activities, "start_ns")[mine], end_of(activities)[mine])]
-    order = mine[np.lexsort((column(activities, "start_ns")[mine], column(activities, "stream")[mine]))]
+    own = np.flatnonzero(kernels & (column(activities, "device") == context.device.device))
+    own = own[context.device.window.spans.holds(column(activities, "start_ns")[own], end_of(activities)[own])]
+    order = own[np.lexsort((column(activities, "start_ns")[own], column(activities, "stream")[own]))]
     sizes_of = {code: elements(text) for code, text in _distinct(operators["input_dims"])}
     code = operators["input_dims"].to_physical().fill_null(_NO_CODE).to_numpy()
     size = _looked_up(sizes_of, code)
@@ -219,8 +219,8 @@ def _looked_up(values: Mapping[int, int], code: Ints) -> Ints:
     # The last entry belongs to _NO_CODE and stays 0.
     table = np.zeros(max(values, default=-1) + 2, np.int64)
     table[list(values)] = list(values.values())
-    found: Ints = table[np.where(code == _NO_CODE, len(table) - 1, code)]
-    return found
+    result: Ints = table[np.where(code == _NO_CODE, len(table) - 1, code)]
+    return result
 
 
 def _runs(run: Ints, part: Bools, names: Ints) -> list[Ints]:
@@ -569,10 +569,10 @@ def _written_alone(context: Context, rows: Sequence[LimitRow]) -> Apply:
     of_device, activities = taking(context, rows, _added_alone), context.activities_of(rows)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = of_device(edit, assumed)
+        result = of_device(edit, assumed)
         if assumed is Assumed.HIGH:
             edit.remove_launches(activities)
-        return found
+        return result
 
     return apply
 

@@ -245,15 +245,15 @@ class _Shares(Struct, frozen=True):
         covered = Intervals.union_of(nesting.start, nesting.end).within(window.spans).length
         loading = int((nesting.end - nesting.start)[load & ~inside].sum())
         texts = clipped["name"].to_list()
-        found: tuple[dict[str, int], dict[str, int]] = {}, {}
+        results: tuple[dict[str, int], dict[str, int]] = {}, {}
         unnamed = 0
         for place in np.flatnonzero((kind < 2) & ~load & ~inside & (own > 0)).tolist():
             name = texts[place]
             if kind[place] == 1 and _OWN_RANGE.match(name):
                 unnamed += int(own[place])
                 continue
-            found[kind[place]][name] = found[kind[place]].get(name, 0) + int(own[place])
-        return cls(loading, found[0], found[1], max(window.duration_ns - covered, 0) + unnamed)
+            results[kind[place]][name] = results[kind[place]].get(name, 0) + int(own[place])
+        return cls(loading, results[0], results[1], max(window.duration_ns - covered, 0) + unnamed)
 
 
 def _is_pythons(frame: str) -> bool:
@@ -281,13 +281,13 @@ def advice_on_cpu(steps: CpuSteps) -> Advice:
 
 def _drafts(steps: CpuSteps) -> list[Draft]:
     """Return what rules find, the largest likely saving first."""
-    found = [
+    results = [
         draft for rule in _RULES for draft in steps.losses.part(_name(rule), partial(_found, rule, steps), list[Draft])
     ]
-    found = [replace(draft, saving=draft.saving.within(steps.step_ns)) for draft in found]
-    found = [draft for draft in found if draft.saving.high >= LEAST_SHARE * steps.step_ns]
-    found.sort(key=lambda draft: -draft.rank)
-    return found or steps.losses.part(_name(_unused_graph), partial(_found, _unused_graph, steps), list[Draft])
+    results = [replace(draft, saving=draft.saving.within(steps.step_ns)) for draft in results]
+    results = [draft for draft in results if draft.saving.high >= LEAST_SHARE * steps.step_ns]
+    results.sort(key=lambda draft: -draft.rank)
+    return results or steps.losses.part(_name(_unused_graph), partial(_found, _unused_graph, steps), list[Draft])
 
 
 def _found(rule: Find, steps: CpuSteps) -> list[Draft]:

@@ -35,19 +35,19 @@ def _ranges(context: Context) -> pl.DataFrame:
 def _range_of_activities(context: Context, ranges: pl.DataFrame) -> Ints:
     """Return per activity the row of the range in ``ranges`` that it was launched in, or -1."""
     trace = context.trace
-    found = np.full(trace.activities.height, -1, np.int64)
+    result = np.full(trace.activities.height, -1, np.int64)
     launch = context.links.activity_launch
     launched = np.flatnonzero(launch >= 0)
     if ranges.height and len(launched):
         thread, start = (column(trace.launches, name)[launch[launched]] for name in ("thread", "start_ns"))
-        found[launched] = nesting_of(ranges).innermost_at(thread, start)
-    return found
+        result[launched] = nesting_of(ranges).innermost_at(thread, start)
+    return result
 
 
 def in_optimizer(context: Context) -> Bools:
     """Tell per activity whether it was launched within an optimizer's step."""
-    found: Bools = _range_of_activities(context, _ranges(context)) >= 0
-    return found
+    result: Bools = _range_of_activities(context, _ranges(context)) >= 0
+    return result
 
 
 @states(
@@ -66,8 +66,8 @@ def unfused_optimizer(context: Context) -> Iterator[Draft]:
     owner = _range_of_activities(context, ranges)[context.work]
     for name in names.unique(maintain_order=True):
         # -1, launched in no range, picks the appended False.
-        mine = np.append((names == name).to_numpy(), False)
-        yield from _unfused(context, name, ranges.filter(names == name), context.work[mine[owner]])
+        own = np.append((names == name).to_numpy(), False)
+        yield from _unfused(context, name, ranges.filter(names == name), context.work[own[owner]])
 
 
 def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints) -> Iterator[Draft]:

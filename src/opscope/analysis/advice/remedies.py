@@ -40,11 +40,11 @@ def taking(context: Context, rows: Sequence[LimitRow], time_ns: Callable[[LimitR
     """
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = 0
+        result = 0
         for row in rows:
             if row.call_ns:
-                found += edit.scale(context.activities_of([row]), min(1.0, time_ns(row, assumed) / row.call_ns))
-        return found
+                result += edit.scale(context.activities_of([row]), min(1.0, time_ns(row, assumed) / row.call_ns))
+        return result
 
     return apply
 
@@ -87,11 +87,11 @@ def without_host(stretches: Sequence[tuple[int, Intervals]], shares: tuple[float
     """Return the change that takes stretches of threads out, or a share of them for low, likely and high."""
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = 0
+        result = 0
         for thread, spans in stretches:
-            found += edit.host_time(thread, spans) > 0
+            result += edit.host_time(thread, spans) > 0
             edit.remove_host(thread, spans, shares[assumed])
-        return found
+        return result
 
     return apply
 
@@ -127,14 +127,14 @@ def work_around(context: Context, pieces: Ints, without: Intervals) -> list[tupl
         pieces: the pieces of idle time.
         without: what is left out of the stretches.
     """
-    idle, found = context.waits.idle, []
+    idle, result = context.waits.idle, []
     thread = idle.thread[pieces]
     for number in numbers_in(thread[thread >= 0]).tolist():
-        mine = pieces[thread == number]
+        own = pieces[thread == number]
         works = context.host.of(number).works
         around = np.zeros(len(works), np.bool_)
-        around[works.overlaps(Intervals(idle.pieces.start[mine], idle.pieces.end[mine]))[0]] = True
+        around[works.overlaps(Intervals(idle.pieces.start[own], idle.pieces.end[own]))[0]] = True
         works = works.chosen(around)
         rest = without.gaps(int(works.start[0]), int(works.end[-1])) if len(works) else works
-        found.append((number, works.within(rest)))
-    return found
+        result.append((number, works.within(rest)))
+    return result

@@ -91,32 +91,32 @@ def _once(context: Context, again: Ints, roots: Ints) -> Apply:
     others[launch[launch >= 0]] = False
     stretches = dict(checkpointing(context.trace))
     for number in np.unique(thread).tolist():
-        mine = np.flatnonzero(thread == number)
-        mine = mine[np.argsort(start[mine], kind="stable")]
+        ours = np.flatnonzero(thread == number)
+        ours = ours[np.argsort(start[ours], kind="stable")]
         launched = np.sort(column(calls, "start_ns")[others & (column(calls, "thread") == number)])
         # Two operators with no other launch between them are parts of one run.
-        joined = np.searchsorted(launched, end[mine[:-1]]) == np.searchsorted(launched, start[mine[1:]])
+        joined = np.searchsorted(launched, end[ours[:-1]]) == np.searchsorted(launched, start[ours[1:]])
         first, last = np.append(True, ~joined), np.append(~joined, True)
         own = stretches.get(number, Intervals.union_of(start[:0], end[:0]))
-        begins, ends = np.append(own.start, start[mine[first]]), np.append(own.end, end[mine[last]])
+        begins, ends = np.append(own.start, start[ours[first]]), np.append(own.end, end[ours[last]])
         stretches[number] = Intervals.union_of(begins, ends)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = edit.remove_activities(again)
+        result = edit.remove_activities(again)
         edit.remove_calls(launch[launch >= 0])
         for number, spans in stretches.items():
             edit.remove_host(number, spans, 0.5 if assumed is Assumed.LOW else 1.0)
-        return found
+        return result
 
     return apply
 
 
 def _checkpoint(context: Context) -> Where:
     frames = context.trace.frames
-    found = names_that(frames, lambda name: "torch/utils/checkpoint.py" in name)
-    if not found.any():
+    result = names_that(frames, lambda name: "torch/utils/checkpoint.py" in name)
+    if not result.any():
         return Where()
-    row = int(np.flatnonzero(found)[0])
+    row = int(np.flatnonzero(result)[0])
     nesting = nesting_of(frames)
     above = int(nesting.parent[row])
     names = frames["name"]
@@ -252,11 +252,11 @@ def _repeated_modules(context: Context) -> Iterator[tuple[str, float, float]]:
         # It repeats because the module around it does.
         if around in outer:
             continue
-        mine, each = of_name(name), count // context.steps
-        if _new_data_between(begun[mine], each, copied):
+        own, each = of_name(name), count // context.steps
+        if _new_data_between(begun[own], each, copied):
             continue
         # A run right after another one probably takes its result.
-        if _work_between(begun[mine], ended[mine], each, launches):
+        if _work_between(begun[own], ended[own], each, launches):
             yield str(name).removeprefix(MODULE_FRAME), count / context.steps, time / context.steps
 
 
@@ -268,7 +268,7 @@ def _rows_by_name(names: pl.Series, begun: Ints) -> Callable[[str], Ints]:
 
     def rows(name: str) -> Ints:
         low, high = (np.searchsorted(code[order], codes[name], side=side) for side in ("left", "right"))
-        found: Ints = order[low:high]
-        return found
+        result: Ints = order[low:high]
+        return result
 
     return rows

@@ -66,9 +66,9 @@ class Replayed:
             return None
         # The recorded steps are typical ones: what a few others wait for is not in them.
         unprofiled = None if context.inside_ns is None else context.evidence.typical_ns or context.inside_ns
-        found = cls(steps, None if unprofiled is None else min(unprofiled, context.inside_ns or unprofiled))
+        result = cls(steps, None if unprofiled is None else min(unprofiled, context.inside_ns or unprofiled))
         # With a quicker host the path may go through what the recorded one went around.
-        return found if found.meets_the_wall and found.residual_share <= MOST_RESIDUAL else None
+        return result if result.meets_the_wall and result.residual_share <= MOST_RESIDUAL else None
 
     @property
     def meets_the_wall(self) -> bool:

@@ -37,12 +37,12 @@ def devices_take_turns(context: Context) -> Iterator[Draft]:
     time = waiting.length / context.steps
     if time < LEAST_SHARE * context.step_ns or waiting.length < _MOSTLY * idle.length:
         return
-    count, mine = len(context.evidence.devices), context.device.device
+    count, ours = len(context.evidence.devices), context.device.device
     in_turns = others.within(own).length <= _TURNS * others.length
     yield Draft(
         rule=Rule.DEVICES_TAKE_TURNS,
         title=f"{count} devices {'take turns' if in_turns else 'wait for each other'}: for {format_ns(time)} "
-        f"{context.words.of} others work and device {mine} does not",
+        f"{context.words.of} others work and device {ours} does not",
         where=Where(),
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the idle time of the busiest device in which others work (high)",

@@ -30,8 +30,8 @@ def small_batches(rows: Sequence[ComparisonRow], target: str) -> Iterator[Findin
             others = tuple((name, value) for name, value in row.axes.items() if name != _BATCH)
             series.setdefault(others, {})[size] = row
     count = 0
-    for found in series.values():
-        finding = _of_series(dict(sorted(found.items())), target, count)
+    for result in series.values():
+        finding = _of_series(dict(sorted(result.items())), target, count)
         if finding is not None:
             count += 1
             yield finding

@@ -122,11 +122,11 @@ def _without_copying(context: Context, rows: Ints, calls: Ints, operators: Ints)
     stretches = by_thread(thread, start, end)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        found = edit.remove_activities(rows)
+        result = edit.remove_activities(rows)
         edit.remove_calls(calls)
         for number, spans in stretches:
             edit.remove_host(number, spans, _OTHER_OWN[0] if assumed is Assumed.LOW else 1.0)
-        return found
+        return result
 
     return Remedy(
         f"nothing is copied; {1 - _OTHER_OWN[0]:.0%} of the host's time in these operators stays for low", apply
@@ -145,13 +145,13 @@ def _saving(context: Context, whole: float, calls: float) -> Range:
     own = max(whole - calls, 0.0)
     if context.inside_ns is None:
         fast, slow = (calls + own) / context.cost.most, calls + own / context.cost.least
-        found = Range(fast, slow)
+        result = Range(fast, slow)
     else:
         # Calls take as long without the profiler. What is left of an unprofiled step tells how much faster the rest is.
         factor = max(context.inside_ns - calls, 0.0) / max(recorded - calls, 1.0)
         likely = calls + own * min(factor, 1.0)
-        found = Range(_OTHER_OWN[0] * likely, _OTHER_OWN[1] * likely, likely)
-    return found.within(max(context.step_ns - context.busy_ns, 0.0))
+        result = Range(_OTHER_OWN[0] * likely, _OTHER_OWN[1] * likely, likely)
+    return result.within(max(context.step_ns - context.busy_ns, 0.0))
 
 
 def _outermost(context: Context, operator: Ints) -> Ints:
@@ -166,10 +166,10 @@ def _outermost(context: Context, operator: Ints) -> Ints:
     """
     parent = context.links.operators.parent
     copies: Bools = np.append(names_that(context.trace.operators, lambda name: name in _COPYING), False)
-    found = np.where(copies[operator], operator, -1)
+    result = np.where(copies[operator], operator, -1)
     while True:
-        above = np.where(found >= 0, np.append(parent, -1)[found], -1)
+        above = np.where(result >= 0, np.append(parent, -1)[result], -1)
         climbs = (above >= 0) & copies[above]
         if not climbs.any():
-            return found
-        found = np.where(climbs, above, found)
+            return result
+        result = np.where(climbs, above, result)

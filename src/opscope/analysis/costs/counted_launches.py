@@ -63,9 +63,9 @@ def kernel_names(counters: Sequence[KernelCounters], run: Sequence[Durations]) -
     # Without a run no process has counterparts.
     pairs = zip(measured.items(), of_run, strict=False)
     in_run = {
-        (process, name): found
+        (process, name): result
         for (process, own), others in pairs
-        for name, found in _same_kernels(own, others, names.readable).items()
+        for name, result in _same_kernels(own, others, names.readable).items()
     }
     return KernelNames(names.readable, in_run)
 
@@ -73,7 +73,7 @@ def kernel_names(counters: Sequence[KernelCounters], run: Sequence[Durations]) -
 def _same_kernels(measured: set[str], run: set[str], readable: Mapping[str, str]) -> dict[str, str]:
     """Return the names of a process of the run by those that were measured, for kernels that are in both."""
     full = {canonical(readable.get(name, name)): name for name in sorted(run)}
-    found = {name: full[text] for name in measured if (text := canonical(readable.get(name, name))) in full}
+    results = {name: full[text] for name in measured if (text := canonical(readable.get(name, name))) in full}
     others: dict[str, list[str]] = defaultdict(list)
     for name in run:
         others[common_spelling(readable.get(name, name))].append(name)
@@ -85,8 +85,8 @@ def _same_kernels(measured: set[str], run: set[str], readable: Mapping[str, str]
             (name,), (other,) = names, others[part]
             # What it leaves out are whole namespaces, so those that it names have to be there.
             if namespaces(name) <= namespaces(readable.get(other, other)):
-                found.setdefault(name, other)
-    return found
+                results.setdefault(name, other)
+    return results
 
 
 def joined_launches(
@@ -102,7 +102,7 @@ def joined_launches(
     # Without a run no process has durations.
     durations = dict(zip(processes_of(counters), run, strict=False))
     seen: dict[tuple[str, Key], int] = defaultdict(int)
-    found = []
+    results = []
     for one in counters:
         key = names.key_of(one)
         number = seen[one.process, key]
@@ -110,8 +110,8 @@ def joined_launches(
         name = names.in_run.get((one.process, one.kernel))
         of_run = [] if name is None else durations[one.process].get((name, one.grid, one.block), [])
         run_ns = of_run[number] if number < len(of_run) else None
-        found.append(CounterLaunch(names.readable.get(one.kernel, one.kernel), number, run_ns, one.metrics))
-    return tuple(found)
+        results.append(CounterLaunch(names.readable.get(one.kernel, one.kernel), number, run_ns, one.metrics))
+    return tuple(results)
 
 
 def processes_of(counters: Sequence[KernelCounters]) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ def durations_of(trace: Trace) -> Durations:
     """Return how long each launch of each kernel took in a process, in order."""
     kernels = trace.activities.filter(pl.col("kind").cast(pl.String) == "kernel").sort("start_ns")
     text = kernels.select(pl.col("name", "grid", "block").cast(pl.String), "duration_ns")
-    found: dict[Key, list[int]] = defaultdict(list)
+    results: dict[Key, list[int]] = defaultdict(list)
     for name, grid, block, duration in text.iter_rows():
-        found[name, grid, block].append(duration)
-    return found
+        results[name, grid, block].append(duration)
+    return results

@@ -90,7 +90,7 @@ def _row(
         return median(values) if values else None
 
     operations = [counted_operations(one.metrics, one.compute_capability) for one in counters]
-    moved = [found for one in counters if (found := counted_bytes(one.metrics)) is not None]
+    moved = [result for one in counters if (result := counted_bytes(one.metrics)) is not None]
     no_bytes = (_BYTES,) if len(moved) < len(counters) else ()
     missing = (*dict.fromkeys(what for one in operations for what in one.not_counted), *no_bytes)
     work = _work(counters, launches, operations, limit)
@@ -150,7 +150,7 @@ def _work(
     units = sorted({unit for _, _, work in known for unit in work.by_unit})
     by_unit = {unit: sum(work.by_unit.get(unit, 0) for _, _, work in known) / count for unit in units}
     is_most = total >= by_unit.get(UPPER_BOUND, 0)
-    found = CountedWork(
+    result = CountedWork(
         launches=count,
         ns=ns,
         dram_bytes=moved,
@@ -160,8 +160,8 @@ def _work(
         operations_per_s=1e9 * total / ns if is_most else None,
     )
     if any(work.sparse for _, _, work in known):
-        return replace(found, reason="it multiplies sparse matrices, and peaks are those of dense ones")
-    return _limited(found, limit)
+        return replace(result, reason="it multiplies sparse matrices, and peaks are those of dense ones")
+    return _limited(result, limit)
 
 
 def _limited(work: CountedWork, limit: Limit) -> CountedWork:

@@ -195,8 +195,8 @@ def _memory_operations(trace: Trace) -> pl.DataFrame:
 
 def _operation(name: str) -> str:
     # CUDA's names say HtoD and the like; others are told by their direction.
-    if name.startswith("Memcpy") and (found := _COPY.search(name)):
-        return f"[CUDA memcpy {_PLACES[found[1]]}-to-{_PLACES[found[2]]}]"
+    if name.startswith("Memcpy") and (match := _COPY.search(name)):
+        return f"[CUDA memcpy {_PLACES[match[1]]}-to-{_PLACES[match[2]]}]"
     if (direction := direction_of(name)) is not None:
         return f"[CUDA memcpy {_DIRECTIONS[direction]}]"
     return "[CUDA memset]" if name.startswith("Memset") else f"[CUDA {name.partition(' (')[0]}]"
@@ -205,11 +205,11 @@ def _operation(name: str) -> str:
 def _time_rows(table: pl.DataFrame) -> tuple[TimeRow, ...]:
     # Only some tables have these columns; `TimeRow` takes them by their names.
     further = [column for column in ("category", "style") if column in table.columns]
-    found = _distributions(table, "duration_ns", ["name", *further])
-    whole = sum(one.total for _, one in found)
+    result = _distributions(table, "duration_ns", ["name", *further])
+    whole = sum(one.total for _, one in result)
     return tuple(
         TimeRow(name, 100 * one.total / whole if whole else 0.0, one, **dict(zip(further, rest, strict=True)))
-        for (name, *rest), one in found
+        for (name, *rest), one in result
     )
 
 

@@ -74,10 +74,10 @@ def _captures(trace: Trace, links: Links) -> list[list[str | None]]:
     captured = np.flatnonzero(launching & captured_into_graph(launches))
     number = np.zeros(len(captured), np.int64)
     for owner in np.unique(thread[captured]):
-        mine = thread[captured] == owner
+        own = thread[captured] == owner
         begun = np.sort(start[begins & (thread == owner)])
         # A thread captures one graph after the other: the count of its begins so far tells them apart.
-        number[mine] = np.searchsorted(begun, start[captured[mine]], side="right")
+        number[own] = np.searchsorted(begun, start[captured[own]], side="right")
     for row, place in zip(captured.tolist(), number.tolist(), strict=True):
         owner = int(links.launch_operator[row])
         captures.setdefault((int(thread[row]), place), []).append(operators[owner] if owner >= 0 else None)
@@ -89,8 +89,8 @@ def _with_operators(nodes: pl.DataFrame, captures: list[list[str | None]]) -> pl
     how: list[str] = []
     # Rows come sorted by device, graph and node, so that the groups' answers, one after the other, match the rows.
     for (_, _), graph in nodes.group_by("device", "graph", maintain_order=True):
-        found, known_how = operators_of_nodes(graph["name"].to_list(), captures)
-        operators += found
+        result, known_how = operators_of_nodes(graph["name"].to_list(), captures)
+        operators += result
         how += known_how
     return nodes.with_columns(
         captured_operator=pl.Series(operators, dtype=pl.String), captured_how=pl.Series(how, dtype=pl.String)

@@ -87,11 +87,11 @@ def growth_law(times: Mapping[int, float]) -> Law | None:
     smooth = [_judged(shape, points) for shape in _smooth(points)]
     best = min(law.off for law in smooth)
     enough = max(min(_AS_GOOD * best, PREDICTS), _NOISE, best)
-    found = next(law for law in smooth if law.off <= enough)
-    if found.off <= _NOISE:
-        return found
-    stair = min((_judged(shape, points) for shape in _stairs(points)), key=lambda law: law.off, default=found)
-    return stair if _STAIRS_BETTER * stair.off < found.off else found
+    result = next(law for law in smooth if law.off <= enough)
+    if result.off <= _NOISE:
+        return result
+    stair = min((_judged(shape, points) for shape in _stairs(points)), key=lambda law: law.off, default=result)
+    return stair if _STAIRS_BETTER * stair.off < result.off else result
 
 
 def usable(times: Mapping[int, float]) -> dict[int, float]:
@@ -155,7 +155,7 @@ def _fitted(shape: _Shape, points: Sequence[tuple[int, float]]) -> Law:
     # Two sizes at least must lie on each side, or the knee is wherever one point is off.
     knees = np.geomspace(sizes[1], sizes[-2], _KNEES) if len(sizes) > 3 else ()
     laws = [_least(shape.powers, points, Law((), begins=float(knee))) for knee in (*knees, *sizes[1:-1])]
-    return min(laws, key=lambda found: found[1])[0]
+    return min(laws, key=lambda result: result[1])[0]
 
 
 def _least(
@@ -173,12 +173,12 @@ def _least(
     best: tuple[Law, float] | None = None
     for count in range(1, len(columns) + 1):
         for chosen in itertools.combinations(range(len(columns)), count):
-            found = _squares(np.stack([columns[index] for index in chosen], axis=1))
-            if found is None or (best is not None and found[1] >= best[1] * (1 - 1e-9) - 1e-18):
+            result = _squares(np.stack([columns[index] for index in chosen], axis=1))
+            if result is None or (best is not None and result[1] >= best[1] * (1 - 1e-9) - 1e-18):
                 continue
-            factors = dict(zip(chosen, found[0].tolist(), strict=True))
+            factors = dict(zip(chosen, result[0].tolist(), strict=True))
             terms = tuple(Term(power, factors[index]) for index, power in enumerate(powers) if index in factors)
-            best = replace(law, terms=terms, slope_ns=factors.get(len(powers), 0.0)), found[1]
+            best = replace(law, terms=terms, slope_ns=factors.get(len(powers), 0.0)), result[1]
     assert best is not None, "a positive time has a positive constant"
     return best
 

@@ -94,8 +94,8 @@ def _problems(launch: Launch, capability: ComputeCapability) -> Iterator[str]:
         )
 
 
-def _dimensions(what: str, given: Dimensions, most: Dimensions) -> Iterator[str]:
-    for axis, number, limit in zip(_AXES, given, most, strict=True):
+def _dimensions(what: str, values: Dimensions, most: Dimensions) -> Iterator[str]:
+    for axis, number, limit in zip(_AXES, values, most, strict=True):
         if not 1 <= number <= limit:
             yield f"the {what}'s {axis} is {number:,}: 1 to {limit:,} are allowed"
 

@@ -36,7 +36,7 @@ def totals_by_name(rows: Sequence[LimitRow], by: str) -> tuple[LimitTotal, ...]:
         name = row.category if by == "category" else row.operator or NO_OPERATOR
         # Grouped by what was recorded, not by the text that is printed: long lists of tensors may be shortened alike.
         groups.setdefault((name, row.input_dims if by == "shape" else None), []).append(row)
-    return _sorted(_total(f"{name} {tensor_shapes(dims)}".rstrip(), found) for (name, dims), found in groups.items())
+    return _sorted(_total(f"{name} {tensor_shapes(dims)}".rstrip(), result) for (name, dims), result in groups.items())
 
 
 def _total(name: str, rows: Iterable[LimitRow]) -> LimitTotal:
@@ -67,10 +67,10 @@ def totals_by_module(
     trace: Trace, links: Links, backward: BackwardPass, rows: Sequence[LimitRow]
 ) -> tuple[LimitTotal, ...] | None:
     """Add up by the innermost module that launched the work; None where no modules were recorded."""
-    found = module_of_activities(trace, links, backward)
-    if found is None:
+    result = module_of_activities(trace, links, backward)
+    if result is None:
         return None
-    names, module = found
+    names, module = result
     labels = [*names.to_list(), NO_MODULE]
     # -1, in no module, picks the last label.
     return _sorted(_by_activity(trace, links, rows, [labels[at] for at in module.tolist()]))
@@ -151,11 +151,11 @@ def utilisation(
         steps: how many steps the rows cover.
         unprofiled: whether ``of_ns`` was measured without a profiler.
     """
-    mine = [row for row in rows if row.device == device and row.ideal_ns is not None]
-    moved = sum(row.calls * (row.least_bytes or 0) for row in mine)
+    own = [row for row in rows if row.device == device and row.ideal_ns is not None]
+    moved = sum(row.calls * (row.least_bytes or 0) for row in own)
     seconds = of_ns * steps / NS_PER_S
     # What is computed again keeps the device busy (HFU), but is not needed (MFU).
-    hfu = _products(mine) / of_ns / steps if of_ns else 0.0
+    hfu = _products(own) / of_ns / steps if of_ns else 0.0
     return Utilisation(
         device=device,
         of_ns=of_ns,

@@ -82,8 +82,8 @@ def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
     no table has gets the datasheet of a device that is as large, else an estimate from one of the same compute
     capability.
     """
-    found = {item.index: _peaks_of(item) for item in devices}
-    return {index: peaks for index, peaks in found.items() if peaks is not None}
+    results = {item.index: _peaks_of(item) for item in devices}
+    return {index: peaks for index, peaks in results.items() if peaks is not None}
 
 
 def _peaks_of(device: DeviceProperties) -> Peaks | None:
@@ -260,7 +260,7 @@ def _precision(work: _Work, cost: Cost | None) -> str | None:
         return precision_of(kernel) if kernel.operation in PRODUCTS else None
     if not cost.flop:
         return None
-    named = next((found for kernel in work.kernels if (found := precision_of(decode(kernel.name))) is not None), None)
+    named = next((result for kernel in work.kernels if (result := precision_of(decode(kernel.name))) is not None), None)
     if named is not None or cost.dtype is None:
         return named
     # If the name does not say, the operands' type does, except for types that several units take.

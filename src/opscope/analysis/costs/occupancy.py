@@ -87,11 +87,11 @@ def occupancy(
     )
 
 
-def entry_of(found: Occupancy | None) -> OccupancyEntry | None:
+def entry_of(result: Occupancy | None) -> OccupancyEntry | None:
     """Return an occupancy as documents hold it."""
-    if found is None:
+    if result is None:
         return None
-    return OccupancyEntry(found.percent, found.blocks_per_multiprocessor, found.limiter, found.waves, found.tail)
+    return OccupancyEntry(result.percent, result.blocks_per_multiprocessor, result.limiter, result.waves, result.tail)
 
 
 def occupancy_of(launch: LaunchShape, device: DeviceProperties | None) -> Occupancy | None:

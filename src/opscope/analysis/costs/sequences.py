@@ -59,11 +59,11 @@ def sequence_table(trace: Trace, links: Links, classifier: Classifier, call_byte
     same_stream = _same_stream(order, trace)
     chains = list(_chains(token, elementwise[token] if len(token) else np.zeros(0, np.bool_), same_stream))
     often = [one for one in _repeated(token, same_stream, before) if len(one.starts) > steps]
-    found = _apart_from_each_other([*chains, *sorted(often, key=lambda one: -_time(one, before))], len(token))
-    found.sort(key=lambda one: -_time(one, before))
+    result = _apart_from_each_other([*chains, *sorted(often, key=lambda one: -_time(one, before))], len(token))
+    result.sort(key=lambda one: -_time(one, before))
     moved = np.concatenate([np.zeros(1), np.cumsum(np.nan_to_num(call_bytes[order]))])
     unknown = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.isnan(call_bytes[order]))])
-    rows = [_row(one, token, names, elementwise, before, moved, unknown) for one in found[:_LISTED]]
+    rows = [_row(one, token, names, elementwise, before, moved, unknown) for one in result[:_LISTED]]
     schema = {
         **{"sequence": pl.String, "kind": pl.String, "length": pl.Int64, "count": pl.Int64, "total_ns": pl.Int64},
         **{"mean_ns": pl.Float64, "least_bytes": pl.Int64},
@@ -90,11 +90,11 @@ def _chains(token: Ints, elementwise: Bools, same_stream: Bools) -> Iterator[_Fo
         yield _Found(np.array(starts, np.int64), len(parts))
 
 
-def _apart_from_each_other(found: Sequence[_Found], size: int) -> list[_Found]:
+def _apart_from_each_other(results: Sequence[_Found], size: int) -> list[_Found]:
     """Return sequences in their order, without those of which most lies within earlier ones."""
     taken = np.zeros(size, np.bool_)
     kept = []
-    for one in found:
+    for one in results:
         places = (one.starts[:, None] + np.arange(one.length)).reshape(-1)
         if taken[places].mean() < _OVERLAP:
             kept.append(one)
@@ -144,15 +144,15 @@ def _often(code: Ints, valid: Bools, length: int, token: Ints, before: Ints) -> 
     bounds = np.flatnonzero(np.diff(code[order], prepend=-1))
     groups = [group for group in np.split(order, bounds[1:]) if len(group) >= _OFTEN]
     groups.sort(key=lambda group: -int((before[group + length] - before[group]).sum()))
-    found = {}
+    results = {}
     for group in groups[:_LOOKED_AT]:
         first = int(group[0])
         if len(set(token[first : first + length].tolist())) < 2:
             continue
         starts = _apart(group, length)
         if len(starts) >= _OFTEN:
-            found[first] = _Found(starts, length)
-    return found
+            results[first] = _Found(starts, length)
+    return results
 
 
 def _apart(starts: Ints, length: int) -> Ints:

@@ -87,13 +87,13 @@ def _general(evidence: doc.AnyEvidence, gain: Gain | None = None, action: Action
 
 def parallel_work(evidence: OperatorEvidence) -> Iterator[Statement]:
     """State what is independent, and what is combined."""
-    found = evidence.parallelism
-    if found is None:
+    result = evidence.parallelism
+    if result is None:
         yield _derived(doc.DivisionUnknown())
         return
-    yield _derived(doc.Independent(found.elements, found.unit, dict(found.parallel), found.reason))
-    if found.reduced:
-        yield _derived(doc.Combined(math.prod(found.reduced.values()), dict(found.reduced)))
+    yield _derived(doc.Independent(result.elements, result.unit, dict(result.parallel), result.reason))
+    if result.reduced:
+        yield _derived(doc.Combined(math.prod(result.reduced.values()), dict(result.reduced)))
 
 
 # ---------------------------------------------------------------- how grid and block cover it
@@ -101,31 +101,31 @@ def parallel_work(evidence: OperatorEvidence) -> Iterator[Statement]:
 
 def coverage(evidence: OperatorEvidence) -> Iterator[Statement]:
     """State the launch geometry, and how it divides the work."""
-    launch, found = evidence.launch, evidence.parallelism
+    launch, result = evidence.launch, evidence.parallelism
     grid, block = (dimensions(launch.grid), dimensions(launch.block)) if launch else (None, None)
     if grid is None or block is None:
         yield _measured(doc.GeometryUnknown())
         return
     blocks, threads = math.prod(grid), math.prod(block)
     yield _measured(doc.Geometry(blocks, grid, threads, block))
-    if found is not None and found.elements:
-        tiles = list(_tiles(evidence, found, grid))
+    if result is not None and result.elements:
+        tiles = list(_tiles(evidence, result, grid))
         if not tiles and evidence.kernels == 1:
-            yield _derived(doc.PerBlock(found.unit, found.elements / blocks, found.elements / (blocks * threads)))
+            yield _derived(doc.PerBlock(result.unit, result.elements / blocks, result.elements / (blocks * threads)))
         yield from tiles
     if evidence.occupancy and evidence.occupancy.waves is not None:
         waves = evidence.occupancy.waves
         yield _derived(doc.Waves(waves, blocks / waves))
 
 
-def _tiles(evidence: OperatorEvidence, found: Parallelism, grid: tuple[int, int, int]) -> Iterator[Statement]:
+def _tiles(evidence: OperatorEvidence, result: Parallelism, grid: tuple[int, int, int]) -> Iterator[Statement]:
     """Compare the grid with the tiles that the result divides into."""
     sides = evidence.decoded.tile if evidence.decoded else None
-    if sides is None or "columns" not in found.parallel or sides[0] is None or sides[1] is None:
+    if sides is None or "columns" not in result.parallel or sides[0] is None or sides[1] is None:
         return
     tile = (sides[0], sides[1])
-    blocks, batch = math.prod(grid), found.parallel.get("batch", 1)
-    rows, columns = found.parallel["rows"], found.parallel["columns"]
+    blocks, batch = math.prod(grid), result.parallel.get("batch", 1)
+    rows, columns = result.parallel["rows"], result.parallel["columns"]
     # Libraries differ in which side of the result a tile's first number goes along: the grid decides, if it can.
     ways = [(-(-rows // tile[0]), -(-columns // tile[1])), (-(-rows // tile[1]), -(-columns // tile[0]))]
     # A way fits if both of its counts are sides of the grid and, times the batch, make up all thread blocks.
@@ -146,14 +146,14 @@ def _tiles(evidence: OperatorEvidence, found: Parallelism, grid: tuple[int, int,
 
 def resources(evidence: OperatorEvidence) -> Iterator[Statement]:
     """State what the kernel takes of a multiprocessor, and how full it is."""
-    launch, found = evidence.launch, evidence.occupancy
+    launch, result = evidence.launch, evidence.occupancy
     if launch is None or launch.registers_per_thread is None:
         yield _measured(doc.ResourcesUnknown())
         return
     yield _measured(doc.Resources(launch.registers_per_thread, launch.shared_memory_bytes))
-    if found is not None:
-        blocks, warps = found.blocks_per_multiprocessor, found.warps_per_multiprocessor
-        yield _derived(doc.TheoreticalOccupancy(found.percent, blocks, warps, found.limiter))
+    if result is not None:
+        blocks, warps = result.blocks_per_multiprocessor, result.warps_per_multiprocessor
+        yield _derived(doc.TheoreticalOccupancy(result.percent, blocks, warps, result.limiter))
     for counters in evidence.counters[:1]:
         if counters.achieved_occupancy_percent is not None:
             yield _measured(doc.AchievedOccupancy(counters.achieved_occupancy_percent))
@@ -227,7 +227,7 @@ def synchronisation(evidence: OperatorEvidence) -> Iterator[Statement]:
 
 def gains(evidence: OperatorEvidence) -> Iterator[Statement]:
     """State how much could be gained at most, and by what."""
-    found, decoded, name = evidence.parallelism, evidence.decoded, evidence.operator
+    result, decoded, name = evidence.parallelism, evidence.decoded, evidence.operator
     if evidence.share is not None:
         gain = evidence.gain_up_to(evidence.per_step_ns, "the operator's whole self device time")
         yield _derived(doc.Share(100 * evidence.share), gain)
@@ -240,15 +240,15 @@ def gains(evidence: OperatorEvidence) -> Iterator[Statement]:
     if decoded and decoded.unit == FP32_CORES and decoded.operation in _PRODUCTS:
         gain = evidence.gain_up_to(evidence.kernel_per_step_ns, "the whole time of this kernel with these inputs")
         yield _general(doc.OnFp32Cores(decoded.summary), gain, Action(ActionKind.LOWER_PRECISION, name))
-    if decoded and found and ("alignment in elements", "1") in decoded.details:
-        yield _alignment(found, name)
+    if decoded and result and ("alignment in elements", "1") in decoded.details:
+        yield _alignment(result, name)
     yield from _filling(evidence)
     if evidence.pattern:
         yield _general(doc.UsualGain(evidence.pattern.gain))
 
 
-def _alignment(found: Parallelism, operator: str) -> Statement:
-    sizes = {**found.parallel, **found.reduced}
+def _alignment(result: Parallelism, operator: str) -> Statement:
+    sizes = {**result.parallel, **result.reduced}
     multiples = all(size % _MULTIPLE == 0 for size in sizes.values())
     change = ActionKind.CONTIGUOUS_OPERANDS if multiples else ActionKind.PAD_SIZES
     return _general(doc.AnyAlignment(sizes, multiples), action=Action(change, operator))

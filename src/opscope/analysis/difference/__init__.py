@@ -99,7 +99,7 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
     known = unprofiled.ratio is not None and unprofiled.verdict is not ChangeVerdict.UNKNOWN
     if stepwise and all(on_device) and known and times[0] is not None and times[1] is not None:
         totals = Fraction(times[0].ns), Fraction(times[1].ns)
-    found = StepChange(
+    result = StepChange(
         unprofiled=totals is not recorded.windows,
         per_step=stepwise,
         steps_before=first,
@@ -115,10 +115,10 @@ def _step(before: Measured, after: Measured, unprofiled: UnprofiledChange) -> St
         window=recorded.words,
     )
     if len(set(on_device)) > 1:
-        return replace(found, reason="one of the two ran on a device, the other did not: their steps are other work")
-    if recorded.doubt is not None and not found.unprofiled:
-        return replace(found, reason=recorded.doubt)
-    return _taken_apart(found, recorded, totals[1] - totals[0])
+        return replace(result, reason="one of the two ran on a device, the other did not: their steps are other work")
+    if recorded.doubt is not None and not result.unprofiled:
+        return replace(result, reason=recorded.doubt)
+    return _taken_apart(result, recorded, totals[1] - totals[0])
 
 
 class _Recorded(Struct, frozen=True):
@@ -240,18 +240,18 @@ def _on_cpu(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Recorde
     )
 
 
-def _taken_apart(found: StepChange, recorded: _Recorded, change: Fraction) -> StepChange:
+def _taken_apart(result: StepChange, recorded: _Recorded, change: Fraction) -> StepChange:
     """Divide the change of a step into parts; the last part takes what the others do not explain."""
     rest = dict(recorded.rest)
     rest[recorded.last] = change - sum((one.change for one in recorded.work), Fraction()) - sum(rest.values())
     # Rounded once, all parts together, so that they add up to the change: the work first, then the rest.
-    whole = apportioned([one.change for one in recorded.work] + list(rest.values()), found.change_ns)
+    whole = apportioned([one.change for one in recorded.work] + list(rest.values()), result.change_ns)
     count = len(recorded.work)
     rows = [one.document(ns) for one, ns in zip(recorded.work, whole[:count], strict=True)]
     rows.sort(key=lambda row: (-abs(row.change_ns), row.operator or "", row.inputs_before or ""))
     parts = tuple(Part(name, ns) for name, ns in zip(rest, whole[count:], strict=True) if ns)
     return replace(
-        found,
+        result,
         work=tuple(rows),
         work_ns=sum(row.change_ns for row in rows),
         parts=parts,

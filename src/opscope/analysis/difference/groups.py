@@ -33,10 +33,10 @@ def groups_of(before: Measured, after: Measured, by: DiffBy, steps: tuple[int, i
         return None
     sides = [_by_name(table, by, count) for table, count in zip(tables, steps, strict=True) if table is not None]
     nothing = (Fraction(0), 0.0)
-    found = []
+    results = []
     for name in dict.fromkeys((*sides[0], *sides[1])):
         (first, calls), (second, later) = sides[0].get(name, nothing), sides[1].get(name, nothing)
-        found.append(
+        results.append(
             GroupChange(
                 name=name,
                 before_ns=float(first),
@@ -46,7 +46,7 @@ def groups_of(before: Measured, after: Measured, by: DiffBy, steps: tuple[int, i
                 calls_after=later,
             )
         )
-    return tuple(sorted(found, key=lambda one: (-abs(one.change_ns), one.name)))
+    return tuple(sorted(results, key=lambda one: (-abs(one.change_ns), one.name)))
 
 
 def _table(one: Measured, by: DiffBy) -> pl.DataFrame | None:

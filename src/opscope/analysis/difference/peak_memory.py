@@ -30,9 +30,9 @@ def _largest(one: Measured) -> LiveMemory | None:
     analysis = one.analysis
     if not analysis.trace.allocations.height:
         return None
-    found = live_memory(analysis.trace, analysis.links, analysis.origins)
+    result = live_memory(analysis.trace, analysis.links, analysis.origins)
     # A device counts before the host, however much that holds.
-    return max(found, key=lambda memory: (memory.device is not None, memory.peak_bytes), default=None)
+    return max(result, key=lambda memory: (memory.device is not None, memory.peak_bytes), default=None)
 
 
 def _parts(before: LiveMemory | None, after: LiveMemory | None) -> tuple[MemoryPart, ...]:
@@ -52,7 +52,7 @@ def _parts(before: LiveMemory | None, after: LiveMemory | None) -> tuple[MemoryP
 
 
 def _by_operator(memory: LiveMemory) -> Counter[str]:
-    found = Counter({BEFORE_RECORDING: memory.before_bytes or 0})
+    results = Counter({BEFORE_RECORDING: memory.before_bytes or 0})
     for operator, size in memory.alive.select("operator", "bytes").iter_rows():
-        found[operator or NO_OPERATOR] += size
-    return found
+        results[operator or NO_OPERATOR] += size
+    return results

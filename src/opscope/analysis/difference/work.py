@@ -159,8 +159,8 @@ def _category(name: str, kind: str) -> str:
     """Return the category of work that no operator launched."""
     if kind != "kernel":
         return str(Category.MEMORY)
-    found = kind_of(name)
-    return UNLINKED if found is None else str(found.category)
+    result = kind_of(name)
+    return UNLINKED if result is None else str(result.category)
 
 
 class MatchedWork(Struct, frozen=True, dict=True):
@@ -313,14 +313,14 @@ def work_changes(before: Side, after: Side) -> list[MatchedWork]:
     sides = (before, after)
     left = {group.key: group for group in before.groups}
     right = {group.key: group for group in after.groups}
-    found = [_change(left.pop(key), right.pop(key), recorded, sides) for key in list(left) if key in right]
+    results = [_change(left.pop(key), right.pop(key), recorded, sides) for key in list(left) if key in right]
     for match in (_with_other_inputs, _doing_the_same):
         for one, other, matched, why in match(list(left.values()), list(right.values()), sides):
             del left[one.key], right[other.key]
-            found.append(MatchedWork(one, other, matched, why, sides))
-    found += [MatchedWork(group, None, Matched.GONE, None, sides) for group in left.values()]
-    found += [MatchedWork(None, group, Matched.NEW, None, sides) for group in right.values()]
-    return found
+            results.append(MatchedWork(one, other, matched, why, sides))
+    results += [MatchedWork(group, None, Matched.GONE, None, sides) for group in left.values()]
+    results += [MatchedWork(None, group, Matched.NEW, None, sides) for group in right.values()]
+    return results
 
 
 def _change(one: Group, other: Group, recorded: list[bool], sides: tuple[Side, Side]) -> MatchedWork:
@@ -357,10 +357,10 @@ _Match = tuple[Group, Group, Matched, str]
 
 
 def _by(groups: Iterable[Group], key: Callable[[Group], object]) -> dict[object, list[Group]]:
-    found: dict[object, list[Group]] = {}
+    results: dict[object, list[Group]] = {}
     for group in groups:
-        found.setdefault(key(group), []).append(group)
-    return found
+        results.setdefault(key(group), []).append(group)
+    return results
 
 
 def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side, Side]) -> Iterator[_Match]:
@@ -369,18 +369,18 @@ def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side,
     for operator in ours:
         if operator not in theirs:
             continue
-        mine, others = ours[operator], theirs[operator]
-        if len(mine) * len(others) > _MOST_PAIRS:
+        own, others = ours[operator], theirs[operator]
+        if len(own) * len(others) > _MOST_PAIRS:
             continue
         # Each group is taken once, by the most alike pair that is still free.
-        alike = [(_likeness(one, other, sides), x, y) for x, one in enumerate(mine) for y, other in enumerate(others)]
+        alike = [(_likeness(one, other, sides), x, y) for x, one in enumerate(own) for y, other in enumerate(others)]
         taken: tuple[set[int], set[int]] = (set(), set())
         for likeness, x, y in sorted(alike, key=lambda pair: pair[0], reverse=True):
             if x in taken[0] or y in taken[1] or likeness[0] < 0:
                 continue
             taken[0].add(x)
             taken[1].add(y)
-            one, other = mine[x], others[y]
+            one, other = own[x], others[y]
             yield one, other, Matched.INPUTS, _other_inputs(one, other)
 
 
@@ -403,12 +403,12 @@ def _likeness(one: Group, other: Group, sides: tuple[Side, Side]) -> tuple[int, 
 def _sizes(dims: str | None) -> list[list[object]] | None:
     """Return the shapes of the inputs; None where they were not recorded, or are no list of lists."""
     try:
-        found = json.loads(dims) if dims else None
+        result = json.loads(dims) if dims else None
     except ValueError:
         return None
-    if not isinstance(found, list) or not all(isinstance(shape, list) for shape in found):
+    if not isinstance(result, list) or not all(isinstance(shape, list) for shape in result):
         return None
-    return found
+    return result
 
 
 def _other_inputs(one: Group, other: Group) -> str:
@@ -443,18 +443,18 @@ class _Does(Struct, frozen=True):
     def of(self, group: Group) -> dict[object, str]:
         # Part of every key: work that is done more or less often is not taken for the same.
         calls = Fraction(group.calls, self.side.steps)
-        found: dict[object, str] = {}
+        results: dict[object, str] = {}
         if group.product is not None:
-            found["product", group.product, calls] = (
+            results["product", group.product, calls] = (
                 f"both multiply {group.product}, equally often, and nothing else does"
             )
         if group.operator is not None:
             # "aten::add_" and "custom::add_1" are both "add".
             plain = _NUMBERED.sub("", group.operator.rpartition("::")[2].strip("_"))
-            found["name", plain, group.shapes, calls] = "their names differ in underscores or a number only"
+            results["name", plain, group.shapes, calls] = "their names differ in underscores or a number only"
             for name in group.kernels if not self.side.on_host and len(group.kernels) == 1 else ():
-                found["kernel", name, group.shapes, calls] = "both launch the same kernel with the same inputs"
+                results["kernel", name, group.shapes, calls] = "both launch the same kernel with the same inputs"
         if group.category in _DEFINITE and group.shapes:
             words = f"both are {group.category} of the same inputs, equally often, and nothing else is"
-            found["category", group.category, group.shapes, calls] = words
-        return found
+            results["category", group.category, group.shapes, calls] = words
+        return results

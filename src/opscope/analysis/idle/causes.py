@@ -89,8 +89,8 @@ class Causes:
         calls = calls[np.searchsorted(ordered, end) > np.searchsorted(ordered, start)]
         calls = calls[np.argsort(self._host.start[calls], kind="stable")]
         within = latest_around(self._host.start[calls], self._host.end[calls], middle)
-        found = within >= 0
-        return idle.with_cause(tails[found], IdleCause.BLOCKING, calls[within[found]])
+        result = within >= 0
+        return idle.with_cause(tails[result], IdleCause.BLOCKING, calls[within[result]])
 
     def _loading_data(self, idle: IdleTime) -> Ints:
         host_caused = (IdleCause.HOST_WORK, IdleCause.BLOCKING, IdleCause.TAIL, *LAUNCH_BOUND_CAUSES)
@@ -110,12 +110,12 @@ class Causes:
 
     def _loads(self, idle: IdleTime, pieces: Ints) -> Bools:
         """Tell per piece of idle time whether its thread was loading a batch in most of it."""
-        found = np.zeros(len(pieces), np.bool_)
+        result = np.zeros(len(pieces), np.bool_)
         for number, loads in self._loading.items():
             asked = np.flatnonzero(idle.thread[pieces] == number)
-            mine = pieces[asked]
-            found[asked] = Intervals(idle.pieces.start[mine], idle.pieces.end[mine]).mostly_within(loads)
-        return found
+            own = pieces[asked]
+            result[asked] = Intervals(idle.pieces.start[own], idle.pieces.end[own]).mostly_within(loads)
+        return result
 
 
 def has_long_pauses(*, operators: bool, frames: bool) -> bool:

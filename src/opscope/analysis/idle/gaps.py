@@ -194,14 +194,14 @@ def _call(trace: Trace, row: int, record: int) -> str | None:
 
 def _steps_at(gaps: Sequence[_Gap]) -> list[int | None]:
     """Return per gap the row of the step whose period holds its moment; None where none does."""
-    found: list[int | None] = [None] * len(gaps)
+    results: list[int | None] = [None] * len(gaps)
     for device, periods in {gap.timeline.device: gap.timeline.steps for gap in gaps}.items():
         if len(periods):
-            mine = [place for place, gap in enumerate(gaps) if gap.timeline.device == device]
-            moments = np.array([gaps[place].moment for place in mine], np.int64)
-            for place, row in zip(mine, latest_around(periods.start, periods.end, moments).tolist(), strict=True):
-                found[place] = None if row < 0 else row
-    return found
+            own = [place for place, gap in enumerate(gaps) if gap.timeline.device == device]
+            moments = np.array([gaps[place].moment for place in own], np.int64)
+            for place, row in zip(own, latest_around(periods.start, periods.end, moments).tolist(), strict=True):
+                results[place] = None if row < 0 else row
+    return results
 
 
 class _Neighbours(Struct, frozen=True):
@@ -216,15 +216,15 @@ class _Neighbours(Struct, frozen=True):
 
     @classmethod
     def of(cls, trace: Trace, device: int) -> "_Neighbours":
-        mine = np.flatnonzero(trace.activities["device"].fill_null(NO_DEVICE).to_numpy() == device)
-        start, end = column(trace.activities, "start_ns")[mine], end_of(trace.activities)[mine]
+        own = np.flatnonzero(trace.activities["device"].fill_null(NO_DEVICE).to_numpy() == device)
+        start, end = column(trace.activities, "start_ns")[own], end_of(trace.activities)[own]
         by_end, by_start = np.argsort(end, kind="stable"), np.argsort(start, kind="stable")
         return cls(
             trace.activities["name"],
             trace.activities["stream"],
-            mine[by_end],
+            own[by_end],
             end[by_end],
-            mine[by_start],
+            own[by_start],
             start[by_start],
         )
 

@@ -55,11 +55,11 @@ class IdleTime(Struct, frozen=True):
 
     def within(self, spans: Intervals) -> "IdleTime":
         """Return the parts of the pieces that lie in some intervals."""
-        mine, start, end = self.pieces.overlaps(spans)
-        return self._part(mine, start, end)
+        own, start, end = self.pieces.overlaps(spans)
+        return self._part(own, start, end)
 
-    def _part(self, mine: Ints, start: Ints, end: Ints) -> "IdleTime":
-        rows = (self.code[mine], self.gap[mine], self.thread[mine], self.call[mine], self.record[mine])
+    def _part(self, own: Ints, start: Ints, end: Ints) -> "IdleTime":
+        rows = (self.code[own], self.gap[own], self.thread[own], self.call[own], self.record[own])
         return IdleTime(Intervals(start, end), *rows)
 
     def without(self, spans: Intervals) -> "IdleTime":
@@ -142,10 +142,10 @@ def _last_call_before(launch: Ints, end: Ints, gaps: Intervals) -> Ints:
 
 def _of_call(values: Ints, row: Ints) -> Ints:
     """Return per gap the value of its call; -1 where it has no call."""
-    found = np.full(len(row), _NONE)
+    result = np.full(len(row), _NONE)
     known = row >= 0
-    found[known] = values[row[known]]
-    return found
+    result[known] = values[row[known]]
+    return result
 
 
 def _pieces(gaps: Intervals, which: Ints, cause: IdleCause, *, thread: Ints | None = None, call: Ints | None = None
@@ -175,15 +175,15 @@ def _waiting_for_host(host: HostTime, gaps: Intervals, late: Ints, division: Int
     handed = begin.copy()
     # Within one thread there is nothing to hand over.
     taken_over = np.flatnonzero(thread != earlier)
-    for mine in _groups(thread[taken_over]):
-        rows = taken_over[mine]
+    for own in _groups(thread[taken_over]):
+        rows = taken_over[own]
         covered = host.of(int(thread[rows[0]])).covered
         handed[rows] = np.minimum(_next_begun(covered, begin[rows]), until[rows])
     parts: list[IdleTime] = []
     for owner, low, high, hands_over in ((earlier, begin, handed, True), (thread, handed, until, False)):
         real = np.flatnonzero(high > low)
-        for mine in _groups(owner[real]):
-            rows = real[mine]
+        for own in _groups(owner[real]):
+            rows = real[own]
             waited = Intervals(low[rows], high[rows])
             parts += _of_thread(host, int(owner[rows[0]]), waited, late[rows], hands_over)
     return _joined(parts)
@@ -249,9 +249,9 @@ def _launching(host: HostTime, gaps: Intervals, late: Ints, division: Ints, row:
     thread = host.thread[call]
     parts = []
     for cause, low, high in ((IdleCause.BLOCKING, start, inside), (IdleCause.LATENCY, inside, end)):
-        mine = np.flatnonzero(high > low)
-        code, none = np.full(len(mine), _CODE[cause]), np.full(len(mine), _NONE)
-        parts.append(IdleTime(Intervals(low[mine], high[mine]), code, late[mine], thread[mine], call[mine], none))
+        own = np.flatnonzero(high > low)
+        code, none = np.full(len(own), _CODE[cause]), np.full(len(own), _NONE)
+        parts.append(IdleTime(Intervals(low[own], high[own]), code, late[own], thread[own], call[own], none))
     return parts
 
 
@@ -264,9 +264,9 @@ def _with_records(host: HostTime, idle: IdleTime) -> IdleTime:
         # Every blocking piece has a call here, so the flag that a -1 elsewhere reads does not matter.
         open_ &= ~((idle.code == _CODE[IdleCause.BLOCKING]) & host.waits[idle.call])
     asked, parts = idle.chosen(open_), [idle.chosen(~open_)]
-    mine, record, *when = asked.pieces.overlapping(host.loading)
-    loaded = asked._part(mine, *when)
-    code = np.full(len(mine), _CODE[IdleCause.BLOCKING])
+    own, record, *when = asked.pieces.overlapping(host.loading)
+    loaded = asked._part(own, *when)
+    code = np.full(len(own), _CODE[IdleCause.BLOCKING])
     parts.append(IdleTime(loaded.pieces, code, loaded.gap, loaded.thread, loaded.call, host.loading_record[record]))
     asked = asked.without(host.loading)
     held = asked.within(host.profiler)

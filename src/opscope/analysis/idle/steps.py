@@ -52,7 +52,7 @@ def steps_of(
             for row, number in enumerate(numbers)
         )
     every = len(timelines) * table.height <= _ALL_ENTRIES
-    found: list[tuple[int, int, Step]] = []
+    results: list[tuple[int, int, Step]] = []
     for place, (timeline, launched_in, duration) in enumerate(_launched_on(trace, links, table, timelines)):
         counts = np.bincount(launched_in, minlength=table.height)
         sums = np.zeros(table.height, np.int64)
@@ -74,8 +74,8 @@ def steps_of(
                 launch_bound_share=int(waiting[row]) / span if span else None,
                 cold=bool(cold[row]),
             )
-            found.append((row, place, step))
-    return tuple(step for *_, step in sorted(found, key=lambda item: item[:2]))
+            results.append((row, place, step))
+    return tuple(step for *_, step in sorted(results, key=lambda item: item[:2]))
 
 
 def _launched_on(
@@ -117,8 +117,8 @@ def module_loading(trace: Trace) -> pl.DataFrame:
     covered = Intervals.union_of(column(overheads, "start_ns"), end_of(overheads))
     position = np.searchsorted(covered.start, column(calls, "start_ns"), side="right") - 1
     inside = np.zeros(calls.height, np.bool_)
-    found = position >= 0
-    inside[found] = covered.end[position[found]] > column(calls, "start_ns")[found]
+    result = position >= 0
+    inside[result] = covered.end[position[result]] > column(calls, "start_ns")[result]
     return pl.concat([overheads, calls.filter(~inside)])
 
 

@@ -107,8 +107,8 @@ def _quiet_stretches(trace: Trace, number: int) -> Intervals:
     """Return the stretches of a thread in which nothing begins or ends for long."""
     moments = [np.zeros(0, np.int64)]
     for table in (trace.frames, trace.operators, trace.launches):
-        mine = column(table, "thread") == number
-        moments += [column(table, "start_ns")[mine], end_of(table)[mine]]
+        own = column(table, "thread") == number
+        moments += [column(table, "start_ns")[own], end_of(table)[own]]
     times = np.sort(np.concatenate(moments), kind="stable")
     long = np.flatnonzero(np.diff(times) > _QUIET_NS)
     return Intervals(times[long], times[long + 1])
@@ -129,7 +129,7 @@ def _waited_before(host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
         idle: the idle time.
         pieces: positions of the pieces that are asked for, ascending.
     """
-    found = np.full(len(pieces), -1, np.int64)
+    result = np.full(len(pieces), -1, np.int64)
     for number in numbers_in(idle.thread[pieces]).tolist():
         asked = np.flatnonzero(idle.thread[pieces] == number)
         waits = np.flatnonzero(host.drains & (host.thread == number))
@@ -145,5 +145,5 @@ def _waited_before(host: HostTime, idle: IdleTime, pieces: Ints) -> Ints:
         first = np.r_[True, call[1:] != call[:-1]] if len(call) else np.zeros(0, np.bool_)
         since = before - np.repeat(before[first], np.diff(np.append(np.flatnonzero(first), len(call))))
         explained = (call >= 0) & (since < host.end[call] - host.start[call])
-        found[asked[explained]] = call[explained]
-    return found
+        result[asked[explained]] = call[explained]
+    return result

@@ -121,9 +121,9 @@ class _Tree:
         keys, node = ranked((parent + 1) * width + name)
         self.parents.append(keys // width - 1)
         self.names.append(keys % width)
-        found: Ints = self.size + node
+        result: Ints = self.size + node
         self.size += len(keys)
-        return found
+        return result
 
     def add_nested(self, nesting: Nesting, name: Ints) -> Ints:
         """Add the paths of nested slices; return the node of each slice."""

@@ -153,8 +153,8 @@ def _of_devices(trace: Trace, links: Links, devices: Sequence[DeviceTimeline]) -
             TrackKind.IDLE, timeline.device, None, None, CAUSES, 0 * one, pieces.start, pieces.end,
             idle.code.astype(np.int64), none, none, one, pieces.end - pieces.start,
         )  # fmt: skip
-        mine = np.flatnonzero(device == timeline.device)
-        for number, rows in by_value(stream, mine):
+        own = np.flatnonzero(device == timeline.device)
+        for number, rows in by_value(stream, own):
             begin, until = start[rows], end[rows]
             yield Track(
                 TrackKind.STREAM, timeline.device, number, None, texts, rows_of(np.zeros_like(rows), begin, until),
@@ -182,8 +182,8 @@ def _few_enough(tracks: list[Track], operator_name: Ints, most: int, length: int
     paints = [_paint(track, operator_name) for track in tracks]
     shortest = max(length // (1 << 22), 1)
     below = python_below = 0
-    found = tracks
-    while sum(map(len, found)) > most and python_below < length:
+    result = tracks
+    while sum(map(len, result)) > most and python_below < length:
         python_below = max(2 * python_below, shortest)
         if python_below > length * _COARSE:
             below = max(2 * below, shortest)
@@ -191,8 +191,8 @@ def _few_enough(tracks: list[Track], operator_name: Ints, most: int, length: int
         # Always from the original slices, so that none is merged twice.
         limits = (python_below if track.kind is TrackKind.PYTHON else below for track in tracks)
         every = zip(tracks, limits, paints, strict=True)
-        found = [merged(track, limit, paint) if limit else track for track, limit, paint in every]
-    return _Few(found, below, python_below)
+        result = [merged(track, limit, paint) if limit else track for track, limit, paint in every]
+    return _Few(result, below, python_below)
 
 
 def _paint(track: Track, operator_name: Ints) -> Ints:

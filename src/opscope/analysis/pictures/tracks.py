@@ -126,8 +126,8 @@ def by_value(values: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
     """Yield each value of some rows, in order, with the rows that have it: one sort, however many values there are."""
     chosen = values[rows]
     order = np.argsort(chosen, kind="stable")
-    found, first = np.unique(chosen[order], return_index=True)
-    yield from zip(found.tolist(), np.split(rows[order], first[1:]), strict=False)
+    result, first = np.unique(chosen[order], return_index=True)
+    yield from zip(result.tolist(), np.split(rows[order], first[1:]), strict=False)
 
 
 def merged(track: Track, below: int, paint: Ints) -> Track:
@@ -168,5 +168,5 @@ def _largest_share(group: Ints, paint: Ints, time: Ints) -> Ints:
     np.add.at(share, which, time)
     order = np.lexsort((time, share[which], group))
     last = np.flatnonzero(np.diff(group[order], append=-1))
-    found: Ints = order[last]
-    return found
+    result: Ints = order[last]
+    return result

@@ -51,9 +51,9 @@ def _depth_first(parent: Ints, weight: Floats) -> list[int]:
     below: dict[int, list[int]] = {}
     for node in np.argsort(weight, kind="stable").tolist():  # the lightest first: the stack turns that round
         below.setdefault(int(parent[node]), []).append(node)
-    found, stack = [], list(below.get(-1, ()))
+    result, stack = [], list(below.get(-1, ()))
     while stack:
         node = stack.pop()
-        found.append(node)
+        result.append(node)
         stack += below.get(node, ())
-    return found
+    return result

@@ -59,10 +59,10 @@ def other_batch(steps: Steps, factor: float, other: Steps) -> Change:
     """
     text = f"--batch-size {factor:g}x"
     above_zero(text, factor)
-    mine, theirs = list(_calls_of(steps)), _median_step(list(_calls_of(other)))
-    if not theirs or not any(mine):
+    own, theirs = list(_calls_of(steps)), _median_step(list(_calls_of(other)))
+    if not theirs or not any(own):
         raise UsageError(f"{text}: no work of a device was recorded")
-    pairs = [_pairs(text, calls, theirs) for calls in mine]
+    pairs = [_pairs(text, calls, theirs) for calls in own]
     ratio = _ratio(text, pairs[0])
     share = np.ones(steps.trace.activities.height)
     for one, beside in itertools.chain.from_iterable(pairs):
@@ -106,15 +106,15 @@ def _calls_of(steps: Steps) -> Iterator[list[_Call]]:
         yield calls
 
 
-def _pairs(text: str, mine: list[_Call], theirs: list[_Call]) -> list[tuple[_Call, _Call]]:
+def _pairs(text: str, own: list[_Call], theirs: list[_Call]) -> list[tuple[_Call, _Call]]:
     """Return the calls of the same operators at the same places; what only one of the steps does is left out."""
-    here, there = ([call.name for call in calls] for calls in (mine, theirs))
+    here, there = ([call.name for call in calls] for calls in (own, theirs))
     if here == there:
-        return list(zip(mine, theirs, strict=True))
+        return list(zip(own, theirs, strict=True))
     pairs: list[tuple[_Call, _Call]] = []
     if max(len(here), len(there)) <= _MOST_COMPARED:
-        pairs = [(mine[at], theirs[beside]) for at, beside in _common(here, there)]
-    for calls, place in ((mine, 0), (theirs, 1)):
+        pairs = [(own[at], theirs[beside]) for at, beside in _common(here, there)]
+    for calls, place in ((own, 0), (theirs, 1)):
         whole, paired = sum(call.time_ns for call in calls), sum(pair[place].time_ns for pair in pairs)
         if paired < _ALIKE * whole:
             first = next((f": {a} here, {b} there" for a, b in zip(here, there, strict=False) if a != b), "")
@@ -125,13 +125,13 @@ def _pairs(text: str, mine: list[_Call], theirs: list[_Call]) -> list[tuple[_Cal
 def _common(here: list[str], there: list[str]) -> list[tuple[int, int]]:
     """Return the places of the longest common subsequence of two lists of names."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys((*here, *there)))}
-    mine, theirs = (np.array([numbers[name] for name in names], np.int64) for names in (here, there))
+    own, theirs = (np.array([numbers[name] for name in names], np.int64) for names in (here, there))
     # The entry (i, j) is the length for the first i and the first j names.
-    lengths = np.zeros((len(mine) + 1, len(theirs) + 1), np.int16)
-    for at, name in enumerate(mine):
-        found = np.maximum(lengths[at, 1:], lengths[at, :-1] + (theirs == name))
-        lengths[at + 1, 1:] = np.maximum.accumulate(found)
-    pairs, at, beside = [], len(mine), len(theirs)
+    lengths = np.zeros((len(own) + 1, len(theirs) + 1), np.int16)
+    for at, name in enumerate(own):
+        result = np.maximum(lengths[at, 1:], lengths[at, :-1] + (theirs == name))
+        lengths[at + 1, 1:] = np.maximum.accumulate(result)
+    pairs, at, beside = [], len(own), len(theirs)
     while at and beside:
         if lengths[at, beside] == lengths[at - 1, beside]:
             at -= 1
@@ -173,11 +173,11 @@ def _sizes(dims: str | None) -> list[int]:
         open_ = json.loads(dims or "[]")
     except ValueError:
         return []
-    found: list[int] = []
+    results: list[int] = []
     while open_:
         one = open_.pop()
         if isinstance(one, list):
             open_.extend(one)
         elif isinstance(one, int):
-            found.append(one)
-    return found
+            results.append(one)
+    return results

@@ -224,10 +224,10 @@ def _matches(pattern: str) -> Callable[[str], bool]:
 
 
 def _operators(steps: Steps, pattern: str, option: str) -> Bools:
-    found = names_that(steps.trace.operators, _matches(pattern))
-    if not found.any():
+    result = names_that(steps.trace.operators, _matches(pattern))
+    if not result.any():
         raise UsageError(f"{option}: the trace has no operator of that name; {_operators_of(steps)}")
-    return found
+    return result
 
 
 # ---------------------------------------------------------------- what there is
@@ -320,5 +320,5 @@ def _keys(steps: Steps) -> list[_Key]:
     inputs = inputs_of_activities(steps.trace, steps.links).select(
         pl.col("operator", "input_dims", "input_types").cast(pl.String)
     )
-    found: list[_Key] = inputs.with_columns(steps.trace.activities["device"]).rows()
-    return found
+    results: list[_Key] = inputs.with_columns(steps.trace.activities["device"]).rows()
+    return results

@@ -71,9 +71,9 @@ class _Columns(Struct, frozen=True):
 def add_devices(builder: GraphBuilder, trace: Trace, links: Links, chosen: Chosen, host: Host) -> Device:
     """Add the activities that the steps launched, and those without a launch that begin in them."""
     table = trace.activities
-    launch, found = links.activity_launch, Device()
+    launch, result = links.activity_launch, Device()
     if not table.height:
-        return found
+        return result
     call = np.where(launch >= 0, np.append(host.outer, -1)[launch], -1)
     began = column(trace.launches, "start_ns")
     called = np.where(call >= 0, np.append(began, 0)[call], 0)
@@ -85,69 +85,69 @@ def add_devices(builder: GraphBuilder, trace: Trace, links: Links, chosen: Chose
     known[-1] = False
     alone = (launch < 0) & (columns.start >= chosen.begin_ns) & (columns.start < chosen.end_ns)
     rows = np.flatnonzero(known[call] | alone)
-    found.rows = rows[np.lexsort((columns.end[rows], columns.start[rows]))].tolist()
-    _add_rows(builder, trace, columns, host, found)
-    _not_before_earlier_work(builder, columns, found)
-    return found
+    result.rows = rows[np.lexsort((columns.end[rows], columns.start[rows]))].tolist()
+    _add_rows(builder, trace, columns, host, result)
+    _not_before_earlier_work(builder, columns, result)
+    return result
 
 
-def _add_rows(builder: GraphBuilder, trace: Trace, columns: _Columns, host: Host, found: Device) -> None:
+def _add_rows(builder: GraphBuilder, trace: Trace, columns: _Columns, host: Host, result: Device) -> None:
     names = trace.launches["name"].to_physical().to_numpy()
     kinds = trace.activities["kind"].to_physical().to_numpy()
     before: dict[tuple[int, int], int] = {}
     gaps: list[tuple[int, int]] = []
     launches: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
-    for row in found.rows:
+    for row in result.rows:
         start, end, call = int(columns.start[row]), int(columns.end[row]), int(columns.call[row])
         first, last = builder.moment(start), builder.moment(max(end, start))
-        found.starts[row], found.ends[row] = first, last
+        result.starts[row], result.ends[row] = first, last
         builder.edge(first, last, EdgeKind.ACTIVITY, row)
         stream = int(columns.device[row]), int(columns.stream[row])
         earlier = before.get(stream)
         if earlier is not None:
-            edge = builder.edge(found.ends[earlier], first, EdgeKind.STREAM, row)
+            edge = builder.edge(result.ends[earlier], first, EdgeKind.STREAM, row)
             gaps.append((edge, start - int(columns.end[earlier])))
         before[stream] = row
         if call < 0:
             continue
-        mates = found.of_call.setdefault(call, [])
-        found.call_of[row] = call
+        mates = result.of_call.setdefault(call, [])
+        result.call_of[row] = call
         if not mates:
             edge = builder.edge(host.starts[call], first, EdgeKind.LAUNCH, row)
             free = earlier is None or int(columns.end[earlier]) <= int(columns.called[row])
             launches[int(names[call]), int(kinds[row])].append((edge, start - int(columns.called[row]), free))
         elif int(columns.stream[mates[-1]]) != stream[1]:
-            _after_mates(builder, columns, found, mates, row)
+            _after_mates(builder, columns, result, mates, row)
         mates.append(row)
-        lane = found.streams.setdefault(stream, Stream())
+        lane = result.streams.setdefault(stream, Stream())
         lane.launched.append(int(columns.called[row]))
         lane.rows.append(row)
-    for lane in found.streams.values():
+    for lane in result.streams.values():
         order = np.argsort(lane.launched, kind="stable").tolist()
         lane.launched, lane.rows = [lane.launched[at] for at in order], [lane.rows[at] for at in order]
-    _usual(builder, found, gaps, launches.values())
+    _usual(builder, result, gaps, launches.values())
 
 
-def _after_mates(builder: GraphBuilder, columns: _Columns, found: Device, mates: list[int], row: int) -> None:
+def _after_mates(builder: GraphBuilder, columns: _Columns, result: Device, mates: list[int], row: int) -> None:
     """A node of a graph on another stream than the last one comes after the latest that had ended when it began."""
     ended = [mate for mate in mates if columns.end[mate] <= columns.start[row] + CLOCKS_NS]
     if ended:
         latest = max(ended, key=lambda mate: columns.end[mate])
-        builder.edge(found.ends[latest], found.starts[row], EdgeKind.GRAPH, row, basis=EdgeBasis.ASSUMED)
+        builder.edge(result.ends[latest], result.starts[row], EdgeKind.GRAPH, row, basis=EdgeBasis.ASSUMED)
 
 
 def _usual(
     builder: GraphBuilder,
-    found: Device,
+    result: Device,
     gaps: list[tuple[int, int]],
     launches: Iterable[list[tuple[int, int, bool]]],
 ) -> None:
     """Shorten launches and pauses of streams to what is usual: the rest is waiting for something else."""
     pauses = [gap for _, gap in gaps if _PAUSES[0] < gap < _PAUSES[1]]
     if pauses:
-        found.gap_ns = int(np.median(pauses))
+        result.gap_ns = int(np.median(pauses))
     for edge, _ in gaps:
-        builder.shorten(edge, found.gap_ns)
+        builder.shorten(edge, result.gap_ns)
     for samples in launches:
         free = [latency for _, latency, is_free in samples if is_free]
         if len(free) >= _SAMPLES:
@@ -158,13 +158,13 @@ def _usual(
             builder.shorten(edge, usual)
 
 
-def _not_before_earlier_work(builder: GraphBuilder, columns: _Columns, found: Device) -> None:
+def _not_before_earlier_work(builder: GraphBuilder, columns: _Columns, result: Device) -> None:
     """The first activity of a stream in the graph comes after what the stream did before the steps."""
     firsts: dict[tuple[int, int], int] = {}
-    for row in found.rows:
+    for row in result.rows:
         firsts.setdefault((int(columns.device[row]), int(columns.stream[row])), row)
     for (device, stream), row in firsts.items():
         on_it = (columns.device == device) & (columns.stream == stream)
         earlier = columns.end[on_it & (columns.start < columns.start[row])]
         if len(earlier):
-            builder.not_before(found.starts[row], int(earlier.max()))
+            builder.not_before(result.starts[row], int(earlier.max()))

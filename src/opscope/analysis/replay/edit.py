@@ -113,9 +113,9 @@ class Edit:
         Returns:
             How many of the activities the steps have.
         """
-        found = self.remove_activities(activities)
+        result = self.remove_activities(activities)
         self.remove_launches(activities, of_host=of_host)
-        return found
+        return result
 
     def remove_launches(self, activities: Ints, *, of_host: float = 1.0) -> None:
         """Remove the launches of some activities, which stay, and the operators that launch nothing else.
@@ -193,13 +193,13 @@ class Edit:
 
     def host_time(self, thread: int, spans: Intervals) -> float:
         """Return how long a thread's pauses and calls take in some stretches, in nanoseconds."""
-        mine, share = self._of_host(thread, spans)
-        return float((self.lag[mine] * share).sum())
+        own, share = self._of_host(thread, spans)
+        return float((self.lag[own] * share).sum())
 
     def remove_host(self, thread: int, spans: Intervals, share_gone: float = 1.0) -> None:
         """Take stretches of a thread's time, or a share of them, out of its pauses and calls."""
-        mine, share = self._of_host(thread, spans)
-        self.lag[mine] = np.rint(self.lag[mine] * (1 - share_gone * share)).astype(np.int64)
+        own, share = self._of_host(thread, spans)
+        self.lag[own] = np.rint(self.lag[own] * (1 - share_gone * share)).astype(np.int64)
 
     def _of_host(self, thread: int, spans: Intervals) -> tuple[Ints, Ints]:
         """Return a thread's pauses and calls, and which share of each lies in some stretches.
@@ -207,12 +207,12 @@ class Edit:
         A share, as a wait or a hand-over may have taken a part of a lag already.
         """
         graph = self.graph
-        mine = np.flatnonzero(
+        own = np.flatnonzero(
             np.isin(graph.kind, (EdgeKind.HOST, EdgeKind.CALL)) & (graph.thread[graph.source] == thread)
         )
-        begin, end = graph.time_ns[graph.source[mine]], graph.time_ns[self._target[mine]]
+        begin, end = graph.time_ns[graph.source[own]], graph.time_ns[self._target[own]]
         share: Ints = np.clip(_inside(spans, begin, end) / np.maximum(end - begin, 1), 0, 1)
-        return mine, share
+        return own, share
 
     def remove_operators(self, operators: Bools) -> int:
         """Remove operators with all that they launch, and the host time that they take.
@@ -294,16 +294,16 @@ class Edit:
         counts = [np.zeros(len(edges), np.int64) for _ in range(2)]
         silent = np.full(len(edges), np.iinfo(np.int64).max)
         for number in np.unique(np.append(thread, to)).tolist():
-            mine = np.flatnonzero((thread == number) | (to == number))
+            own = np.flatnonzero((thread == number) | (to == number))
             moments = []
             for count, table in zip(counts, (trace.operators, trace.frames), strict=True):
                 rows = table.filter(pl.col("thread") == number)
                 starts = np.sort(column(rows, "start_ns"))
-                count[mine] += np.searchsorted(starts, end[mine]) - np.searchsorted(starts, begin[mine])
+                count[own] += np.searchsorted(starts, end[own]) - np.searchsorted(starts, begin[own])
                 moments += [starts, end_of(rows)]
             every = np.sort(np.concatenate(moments))
-            silent[mine[end[mine] - begin[mine] <= SILENT_NS]] = 0
-            for place in mine[end[mine] - begin[mine] > SILENT_NS].tolist():
+            silent[own[end[own] - begin[own] <= SILENT_NS]] = 0
+            for place in own[end[own] - begin[own] > SILENT_NS].tolist():
                 low, high = np.searchsorted(every, [begin[place], end[place]])
                 pauses = np.diff(np.concatenate([[begin[place]], every[low:high], [end[place]]]))
                 # Of two threads the one that records more is the one that works.
@@ -323,8 +323,8 @@ def _inside(spans: Intervals, begin: Ints, end: Ints) -> Ints:
     def before(moment: Ints) -> Ints:
         place = np.searchsorted(spans.start, moment, side="right")
         over: Ints = np.where(place > 0, np.maximum(spans.end[np.maximum(place - 1, 0)] - moment, 0), 0)
-        found: Ints = lengths[place] - over
-        return found
+        result: Ints = lengths[place] - over
+        return result
 
     inside: Ints = before(end) - before(begin)
     return inside

@@ -139,7 +139,7 @@ def _moments(trace: Trace, thread: int, chosen: Chosen) -> Ints:
     """Return when operators and calls of a thread begin and end within the steps, ascending."""
     times = [np.array([begin for begin, _ in chosen.marks], np.int64)]
     for table in (trace.operators, trace.launches):
-        mine: Bools = column(table, "thread") == thread
-        moments = np.concatenate([column(table, "start_ns")[mine], end_of(table)[mine]])
+        own: Bools = column(table, "thread") == thread
+        moments = np.concatenate([column(table, "start_ns")[own], end_of(table)[own]])
         times.append(moments[(moments >= chosen.begin_ns) & (moments <= chosen.end_ns)])
     return np.unique(np.concatenate(times))

@@ -67,13 +67,13 @@ def _is_of_workers(name: str) -> bool:
 
 def _ends(edit: Edit, threads: dict[int, Intervals]) -> Ints:
     """Return the moments at which threads have a batch."""
-    graph, found = edit.graph, []
+    graph, result = edit.graph, []
     for thread, spans in threads.items():
-        mine = np.flatnonzero(graph.thread == thread)
-        mine = mine[np.argsort(graph.time_ns[mine], kind="stable")]
-        at = np.searchsorted(graph.time_ns[mine], spans.end)
-        found.append(mine[np.unique(at[at < len(mine)])])
-    return np.concatenate(found)
+        own = np.flatnonzero(graph.thread == thread)
+        own = own[np.argsort(graph.time_ns[own], kind="stable")]
+        at = np.searchsorted(graph.time_ns[own], spans.end)
+        result.append(own[np.unique(at[at < len(own)])])
+    return np.concatenate(result)
 
 
 def _not_faster_than(edit: Edit, moments: Ints, least_ns: float) -> None:

@@ -43,8 +43,8 @@ def critical_path(edit: Edit) -> tuple[PathPart, ...]:
         parts[UNEXPLAINED, "residual"] += piece.unexplained
         # A path that leads back to before the step belongs to it from its beginning on.
         parts[(BEFORE, "before") if piece.edge is None else names.of(piece.edge)] += piece.ns
-    found = (PathPart(name, kind, ns / edit.graph.count) for (name, kind), ns in parts.items() if ns)
-    return tuple(sorted(found, key=lambda part: (-part.ns, part.name, part.kind)))
+    result = (PathPart(name, kind, ns / edit.graph.count) for (name, kind), ns in parts.items() if ns)
+    return tuple(sorted(result, key=lambda part: (-part.ns, part.name, part.kind)))
 
 
 class PathLine(Struct, frozen=True):
@@ -182,14 +182,14 @@ def slack(edit: Edit) -> Ints:
         over = max(times[end] for end in span.ends)
         for end in span.ends:
             latest[end] = over
-    found = [0] * len(source)
+    result = [0] * len(source)
     for moment in range(len(times) - 1, -1, -1):
         until = latest[moment] - residual[moment]
         for edge in range(begin[moment], begin[moment + 1]):
             at = source[edge]
-            found[edge] = until - lag[edge] - times[at]
+            result[edge] = until - lag[edge] - times[at]
             latest[at] = min(latest[at], until - lag[edge])
-    return np.array(found, np.int64)
+    return np.array(result, np.int64)
 
 
 _TRIED: Final = 0.9  # of the time of an operator's work, to see what of that a step saves

@@ -79,13 +79,13 @@ def _records(trace: Trace, host: Host, times: _Times) -> Mapping[int, _Recorded]
         if number is not None
     }
     columns = ("name", "device", "stream", "correlation", "awaited_stream", "recorded_by")
-    found = {}
+    results = {}
     for name, device, stream, correlation, awaited, recorded_by in table.select(columns).iter_rows():
         if (call := calls.get(correlation)) is not None:
             by = calls.get(recorded_by)
             at = None if by is None else int(times.call_start[by])
-            found[call] = _Recorded(name, device, stream, awaited, at)
-    return found
+            results[call] = _Recorded(name, device, stream, awaited, at)
+    return results
 
 
 # ---------------------------------------------------------------- the host
@@ -98,8 +98,8 @@ def _awaited(
     known = api_call(times.names[call])
     begin, end = int(times.call_start[call]), int(times.call_end[call])
     if call in recorded and recorded[call].name != "Stream Wait Event":
-        found = list(_by_record(device, recorded[call], begin))
-        return [(row, EdgeBasis.RECORDED) for row in found if times.end[row] <= end + _AFTER_NS]
+        results = list(_by_record(device, recorded[call], begin))
+        return [(row, EdgeBasis.RECORDED) for row in results if times.end[row] <= end + _AFTER_NS]
     own = device.of_call.get(call, [])
     if own and any(is_pageable(str(trace.activities["name"][row])) for row in own):
         late = max(1_000, (end - begin) // _EARLIER)
@@ -159,8 +159,8 @@ def _of_stream_or_event(times: _Times, device: Device, latest: list[int], call: 
     earlier = (
         row for lane in device.streams.values() for row in _ended_in(times, lane.launched, lane.rows, begin, end)
     )
-    found = max(earlier, key=lambda row: times.end[row], default=None)
-    return [] if found is None else [(found, EdgeBasis.SHOWN)]
+    result = max(earlier, key=lambda row: times.end[row], default=None)
+    return [] if result is None else [(result, EdgeBasis.SHOWN)]
 
 
 def _ended_in(times: _Times, launched: list[int], rows: list[int], begin: int, end: int) -> Iterator[int]:

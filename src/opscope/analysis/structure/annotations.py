@@ -84,15 +84,15 @@ def _range_of_activities(trace: Trace, links: Links, ranges: Nesting, backward: 
         known = rows >= 0
         thread[known] = column(table, "thread")[rows[known]]
         time[known] = column(table, "start_ns")[rows[known]]
-    found = ranges.innermost_at(thread, time)
-    missing = np.flatnonzero((found < 0) & (operator >= 0))
+    result = ranges.innermost_at(thread, time)
+    missing = np.flatnonzero((result < 0) & (operator >= 0))
     # Autograd's threads have no ranges: look at the same moment on the thread of the forward operator.
     missing = missing[backward.inside[operator[missing]]]
     every = np.arange(trace.operators.height)
     forward = backward.through_forward(np.where(backward.inside, -1, every), operator[missing])
     missing, forward = missing[forward >= 0], forward[forward >= 0]
-    found[missing] = ranges.innermost_at(backward.thread[forward], time[missing])
-    return found
+    result[missing] = ranges.innermost_at(backward.thread[forward], time[missing])
+    return result
 
 
 def _paths(ranges: pl.DataFrame, nesting: Nesting) -> tuple[pl.Series, Ints]:

@@ -29,8 +29,8 @@ def kept(table: pl.DataFrame, what: str, make: Callable[[], T]) -> T:
     made = entry[1]
     if what not in made:
         made.setdefault(what, make())
-    found: T = made[what]
-    return found
+    result: T = made[what]
+    return result
 
 
 def _forget(number: int, gone: "weakref.ref[pl.DataFrame]") -> None:

@@ -79,8 +79,8 @@ class BackwardPass(Struct, frozen=True):
     @property
     def inside(self) -> Bools:
         """Per operator whether autograd's engine runs it."""
-        found: Bools = self.node >= 0
-        return found
+        result: Bools = self.node >= 0
+        return result
 
     def through_forward(self, known: Ints, rows: Ints | None = None) -> Ints:
         """Return per operator a value that it has itself, else that of the forward operator with its sequence number.
@@ -103,9 +103,9 @@ class BackwardPass(Struct, frozen=True):
 def _innermost_engine_range(trace: Trace) -> Ints:
     rows = trace.operators.with_row_index("row").filter(pl.col("name").cat.starts_with(_ENGINE))
     ranges = nesting_of(rows)
-    found = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
-    result = np.full(len(found), -1, np.int64)
-    result[found >= 0] = column(rows, "row")[found[found >= 0]]
+    outcome = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    result = np.full(len(outcome), -1, np.int64)
+    result[outcome >= 0] = column(rows, "row")[outcome[outcome >= 0]]
     return result
 
 

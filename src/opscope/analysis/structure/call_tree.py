@@ -71,8 +71,8 @@ def numbered(
     codes = distinct.to_physical().to_numpy()
     place = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
     place[codes] = number
-    found: Ints = place[texts.to_physical().to_numpy()]
-    return found, tuple(names)
+    result: Ints = place[texts.to_physical().to_numpy()]
+    return result, tuple(names)
 
 
 def self_time(nesting: Nesting) -> Ints:

@@ -34,10 +34,10 @@ def operators_of_nodes(nodes: Sequence[str], captures: Sequence[Operators]) -> t
     if fitting:
         same = len({tuple(capture) for capture in fitting}) == 1
         return (list(fitting[0]) if same else [None] * len(nodes)), [IN_ORDER if same else AMBIGUOUS] * len(nodes)
-    aligned = [found for capture in captures if (found := _aligned(nodes, capture)) is not None]
+    aligned = [result for capture in captures if (result := _aligned(nodes, capture)) is not None]
     if not aligned:
         return [None] * len(nodes), [NO_CAPTURE] * len(nodes)
-    if len({tuple(found) for found in aligned}) > 1:
+    if len({tuple(result) for result in aligned}) > 1:
         return [None] * len(nodes), [AMBIGUOUS] * len(nodes)
     return aligned[0], [OTHER_COUNT if operator is None else BY_NAMES for operator in aligned[0]]
 
@@ -64,11 +64,11 @@ def _aligned(nodes: Sequence[str], capture: Operators) -> list[str | None] | Non
     # Pairs that some best way has, and nodes that some best way leaves out.
     possible = fits & (before[:-1, :-1] + 1 + after[1:, 1:] == most)
     skipped = (before[:-1] + after[1:] == most).any(axis=1)
-    found: list[str | None] = []
+    results: list[str | None] = []
     for row, skips in zip(possible, skipped.tolist(), strict=True):
         operators = {capture[launch] for launch in np.flatnonzero(row).tolist()}
-        found.append(operators.pop() if len(operators) == 1 and not skips else None)
-    return found if sum(one is not None for one in found) >= _MOST * len(nodes) else None
+        results.append(operators.pop() if len(operators) == 1 and not skips else None)
+    return results if sum(one is not None for one in results) >= _MOST * len(nodes) else None
 
 
 def _fits(nodes: Sequence[str], capture: Operators) -> Bools:

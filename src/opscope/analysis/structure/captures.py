@@ -63,10 +63,10 @@ def captures_of(trace: Trace) -> Captures:
     enqueues = calls_that(launches, lambda call: call.enqueues)
     low, high = [], []
     for begin in np.flatnonzero(begins).tolist():
-        mine = thread == thread[begin]
-        closing = end[mine & ends & (start >= start[begin])]
+        own = thread == thread[begin]
+        closing = end[own & ends & (start >= start[begin])]
         # A capture whose end was not recorded lasts to the last call of its thread.
-        last = int(closing.min()) if len(closing) else int(end[mine].max())
+        last = int(closing.min()) if len(closing) else int(end[own].max())
         low.append(int(start[begin]))
         high.append(last)
     spans = Intervals.union_of(np.array(low, np.int64), np.array(high, np.int64))

@@ -41,28 +41,28 @@ class Intervals(Struct, frozen=True):
 
     def overlaps(self, other: "Intervals") -> tuple[Ints, Ints, Ints]:
         """Return every overlap with an interval of ``other``: the position of the interval here, start and end."""
-        mine, _, start, end = self.overlapping(other)
-        return mine, start, end
+        own, _, start, end = self.overlapping(other)
+        return own, start, end
 
     def overlapping(self, other: "Intervals") -> tuple[Ints, Ints, Ints, Ints]:
         """Return every overlap: the position of the interval here, the position in ``other``, start and end."""
         # The others are disjoint and in order, so that those which overlap an interval are one stretch of them.
         first = np.searchsorted(other.end, self.start, side="right")
         count = np.maximum(np.searchsorted(other.start, self.end, side="left") - first, 0)
-        mine = np.repeat(np.arange(len(self)), count)
+        own = np.repeat(np.arange(len(self)), count)
         # Within each run of repeats, count up from the first overlapping interval.
         run_start = np.repeat(np.cumsum(count) - count, count)
-        theirs = np.repeat(first, count) + np.arange(len(mine)) - run_start
-        start = np.maximum(self.start[mine], other.start[theirs])
-        end = np.minimum(self.end[mine], other.end[theirs])
+        theirs = np.repeat(first, count) + np.arange(len(own)) - run_start
+        start = np.maximum(self.start[own], other.start[theirs])
+        end = np.minimum(self.end[own], other.end[theirs])
         real = end > start
-        return mine[real], theirs[real], start[real], end[real]
+        return own[real], theirs[real], start[real], end[real]
 
     def mostly_within(self, other: "Intervals") -> npt.NDArray[np.bool_]:
         """Tell per interval whether those of ``other`` cover more than half of it."""
-        mine, _, start, end = self.overlapping(other)
+        own, _, start, end = self.overlapping(other)
         covered = np.zeros(len(self), np.int64)
-        np.add.at(covered, mine, end - start)
+        np.add.at(covered, own, end - start)
         mostly: npt.NDArray[np.bool_] = 2 * covered > self.end - self.start
         return mostly
 

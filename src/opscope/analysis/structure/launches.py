@@ -90,11 +90,11 @@ def captured_into_graph(launches: pl.DataFrame) -> npt.NDArray[np.bool_]:
     begins, ends = calls_of(launches, ApiKind.CAPTURE_BEGIN), calls_of(launches, ApiKind.CAPTURE_END)
     captured = np.zeros(launches.height, np.bool_)
     for number in np.unique(thread[begins]):
-        mine = thread == number
-        before = np.searchsorted(np.sort(start[mine & begins]), start, side="right")
-        closed = np.searchsorted(np.sort(start[mine & ends]), start, side="right")
+        own = thread == number
+        before = np.searchsorted(np.sort(start[own & begins]), start, side="right")
+        closed = np.searchsorted(np.sort(start[own & ends]), start, side="right")
         # More begins than ends so far: a capture is open.
-        captured |= mine & (before > closed)
+        captured |= own & (before > closed)
     return captured
 
 

@@ -57,17 +57,17 @@ def _ends(queues: list[_Queue], thread: Ints, start: Ints, last: int) -> Mapping
     """Return per device and missing call when what it enqueued there had ended at the latest; `_NEVER` if nowhere."""
     ends: dict[int, Ints] = {}
     for queue in queues:
-        mine = slice(*np.searchsorted(thread, [queue.thread, queue.thread + 1]))
+        own = slice(*np.searchsorted(thread, [queue.thread, queue.thread + 1]))
         # The first call of the queue after the missing one; without any, the work may have run until the end.
-        following = np.searchsorted(queue.called, start[mine], side="right")
+        following = np.searchsorted(queue.called, start[own], side="right")
         known = ends.setdefault(queue.device, np.full(len(start), _NEVER))
-        known[mine] = np.maximum(known[mine], np.append(queue.began, last)[following])
+        known[own] = np.maximum(known[own], np.append(queue.began, last)[following])
     return ends
 
 
 def _idle(trace: Trace, device: int, room: Intervals) -> int:
-    mine = column(trace.activities, "device") == device
-    start, end = column(trace.activities, "start_ns")[mine], end_of(trace.activities)[mine]
+    own = column(trace.activities, "device") == device
+    start, end = column(trace.activities, "start_ns")[own], end_of(trace.activities)[own]
     return room.length - Intervals.union_of(start, end).within(room).length
 
 

@@ -78,7 +78,7 @@ def module_of_operators(trace: Trace, backward: BackwardPass, nesting: Nesting) 
 def _innermost(trace: Trace, links: Links, backward: BackwardPass, nesting: Nesting) -> Ints:
     """Return per activity the innermost call of a module around its operator, or -1."""
     module_of = module_of_operators(trace, backward, nesting)
-    found = np.full(trace.activities.height, -1, np.int64)
+    result = np.full(trace.activities.height, -1, np.int64)
     launched = np.flatnonzero(links.activity_operator >= 0)
-    found[launched] = module_of[links.activity_operator[launched]]
-    return found
+    result[launched] = module_of[links.activity_operator[launched]]
+    return result

@@ -23,10 +23,10 @@ def with_named_devices(trace: Trace, gpu: Device | None = None) -> Trace:
     worked = [int(number) for number in trace.activities["device"].drop_nulls().unique().sort()]
     listed = {item.index: item for item in trace.devices}
     named = [_named(number, listed.get(number), trace.devices, gpu) for number in worked]
-    found = {item.index: item for item in named if item is not None}
-    if all(listed.get(number) == item for number, item in found.items()):
+    results = {item.index: item for item in named if item is not None}
+    if all(listed.get(number) == item for number, item in results.items()):
         return trace
-    return replace(trace, devices=tuple((listed | found).values()))
+    return replace(trace, devices=tuple((listed | results).values()))
 
 
 def _has_name(device: DeviceProperties) -> bool:

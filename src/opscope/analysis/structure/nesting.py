@@ -107,8 +107,8 @@ class Nesting(Struct, frozen=True):
             first, last = np.searchsorted(sorted_thread, [number, number + 1])
             asked = np.flatnonzero(thread == number)
             position = first + np.searchsorted(sorted_start[first:last], time[asked], side="right") - 1
-            found = position >= first
-            result[asked[found]] = self.order[position[found]]
+            outcome = position >= first
+            result[asked[outcome]] = self.order[position[outcome]]
         return result
 
     def _positions(self) -> Ints:
@@ -200,13 +200,13 @@ def nearest(parent: Ints, holds: Bools) -> Ints:
         parent: per slice the one directly around it, or -1.
         holds: per slice whether the condition holds.
     """
-    found = np.where(holds, np.arange(len(parent)), parent)
-    climbing = np.flatnonzero((found >= 0) & ~holds)
+    result = np.where(holds, np.arange(len(parent)), parent)
+    climbing = np.flatnonzero((result >= 0) & ~holds)
     while len(climbing):
-        climbing = climbing[~holds[found[climbing]]]
-        found[climbing] = found[found[climbing]]
-        climbing = climbing[found[climbing] >= 0]
-    return found
+        climbing = climbing[~holds[result[climbing]]]
+        result[climbing] = result[result[climbing]]
+        climbing = climbing[result[climbing] >= 0]
+    return result
 
 
 def _by_group_and_start(group: Ints, start: Ints) -> Ints:

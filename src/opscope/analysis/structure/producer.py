@@ -58,21 +58,21 @@ def process_name(source: TraceSource) -> str:
     return ": ".join(filter(None, [rank or "", " ".join(filter(None, program))])) or source.path
 
 
-def _rank_of_world(told: RankTold) -> str | None:
-    if told.rank is None:
+def _rank_of_world(text: RankTold) -> str | None:
+    if text.rank is None:
         return None
-    return f"rank {told.rank}{'' if told.world is None else f' of {told.world}'}"
+    return f"rank {text.rank}{'' if text.world is None else f' of {text.world}'}"
 
 
 def rank_told(source: TraceSource) -> RankTold:
     """Return which rank a trace's header says that it is of."""
     try:
-        found = json.loads(source.metadata.get("distributedInfo", "null"))
+        result = json.loads(source.metadata.get("distributedInfo", "null"))
     except (ValueError, RecursionError):
         return RankTold()
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         return RankTold()
-    rank, world = (_number(found.get(name)) for name in ("rank", "world_size"))
+    rank, world = (_number(result.get(name)) for name in ("rank", "world_size"))
     if can_be_rank(rank, world):
         return RankTold(rank, world)
     shown = ["unknown" if one is None else str(one)[:_LONGEST] for one in (rank, world)]

@@ -111,9 +111,9 @@ def _launched(trace: Trace, links: Links) -> pl.DataFrame:
     device = trace.activities["device"].fill_null(NO_DEVICE).cast(pl.Int64).to_numpy()[rows]
     waiting = np.zeros(len(rows), np.int64)
     for queue in queues_of(trace, links):
-        mine = device == queue.device
-        place = np.searchsorted(queue.time_ns, since[mine], side="left") - 1
-        waiting[mine] = np.where(place >= 0, queue.waiting[np.maximum(place, 0)], 0)
+        own = device == queue.device
+        place = np.searchsorted(queue.time_ns, since[own], side="left") - 1
+        waiting[own] = np.where(place >= 0, queue.waiting[np.maximum(place, 0)], 0)
     return trace.activities.select("name", "duration_ns")[rows].with_columns(
         device=pl.Series(device),
         api_ns=pl.Series(column(trace.launches, "duration_ns")[call]),
@@ -137,13 +137,13 @@ def _medians() -> tuple[pl.Expr, ...]:
 def _pieces_of(rows: pl.DataFrame, queue: Queue) -> pl.DataFrame:
     time = queue.time_ns if len(queue.time_ns) else np.zeros(1, np.int64)
     bounds = np.linspace(int(time[0]), int(time[-1]), _PIECES + 1).astype(np.int64)
-    found = []
+    results = []
     for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         inside = rows.filter(pl.col("since_ns").is_between(begin, end, closed="both" if end == bounds[-1] else "left"))
         sums = inside.select(pl.len().alias("launches"), *_medians())
         launched = (sums[name].item() for name in ("launches", "latencies", "latency_ns", "backlogs", "backlog_ns"))
-        found.append((queue.device, begin, end, *launched, *_length_within(queue, begin, end)))
-    return pl.DataFrame(found if len(queue.time_ns) else [], schema=_OVER_TIME, orient="row")
+        results.append((queue.device, begin, end, *launched, *_length_within(queue, begin, end)))
+    return pl.DataFrame(results if len(queue.time_ns) else [], schema=_OVER_TIME, orient="row")
 
 
 def _length_within(queue: Queue, begin: int, end: int) -> tuple[float, int]:

@@ -61,7 +61,7 @@ def checkpointing(trace: Trace) -> list[tuple[int, Intervals]]:
         at = above[at]
         climbing, at = climbing[at >= 0], at[at >= 0]
     thread, start, end = column(frames, "thread"), column(frames, "start_ns"), end_of(frames)
-    found = []
+    results = []
     for number in np.unique(thread[own]).tolist():
         time = Intervals.union_of(start[:0], end[:0])
         for depth in range(int(level[changes].max()) + 1):
@@ -71,13 +71,13 @@ def checkpointing(trace: Trace) -> list[tuple[int, Intervals]]:
                 time = Intervals.union_of(np.append(time.start, spans.start), np.append(time.end, spans.end))
             elif len(time):
                 time = time.within(spans.gaps(int(time.start[0]), int(time.end[-1])))
-        found.append((number, time))
-    return found
+        results.append((number, time))
+    return results
 
 
 def _below(mask: Bools, parent: Ints) -> Bools:
     """Tell per operator whether one of those around it is in a mask."""
-    found = np.zeros(len(mask), np.bool_)
+    result = np.zeros(len(mask), np.bool_)
     inner = np.flatnonzero(parent >= 0)
-    found[inner] = nearest(parent, mask)[parent[inner]] >= 0
-    return found
+    result[inner] = nearest(parent, mask)[parent[inner]] >= 0
+    return result

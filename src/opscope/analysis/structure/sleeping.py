@@ -38,6 +38,6 @@ def sleeping_threads(trace: Trace, frames: Nesting) -> Ints:
     whole = np.bincount(thread, weights=own, minlength=size)
     waits = names_that(trace.frames, _WAITS.search)
     waiting = np.bincount(thread[waits], weights=own[waits], minlength=size)
-    found = np.flatnonzero((whole > 0) & (waiting >= _MOSTLY * whole))
-    sleeping: Ints = found[~np.isin(found, busy)]
+    result = np.flatnonzero((whole > 0) & (waiting >= _MOSTLY * whole))
+    sleeping: Ints = result[~np.isin(result, busy)]
     return sleeping

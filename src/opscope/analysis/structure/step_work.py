@@ -28,10 +28,10 @@ def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
     launched = np.flatnonzero(links.activity_launch >= 0)
     thread, time = (column(trace.launches, name)[links.activity_launch[launched]] for name in ("thread", "start_ns"))
     start, end = column(table, "start_ns"), column(table, "end_ns")
-    found = Nesting.of(column(table, "thread"), start, end).innermost_at(thread, time)
-    elsewhere = np.flatnonzero(found < 0)
-    found[elsewhere] = latest_around(start, end, time[elsewhere])
-    result[launched] = found
+    outcome = Nesting.of(column(table, "thread"), start, end).innermost_at(thread, time)
+    elsewhere = np.flatnonzero(outcome < 0)
+    outcome[elsewhere] = latest_around(start, end, time[elsewhere])
+    result[launched] = outcome
     return result
 
 
@@ -46,8 +46,8 @@ def step_among(trace: Trace, links: Links, steps: pl.DataFrame) -> Ints:
     every = step_table(trace)
     keys = ["step", "start_ns", "end_ns", "thread"]
     numbered = steps.select(keys).with_row_index("row").unique(keys, keep="first", maintain_order=True)
-    found = every.join(numbered, on=keys, how="left", maintain_order="left")["row"].cast(pl.Int64).fill_null(-1)
-    among: Ints = np.append(found.to_numpy(), -1)[step_of_activities(trace, links, every)]
+    result = every.join(numbered, on=keys, how="left", maintain_order="left")["row"].cast(pl.Int64).fill_null(-1)
+    among: Ints = np.append(result.to_numpy(), -1)[step_of_activities(trace, links, every)]
     return among
 
 

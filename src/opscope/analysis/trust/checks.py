@@ -90,8 +90,8 @@ def made(checks: Iterable[tuple[str, Callable[[], Check | None]]], losses: Losse
         checks: of each what it is about, and the function that makes it; None where it does not apply.
         losses: notes those that failed.
     """
-    found = (losses.part(f"the check of {about}", check, lambda: None) for about, check in checks)
-    return tuple(check for check in found if check is not None)
+    result = (losses.part(f"the check of {about}", check, lambda: None) for about, check in checks)
+    return tuple(check for check in result if check is not None)
 
 
 def check_parts(losses: Losses) -> Check | None:
@@ -164,19 +164,19 @@ def check_overhead(percent: float, *, has_device: bool) -> Check:
         has_device: whether device times were recorded; else all that is reported are host times, which suffer.
     """
     more = "more" if percent >= 0 else "less"
-    found = f"The median profiled step took {abs(percent):.1f} % {more} than the median unprofiled one"
+    result = f"The median profiled step took {abs(percent):.1f} % {more} than the median unprofiled one"
     if percent < -_TOLERATED_OVERHEAD:
-        sentence = f"{found}: other steps were recorded than timed, or the machine was busy while they were timed."
+        sentence = f"{result}: other steps were recorded than timed, or the machine was busy while they were timed."
         return Check(CheckName.PROFILER_OVERHEAD, Verdict.WARN, 0, sentence)
     if percent <= _TOLERATED_OVERHEAD:
-        return Check(CheckName.PROFILER_OVERHEAD, Verdict.PASS, 0, f"{found}.")
+        return Check(CheckName.PROFILER_OVERHEAD, Verdict.PASS, 0, f"{result}.")
     if has_device:
         verdict = Verdict.WARN if percent > _EXCESSIVE_OVERHEAD else Verdict.PASS
-        sentence = f"{found}: CPU times and idle times are too large by that; device times are not affected."
+        sentence = f"{result}: CPU times and idle times are too large by that; device times are not affected."
         return Check(CheckName.PROFILER_OVERHEAD, verdict, 0, sentence)
     verdict = Verdict.FAIL if percent > _EXCESSIVE_OVERHEAD else Verdict.WARN
     sentence = (
-        f"{found}: the CPU times of the operators contain what the profiler cost, not evenly spread. Believe the "
+        f"{result}: the CPU times of the operators contain what the profiler cost, not evenly spread. Believe the "
         "unprofiled step time; read the operators' times as upper limits."
     )
     return Check(CheckName.PROFILER_OVERHEAD, verdict, 0, sentence)
@@ -188,10 +188,10 @@ def check_limits(rows: Sequence[LimitRow]) -> Check:
     names, time = over_limit(rows), sum(row.device_ns for row in rows if is_over_limit(row))
     if not names:
         return Check(name, Verdict.PASS, 0, "No call was faster than its limit.", 0, "device", 0.0, "device sum")
-    found = f"{', '.join(map(told, names[:3]))}{', ...' if len(names) > 3 else ''}"
+    result = f"{', '.join(map(told, names[:3]))}{', ...' if len(names) > 3 else ''}"
     sentence = (
         f"Calls that took {format_ns(time)} ({format_share(time, whole)} of the device sum) were faster than the "
-        f"device allows ({found}): a model of what they do, or a peak, is wrong, and so is what the limits say of them."
+        f"device allows ({result}): a model of what they do, or a peak, is wrong, and so are their limits."
     )
     verdict = Verdict.FAIL if time > _TOLERATED_SHARE * whole else Verdict.WARN
     return Check(name, verdict, len(names), sentence, time, "device", time / whole if whole else None, "device sum")
@@ -205,12 +205,12 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
         wall_ns: the duration of all steps.
     """
     name, share = CheckName.CPU_CONTENTION, waited_ns / wall_ns if wall_ns else 0.0
-    found = f"While the unprofiled steps were timed, threads waited {format_share(waited_ns, wall_ns)} of the time"
+    result = f"While the unprofiled steps were timed, threads waited {format_share(waited_ns, wall_ns)} of the time"
     if share <= _TOLERATED_WAIT:
-        return Check(name, Verdict.PASS, 0, f"{found} for a CPU core.", waited_ns, "host")
+        return Check(name, Verdict.PASS, 0, f"{result} for a CPU core.", waited_ns, "host")
     sentence = (
-        f"{found} for a CPU core: something else was running, or there are more threads than cores. The step times and "
-        "the throughput are those of a busy machine; measure again on a quiet one."
+        f"{result} for a CPU core: something else was running, or there are more threads than cores. "
+        "The step times and the throughput are those of a busy machine; measure again on a quiet one."
     )
     verdict = Verdict.FAIL if share > _EXCESSIVE_WAIT else Verdict.WARN
     return Check(name, verdict, 0, sentence, waited_ns, "host")
@@ -225,22 +225,22 @@ def check_steady(steps: Steadiness, busy_ns: float | None) -> Check:
     """
     times = f"{format_ns(steps.low_ns)} to {format_ns(steps.high_ns)}"
     device = "" if busy_ns is None else f" The device itself works {format_ns(busy_ns)} in a step."
-    found = []
+    results = []
     if steps.wanders > 1 + _WANDERS:
-        found.append(
+        results.append(
             f"The speed of the steps wandered by {steps.wanders:.2f} times while they were timed (medians of eight "
             f"parts: {times}): one figure does not say how long a step takes"
         )
     if steps.change is not None and abs(steps.change) > _STILL_CHANGES:
         rises = "longer and longer" if steps.change > 0 else "less and less"
-        found.append(
+        results.append(
             f"The steps took {rises} while they were timed ({100 * steps.change:+.1f} % from the first to the last)"
         )
-    if not found:
+    if not results:
         return Check(
             CheckName.STEADY_STEPS, Verdict.PASS, 0, f"The unprofiled steps took about the same time: {times}."
         )
-    return Check(CheckName.STEADY_STEPS, Verdict.WARN, 0, f"{'. '.join(found)}.{device}")
+    return Check(CheckName.STEADY_STEPS, Verdict.WARN, 0, f"{'. '.join(results)}.{device}")
 
 
 def _host_time_covered(trace: Trace, links: Links) -> Check:
@@ -292,16 +292,16 @@ def check_file(source: TraceSource) -> Check:
         return Check(CheckName.FILE_IS_VALID, Verdict.FAIL, max(count, 1), sentence)
     if not count:
         return Check(CheckName.FILE_IS_VALID, Verdict.PASS, 0, "The trace file is valid.")
-    found = []
+    results = []
     if source.unreadable_bytes:
-        found.append(f"{source.unreadable_bytes:,} bytes that cannot be read, which are left out")
+        results.append(f"{source.unreadable_bytes:,} bytes that cannot be read, which are left out")
     if source.replaced_bytes:
-        found.append(f"{source.replaced_bytes:,} bytes that no JSON may hold, read as question marks")
+        results.append(f"{source.replaced_bytes:,} bytes that no JSON may hold, read as question marks")
     if source.odd_events:
-        found.append(f"{source.odd_events:,} events with times that cannot be true, which are left out")
+        results.append(f"{source.odd_events:,} events with times that cannot be true, which are left out")
     lost = source.unreadable_bytes > _TOLERATED_SHARE * source.size_bytes
     verdict = Verdict.FAIL if lost else Verdict.WARN
-    return Check(CheckName.FILE_IS_VALID, verdict, count, f"The trace file holds {' and '.join(found)}.")
+    return Check(CheckName.FILE_IS_VALID, verdict, count, f"The trace file holds {' and '.join(results)}.")
 
 
 def _impossible_durations(trace: Trace, implausible: Implausible) -> Check:
@@ -348,8 +348,8 @@ def _time_resolution(trace: Trace, links: Links) -> Check:
     rounded = "Times are whole microseconds, as PyTorch 2.3 and older record them"
     if count := trace.activities.height:
         # A duration that was cut off lacks half a microsecond on average.
-        missing, found = count * NS_PER_US // 2, int(trace.activities["duration_ns"].sum())
-        whole = missing + found
+        missing, result = count * NS_PER_US // 2, int(trace.activities["duration_ns"].sum())
+        whole = missing + result
         sentence = (
             f"{rounded}: every device activity is too short by up to 1 us, half of that on average, so the sum of all "
             f"{count:,} is too small by about {format_ns(missing)} ({format_share(missing, whole)}). "
@@ -370,18 +370,18 @@ def _time_resolution(trace: Trace, links: Links) -> Check:
 
 def _devices_understood(trace: Trace) -> Check:
     """Judge whether slices are of categories that no reader knows: these may be the work of a device."""
-    name, found = CheckName.DEVICES_UNDERSTOOD, trace.source.not_understood
-    if not found:
+    name, result = CheckName.DEVICES_UNDERSTOOD, trace.source.not_understood
+    if not result:
         return Check(name, Verdict.PASS, 0, "Slices of every category were understood.")
-    shown = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    shown = sorted(result.items(), key=lambda item: (-item[1], item[0]))
     names = ", ".join(f"{told(category)} ({count:,})" for category, count in shown[:_CATEGORIES_SHOWN])
     more = f" and {len(shown) - _CATEGORIES_SHOWN} more" if len(shown) > _CATEGORIES_SHOWN else ""
     sentence = (
-        f"{sum(found.values()):,} slices are of categories that opscope does not understand: {names}{more}. If they "
+        f"{sum(result.values()):,} slices are of categories that opscope does not understand: {names}{more}. If they "
         "are the work of a device, it is missing in every figure."
     )
     verdict = Verdict.WARN if trace.activities.height else Verdict.FAIL
-    return Check(name, verdict, sum(found.values()), sentence)
+    return Check(name, verdict, sum(result.values()), sentence)
 
 
 def _is_rounded(table: pl.DataFrame) -> bool:
@@ -465,19 +465,19 @@ def queued_before(trace: Trace, links: Links) -> Bools:
         end_of(trace.activities),
     )
     missing = (links.activity_launch < 0) & (links.activity_operator < 0)
-    found = np.zeros(len(start), np.bool_)
+    result = np.zeros(len(start), np.bool_)
     for number in np.unique(device[missing]).tolist():
-        mine = device == number
-        known = start[mine & ~missing]
+        own = device == number
+        known = start[own & ~missing]
         if not len(known):
             continue
-        rows = np.flatnonzero(mine & missing & (start < known.min()))
+        rows = np.flatnonzero(own & missing & (start < known.min()))
         rows = rows[np.argsort(start[rows], kind="stable")]
         done = np.maximum.accumulate(end[rows]) if len(rows) else end[rows]
         # Queued work follows without a pause: what comes after one was launched during the recording.
         pause = np.flatnonzero(start[rows[1:]] - done[:-1] > _PAUSE_NS)
-        found[rows[: pause[0] + 1] if len(pause) else rows] = True
-    return found
+        result[rows[: pause[0] + 1] if len(pause) else rows] = True
+    return result
 
 
 def _operator_recorded(trace: Trace, links: Links) -> Check:
@@ -576,8 +576,8 @@ def _outside_ns(trace: Trace, chosen: Bools, timelines: Sequence[DeviceTimeline]
     device, start, end = column(activities, "device"), column(activities, "start_ns"), end_of(activities)
     total = 0
     for timeline in timelines:
-        mine = np.flatnonzero(chosen & (device == timeline.device))
-        work = Intervals.union_of(start[mine], end[mine])
+        own = np.flatnonzero(chosen & (device == timeline.device))
+        work = Intervals.union_of(start[own], end[own])
         total += work.length - work.within(timeline.window.spans).length
     return total
 
@@ -710,10 +710,10 @@ def _pauses_in_replays(trace: Trace, links: Links, timelines: Sequence[DeviceTim
     )
     count = total = whole = 0
     for timeline in timelines:
-        mine = replays.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device)
+        own = replays.filter(pl.col("device").fill_null(NO_DEVICE) == timeline.device)
         pieces = timeline.idle.pieces
         long = pieces.end - pieces.start > _PAUSE_IN_REPLAY_NS
-        inside = Intervals.union_of(mine["begin"].to_numpy(), mine["end"].to_numpy())
+        inside = Intervals.union_of(own["begin"].to_numpy(), own["end"].to_numpy())
         row, start, end = pieces.chosen(long).overlaps(inside)
         count, total = count + len(np.unique(row)), total + int((end - start).sum())
         whole += timeline.window.duration_ns

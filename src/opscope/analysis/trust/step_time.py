@@ -41,7 +41,7 @@ def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None
     steps = benchmark.steps_each * len(samples) + sum(one.steps for one in between)
     between_ns = max(sum(one.ns - one.steps * mean for one in between) / steps, 0.0)
     low, high = _interval(samples, run_to_run)
-    found = StepTime(
+    result = StepTime(
         ns=mean + between_ns,
         # One more or less of what recurs might have come while the steps were timed.
         low_ns=None if low is None else low + between_ns * (1 - 1 / max(len(between), 1)),
@@ -52,7 +52,7 @@ def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None
         collecting_ns=_mean(benchmark.collecting_ns),
         between_ns=between_ns,
     )
-    return replace(found, sentence=" ".join(_sentences(found, benchmark, between)) or None)
+    return replace(result, sentence=" ".join(_sentences(result, benchmark, between)) or None)
 
 
 def _mean(waits_ns: Sequence[int]) -> float | None:

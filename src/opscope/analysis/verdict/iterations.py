@@ -57,12 +57,12 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     named = [iteration for name in ranges["name"].cast(pl.String) if (iteration := iteration_of(name)) is not None]
     host = Intervals(column(ranges, "start_ns"), end_of(ranges))
     launch = links.activity_launch
-    mine = np.flatnonzero(launch >= 0)
+    own = np.flatnonzero(launch >= 0)
     if devices:
-        mine = mine[column(trace.activities, "device")[mine] == busiest(devices).device]
-    thread, start = (column(trace.launches, name)[launch[mine]] for name in ("thread", "start_ns"))
+        own = own[column(trace.activities, "device")[own] == busiest(devices).device]
+    thread, start = (column(trace.launches, name)[launch[own]] for name in ("thread", "start_ns"))
     owner = nesting_of(ranges).innermost_at(thread, start)
-    begun, ended = column(trace.activities, "start_ns")[mine], end_of(trace.activities)[mine]
+    begun, ended = column(trace.activities, "start_ns")[own], end_of(trace.activities)[own]
     device_ns = np.zeros(len(named), np.int64)
     np.add.at(device_ns, owner[owner >= 0], (ended - begun)[owner >= 0])
     periods = host
@@ -72,8 +72,8 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
         window = busiest(devices).window
         periods = Intervals(*(np.clip(times, window.start_ns, window.end_ns) for times in (periods.start, periods.end)))
     idle_ns, waits_ns = _idle(waits, periods) if waits is not None else (np.zeros(len(named), np.int64), {})
-    found = _Ranges(named, host, periods, device_ns, idle_ns, waits_ns)
-    return tuple(sorted(_rows(found, devices, waits), key=lambda row: (-row.total_ns, row.kind, row.requests or 0)))
+    result = _Ranges(named, host, periods, device_ns, idle_ns, waits_ns)
+    return tuple(sorted(_rows(result, devices, waits), key=lambda row: (-row.total_ns, row.kind, row.requests or 0)))
 
 
 def _one_each(ranges: pl.DataFrame) -> pl.DataFrame:

@@ -61,12 +61,12 @@ class LightEvidence(Struct, frozen=True):
         Args:
             named: the waits of the pass with operators.
         """
-        found: dict[BoundKind, float] = dict(self.waits.by_kind)
-        looks = sum(found.pop(kind, 0.0) for kind in PAUSES)
+        results: dict[BoundKind, float] = dict(self.waits.by_kind)
+        looks = sum(results.pop(kind, 0.0) for kind in PAUSES)
         theirs = {kind: float(named.by_kind.get(kind, 0)) for kind in PAUSES}
         pauses = {kind: time for kind, time in at_most(theirs, looks).items() if time}
-        found[BoundKind.DISPATCH] = found.get(BoundKind.DISPATCH, 0.0) + looks - sum(pauses.values())
-        return found | pauses
+        results[BoundKind.DISPATCH] = results.get(BoundKind.DISPATCH, 0.0) + looks - sum(pauses.values())
+        return results | pauses
 
 
 class StepEvidence(Struct, frozen=True):
@@ -144,8 +144,8 @@ class StepEvidence(Struct, frozen=True):
     @property
     def timeless(self) -> Check | None:
         """The check that failed because no activity has a duration; None where any has one."""
-        found = self.trust.failed(CheckName.IMPOSSIBLE_DURATIONS)
-        return None if any(device.busy_ns for device in self.devices) else found
+        result = self.trust.failed(CheckName.IMPOSSIBLE_DURATIONS)
+        return None if any(device.busy_ns for device in self.devices) else result
 
     @property
     def mostly_elsewhere(self) -> bool:

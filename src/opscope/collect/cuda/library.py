@@ -46,12 +46,12 @@ def _compiler() -> list[str]:
         raise EnvironmentLacksError(f"$CXX is no command: {error}") from error
     if named:
         return named
-    found = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
-    if found is None:
+    result = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
+    if result is None:
         raise EnvironmentLacksError(
             "the collector has to be compiled once, and there is no C++ compiler here (c++, g++, clang++, or $CXX)"
         )
-    return [found]
+    return [result]
 
 
 def _digest(command: list[str]) -> str:

@@ -162,8 +162,8 @@ class Children:
         """
         if event != "os.exec" or not self._is_ours or self._seen() or self._is_restarting:
             return
-        _, given, environment = arguments
-        words = [os.fsdecode(word) for word in given]
+        _, values, environment = arguments
+        words = [os.fsdecode(word) for word in values]
         if self._restart is not None and self._is_itself(words):
             self._is_restarting = True
             self._restart(dict(os.environ if environment is None else environment))
@@ -190,9 +190,9 @@ class Children:
             began = time.monotonic()
             while time.monotonic() - began < _LOOKED_AT_S:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    found = function(process, _POLL_S)
-                    if found is not None or getattr(process, "exitcode", None) is not None:
-                        return found
+                    result = function(process, _POLL_S)
+                    if result is not None or getattr(process, "exitcode", None) is not None:
+                        return result
             if not self._seen():
                 self._refuse(process)
             return function(process, None)

@@ -181,13 +181,13 @@ class StepFinder:
         """Take a repetition as the steps of the script."""
         self._stream, self._level = stream, level
         self._follower = Follower(pattern, level)
-        found = self.found
-        found.kind, found.source, found.level = stream.kind, what(stream.kind), LEVELS[level]
+        result = self.found
+        result.kind, result.source, result.level = stream.kind, what(stream.kind), LEVELS[level]
         if stream.kind is StepKind.CALLS and self._updated_lately(stream):
-            found.kind = StepKind.TRAINING
-        found.pattern = [self._labels[stream.kind, key] for key in pattern.keys]
-        found.events = pattern.period
-        found.first, found.seen = pattern.first + stream.events.dropped, pattern.count
+            result.kind = StepKind.TRAINING
+        result.pattern = [self._labels[stream.kind, key] for key in pattern.keys]
+        result.events = pattern.period
+        result.first, result.seen = pattern.first + stream.events.dropped, pattern.count
         self._taken(stream, pattern)
         at_boundary = (pattern.end - pattern.first) % pattern.period == 0
         self._cycle_began = time.perf_counter_ns() if at_boundary else 0
@@ -211,8 +211,8 @@ class StepFinder:
     def _look_again(self) -> None:
         """Drop the repetition, and look for another."""
         self._stream, self._follower = None, None
-        found = self.found
-        found.pattern, found.kind, found.source = [], StepKind.RUN, None
+        result = self.found
+        result.pattern, result.kind, result.source = [], StepKind.RUN, None
 
     # ---------------------------------------------------------------- what others decide
 

@@ -67,27 +67,27 @@ class Found(Struct):
     def sentence(self) -> str:
         """Say which steps were profiled, and how they were found."""
         if self.own:
-            found = (
+            result = (
                 "The script has a profiler of its own, and PyTorch one at a time: the recording is what that one took, "
                 "of the part of the script that it was started for"
             )
         elif self.source is None:
-            found = (
+            result = (
                 "No repetition of steps was found: the recording is of the run from its beginning, first uses included"
             )
         else:
             shown = ", ".join(self.pattern[:4]) + (", ..." if len(self.pattern) > 4 else "")
             seen = f"seen {self.seen} times before; " if self.seen else ""
             of = "" if len(self.pattern) < 2 else f" of {len(self.pattern)} events"
-            found = (
+            result = (
                 f"Steps were found automatically: a repeating cycle{of} ({self.source}: {shown}), "
                 f"{seen}{_steps(len(self.profiled_ns))} profiled"
             )
             if self.ranks is not None:
-                found += f", the same on all {self.ranks} ranks"
+                result += f", the same on all {self.ranks} ranks"
             if self.settled is False:
-                found += "; their durations had not settled"
-        return ". ".join([found, *self.notes, *self._also()]) + "."
+                result += "; their durations had not settled"
+        return ". ".join([result, *self.notes, *self._also()]) + "."
 
     def _also(self) -> Iterator[str]:
         for one in self.also:

@@ -61,11 +61,11 @@ def find_pattern(
         for first, end in runs_of(keys, period, repeats):
             if at_end and end != len(keys):
                 continue
-            found = _pattern(keys, ends, first, end, period)
+            result = _pattern(keys, ends, first, end, period)
             # Time decides before the number of events. Periods ascend and only a better one replaces the best, so a
             # cycle is never taken for two.
-            if best is None or (found.covered, found.end - found.first) > (best.covered, best.end - best.first):
-                best = found
+            if best is None or (result.covered, result.end - result.first) > (best.covered, best.end - best.first):
+                best = result
     return best
 
 

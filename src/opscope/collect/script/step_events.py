@@ -106,32 +106,32 @@ class StepEvents:
             keys = all_keys[base:]
             if LEVELS[level] == "type" and len(set(self.keys[1][base:])) <= len(keys) // 2:
                 continue  # types stand for objects only where most events have a new object
-            found = find_pattern(keys, ends, repeats=repeats * (1 + level), at_end=True, max_period=_LONGEST)
-            if found is not None and not _is_inner_loop(keys, found):
+            result = find_pattern(keys, ends, repeats=repeats * (1 + level), at_end=True, max_period=_LONGEST)
+            if result is not None and not _is_inner_loop(keys, result):
                 # Indices of the window become indices of the kept events.
-                moved = Pattern(found.keys, found.first + base, found.period, found.count, size, found.covered)
+                moved = Pattern(result.keys, result.first + base, result.period, result.count, size, result.covered)
                 turned = self._as_begun(level, moved)
                 # A turned one may lack a cycle, which is waited for.
                 return (level, turned) if turned.count >= repeats * (1 + level) else None
         return self._anchored(base, 2 * repeats)
 
-    def _as_begun(self, level: int, found: Pattern) -> Pattern:
+    def _as_begun(self, level: int, result: Pattern) -> Pattern:
         """Return a repetition with cycles that begin as the script did, where one of them can.
 
         A repetition is found from wherever it was first undisturbed: of a GAN, that may be between the steps of its two
         optimizers. Only objects are compared: the first events may have other calls.
         """
         objects = max(level, 1)
-        if self._first[level][0] not in found.keys:  # the script began with something else
-            return found
-        wanted = self._first[objects][: found.period]
-        for shift in range(found.period):
-            first = found.first + shift
-            if self.keys[objects][first : first + found.period] == wanted:
-                count = (found.end - first) // found.period
-                keys = found.keys[shift:] + found.keys[:shift]
-                return Pattern(keys, first, found.period, count, found.end, found.covered)
-        return found
+        if self._first[level][0] not in result.keys:  # the script began with something else
+            return result
+        wanted = self._first[objects][: result.period]
+        for shift in range(result.period):
+            first = result.first + shift
+            if self.keys[objects][first : first + result.period] == wanted:
+                count = (result.end - first) // result.period
+                keys = result.keys[shift:] + result.keys[:shift]
+                return Pattern(keys, first, result.period, count, result.end, result.covered)
+        return result
 
     def _anchored(self, base: int, repeats: int) -> tuple[int, Pattern] | None:
         """Take the object that returns least often as the one that begins, or ends, a cycle; needs 48 events."""
@@ -171,12 +171,12 @@ class Stream(Struct):
         return AlsoSeen(self.kind, self.events.count, round(median(apart)))
 
 
-def _is_inner_loop(keys: Sequence[Hashable], found: Pattern) -> bool:
+def _is_inner_loop(keys: Sequence[Hashable], result: Pattern) -> bool:
     """Tell whether the same cycle has repeated before and broken off after about as many cycles: it may again."""
     # Only an earlier run that was too short to be profiled counts, and only until this one is longer than that.
     earlier = [
         count
-        for first, end in runs_of(keys[: found.first], found.period, 2)
-        if (count := (end - first) // found.period) and set(keys[first:end]) == set(found.keys)
+        for first, end in runs_of(keys[: result.first], result.period, 2)
+        if (count := (end - first) // result.period) and set(keys[first:end]) == set(result.keys)
     ]
-    return bool(earlier) and max(earlier) < _PROFILABLE and found.count <= max(earlier) + 1
+    return bool(earlier) and max(earlier) < _PROFILABLE and result.count <= max(earlier) + 1

@@ -138,9 +138,9 @@ class Together:
         if self.apart is not None:
             return
         try:
-            if self._group is None and (found := self._find()) is not None:
-                self._group = found
-                found.store.add("here", 1)
+            if self._group is None and (result := self._find()) is not None:
+                self._group = result
+                result.store.add("here", 1)
             if self._group is not None and (issued := self._group.issued()) is not None:
                 self._seen.append((count, issued))
         except Exception as error:  # a script must not fail because it is watched

@@ -133,12 +133,12 @@ class EarlyWindow:
         if not self.write():
             return None
         trace = json.loads(self._path.read_bytes())
-        found = steps_by_operators(
+        result = steps_by_operators(
             trace, minimum, at_end=going_on, least_us=self._recorded_us / 2 if going_on else None
         )
-        if found is None:
+        if result is None:
             return None
-        pattern, spans = found
+        pattern, spans = result
         last = spans[-active:]
         self._write_steps(trace, last)
         names = [str(key) for key in pattern.keys]
@@ -203,12 +203,12 @@ def _durations(spans: Sequence[tuple[float, float]]) -> list[int]:
 
 def outermost(slices: Sequence[Slice]) -> list[Slice]:
     """Return the slices of one thread that lie in no other slice."""
-    found: list[Slice] = []
+    results: list[Slice] = []
     # Of slices that start together the longest comes first: it encloses the others.
     for one in sorted(slices, key=lambda item: (item[1], -item[2])):
-        if not found or one[1] >= found[-1][2]:
-            found.append(one)
-    return found
+        if not results or one[1] >= results[-1][2]:
+            results.append(one)
+    return results
 
 
 def steps_by_operators(

@@ -56,13 +56,13 @@ class Linkage(Struct, frozen=True, dict=True):
         # Packed relocations (.relr.dyn) leave the address in place.
         content = np.frombuffer(self.elf.data, "<u8", table.size // 8, table.offset)
         packed = ".relr.dyn" in self.elf.sections
-        found = {table.address + 8 * int(i): int(content[i]) for i in np.flatnonzero(content)} if packed else {}
+        result = {table.address + 8 * int(i): int(content[i]) for i in np.flatnonzero(content)} if packed else {}
         for entry in entries[inside]:
             # The low half of ``info`` is the type, the high one the symbol. Without one, the addend is the address.
             kind, symbol = int(entry["info"]) & 0xFFFFFFFF, int(entry["info"]) >> 32
             base = int(values[symbol]) if kind in _WITH_SYMBOL[self.elf.machine] else 0
-            found[int(entry["offset"])] = base + int(entry["addend"])
-        return found
+            result[int(entry["offset"])] = base + int(entry["addend"])
+        return result
 
     def imported(self, names: Iterable[str]) -> Mapping[int, str]:
         """Return the linkage table entries that lead to functions whose name contains one of ``names``."""
@@ -117,10 +117,10 @@ class Linkage(Struct, frozen=True, dict=True):
 
     def _jumps(self) -> list[tuple[int, int]]:
         """Return the linkage tables' entries as pairs of their address and the slot they jump through."""
-        found: list[tuple[int, int]] = []
+        results: list[tuple[int, int]] = []
         for name in (".plt", ".plt.sec", ".plt.got", ".iplt"):
             section = self.elf.sections.get(name)
             if section is not None:
                 content = bytes(self.elf.data[section.offset : section.offset + section.size])
-                found += _JUMPS[self.elf.machine](content, section.address)
-        return found
+                results += _JUMPS[self.elf.machine](content, section.address)
+        return results

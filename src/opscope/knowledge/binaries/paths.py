@@ -17,16 +17,16 @@ def source_paths(elf: Elf) -> list[str]:
     """Return the paths of source files that a library's code mentions."""
     constants = elf.section(".rodata")
     first, last = constants.offset, constants.offset + constants.size
-    found = set()
+    results = set()
     for ending in _ENDINGS:  # far faster than one expression over some hundred megabytes
         place = elf.data.find(ending, first, last)
         while place >= 0:
             begin = elf.data.rfind(b"\0", max(first, place - _LONGEST), place) + 1
             path = elf.data[begin : place + len(ending) - 1]
             if begin and _PATH.fullmatch(path):  # 0: no text begins so near
-                found.add(path.decode("latin-1"))
+                results.add(path.decode("latin-1"))
             place = elf.data.find(ending, place + 1, last)
-    return sorted(found)
+    return sorted(results)
 
 
 def repository_root(paths: Iterable[str]) -> str:
@@ -42,8 +42,8 @@ def in_repository(path: str, root: str) -> str:
 
 def by_file_name(paths: Iterable[str], root: str) -> Mapping[str, set[str]]:
     """Return file name -> paths below the root, relative to it."""
-    found: dict[str, set[str]] = defaultdict(set)
+    results: dict[str, set[str]] = defaultdict(set)
     for path in paths:
         if path.startswith(root):
-            found[PurePosixPath(path).name].add(in_repository(path, root))
-    return found
+            results[PurePosixPath(path).name].add(in_repository(path, root))
+    return results

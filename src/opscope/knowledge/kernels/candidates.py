@@ -156,9 +156,9 @@ def kernel_candidates(
     operator = _Operator.of(own[0].function.base, functions)
     # The surest rule with an answer decides. One that finds too many files says nothing, and the next is asked.
     for rule in RULES:
-        found = tuple({candidate.file: candidate for candidate in rule(operator, index)}.values())
-        if found and len(found) <= MOST:
-            return KernelCandidates(found)
+        results = tuple({candidate.file: candidate for candidate in rule(operator, index)}.values())
+        if results and len(results) <= MOST:
+            return KernelCandidates(results)
     return KernelCandidates((), "nothing in the index is named like it; a trace tells which kernels it launches")
 
 

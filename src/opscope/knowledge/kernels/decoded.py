@@ -112,7 +112,7 @@ def template_arguments(name: str) -> list[str]:
     start = name.find("<")
     if start < 0:
         return []
-    depth, begin, found = 0, start + 1, []
+    depth, begin, result = 0, start + 1, []
     for place in range(start, len(name)):
         character = name[place]
         if character in "<({[":
@@ -122,9 +122,9 @@ def template_arguments(name: str) -> list[str]:
         elif character in ">)}]":
             depth -= 1
             if depth == 0:
-                found.append(name[begin:place].strip())
+                result.append(name[begin:place].strip())
                 break
         elif character == "," and depth == 1:
-            found.append(name[begin:place].strip())
+            result.append(name[begin:place].strip())
             begin = place + 1
-    return found
+    return result

@@ -191,13 +191,13 @@ class SourceIndex:
 
     def definition(self, name: str) -> Place | None:
         """Return where the kernel is defined, if one header that comes with PyTorch defines a kernel of its name."""
-        found = self._stored.definitions.get(base_name(name).rpartition("::")[2])
-        return None if found is None else Place(self._stored.files[found[0]], found[1])
+        result = self._stored.definitions.get(base_name(name).rpartition("::")[2])
+        return None if result is None else Place(self._stored.files[result[0]], result[1])
 
     def host_file(self, cpp_function: str) -> HostFile | None:
         """Return the file of a C++ function, ``at::native::layer_norm_cuda``; None if the index does not hold it."""
-        found = self._stored.functions.get(cpp_function)
-        return None if found is None else HostFile(self._stored.files[found[0]], found[1])
+        result = self._stored.functions.get(cpp_function)
+        return None if result is None else HostFile(self._stored.files[result[0]], result[1])
 
     @cached_property
     def kernel_files(self) -> Sequence[str]:
@@ -216,7 +216,7 @@ class SourceIndex:
         return self._named(self._stored.bases)
 
     def _named(self, numbers: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[str]]:
-        return {name: [self._stored.files[number] for number in found] for name, found in numbers.items()}
+        return {name: [self._stored.files[number] for number in result] for name, result in numbers.items()}
 
     def path_of(self, file_name: str) -> str | None:
         """Return the one path that ends in a file name; None if there is none, or more than one."""
@@ -224,12 +224,12 @@ class SourceIndex:
 
     @cached_property
     def _paths(self) -> Mapping[str, str | None]:
-        found: dict[str, str | None] = {}
+        results: dict[str, str | None] = {}
         for path in self._stored.files:
             if "/" in path:
                 name = path.rpartition("/")[2]
-                found[name] = None if name in found else path
-        return found
+                results[name] = None if name in results else path
+        return results
 
     @cached_property
     def _run_ends(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
@@ -313,7 +313,7 @@ def build_index(
         runs=[(*group, len(list(members))) for group, members in itertools.groupby(rows, lambda row: row[:2])],
         keys=b"".join(key for _, _, key in rows),
         bases={name: sorted(numbers) for name, numbers in sorted(numbering.bases.items())},
-        words={word: sorted(found) for word, found in sorted(words.items()) if len(found) <= _COMMON_WORD},
+        words={word: sorted(result) for word, result in sorted(words.items()) if len(result) <= _COMMON_WORD},
         definitions=defined,
         functions=hosts,
     )

@@ -124,15 +124,15 @@ def _unpacked(archive: zipfile.ZipFile, folder: Path) -> Iterator[Path]:
 
 def build_ids(libraries: Iterable[Path]) -> dict[str, str]:
     """Return the build id of each library that has one and can be read, by file name."""
-    found = {}
+    results = {}
     for path in libraries:
         try:
             with open_elf(path) as elf:
                 if build_id := elf.build_id():
-                    found[path.name] = build_id
+                    results[path.name] = build_id
         except BadInputError:
             continue
-    return found
+    return results
 
 
 def library_index(path: Path, *, torch: str, git: str | None) -> SourceIndex:
@@ -165,7 +165,7 @@ def _index(name: str, library: CudaLibrary, paths: dict[int, str], *, torch: str
     files: dict[str, set[str]] = defaultdict(set)
     for kernel in library.kernels:
         files[demangle(kernel.name)].add(paths.get(kernel.unit, library.units[kernel.unit]))
-    kernels = (IndexedKernel(kernel, frozenset(found)) for kernel, found in files.items())
+    kernels = (IndexedKernel(kernel, frozenset(result)) for kernel, result in files.items())
     return build_index(kernels, torch=torch, git=git, build_ids={name: library.build_id or ""})
 
 
@@ -232,10 +232,10 @@ def torch_index(installed: InstalledTorch) -> list[SourceIndex]:
         BadInputError: a library is stripped or damaged.
         EnvironmentLacksError: C++ names cannot be read on this system.
     """
-    found = []
+    results = []
     for path in installed.libraries:
         try:
-            found.append(library_index(path, torch=installed.version, git=installed.git))
+            results.append(library_index(path, torch=installed.version, git=installed.git))
         except NoKernelsError:  # aarch64's linear algebra has none
             continue
-    return found
+    return results

@@ -117,8 +117,8 @@ class SourceResolver(Struct):
         return self._answers[name]
 
     def _resolve(self, name: str) -> KernelSource:
-        if (found := self._in_installed(name) or self._in_same_release(name)) is not None:
-            return found
+        if (result := self._in_installed(name) or self._in_same_release(name)) is not None:
+            return result
         library = _in_library(name)
         if library is not None and library.library not in _BUILT_INTO_TORCH:
             return library
@@ -135,19 +135,19 @@ class SourceResolver(Struct):
             libraries = " and ".join(index.build_ids) or "the installed library"
             of = f" of PyTorch {index.torch}" if index.torch else ""
             described = release if release and shipped else index
-            found = self._exact(name, completed, described, f"the symbol table of {libraries}{of}", index)
-            return self._of_another_release(found, index) or found
+            result = self._exact(name, completed, described, f"the symbol table of {libraries}{of}", index)
+            return self._of_another_release(result, index) or result
         return None
 
-    def _of_another_release(self, found: KernelSource, index: SourceIndex) -> KernelSource | None:
+    def _of_another_release(self, result: KernelSource, index: SourceIndex) -> KernelSource | None:
         """Return the answer with less certainty where the library is not of the version that ran."""
         version = TorchVersion.parse(index.torch) if index.torch else None
         if version is None or self.version is None:
             return None  # a library that is not PyTorch's, or one that the user named for a trace of no known version
         if (version.release, version.final) == (self.version.release, self.version.final):
             return None
-        how = How.LIKELY if found.how is How.VERIFIED else found.how
-        return replace(found, how=how, basis=f"{found.basis}, but PyTorch {self._version_text()} ran")
+        how = How.LIKELY if result.how is How.VERIFIED else result.how
+        return replace(result, how=how, basis=f"{result.basis}, but PyTorch {self._version_text()} ran")
 
     def _in_same_release(self, name: str) -> KernelSource | None:
         index = self._release_index()
@@ -174,16 +174,16 @@ class SourceResolver(Struct):
         )
 
     def _in_other_releases(self, name: str) -> KernelSource | None:
-        found = [(index, places) for index in self._other_indexes() if (places := index.exact(name)) is not None]
-        if not found:
+        results = [(index, places) for index in self._other_indexes() if (places := index.exact(name)) is not None]
+        if not results:
             return None
-        index, places = found[0]
-        agree = sum(other.files == places.files for _, other in found)
+        index, places = results[0]
+        agree = sum(other.files == places.files for _, other in results)
         single = len(places.files) == 1
         return KernelSource(
             how=How.LIKELY if single else How.CANDIDATE,
-            basis=f"the exact name is in the index of PyTorch {index.torch}; {agree} of the {len(found)} releases that "
-            f"have it name the same file{'' if single else 's'}, and the version that ran is {self._version_text()}",
+            basis=f"the exact name is in the index of PyTorch {index.torch}; {agree} of the {len(results)} releases "
+            f"that have it name the same file{'' if single else 's'}; the version that ran is {self._version_text()}",
             file=places.files[0] if single else None,
             candidates=() if single else places.files,
             definition=_definition(name, places, index),
@@ -212,17 +212,17 @@ class SourceResolver(Struct):
         """Return the file of a C++ function, ``at::native::layer_norm_cuda``; None where no release tells it."""
         release = self._release_index()
         for index in (*((release,) if release else ()), *self._other_indexes()):
-            if (found := index.host_file(cpp_function)) is None:
+            if (result := index.host_file(cpp_function)) is None:
                 continue
             named = "the function's code in PyTorch {} names the file"
             beside = "the functions around it in the libraries of PyTorch {} come from this file"
-            basis = (named if found.named else beside).format(index.torch)
+            basis = (named if result.named else beside).format(index.torch)
             if index is not release:
                 basis = f"{basis}, and the version that ran is {self._version_text()}"
             return KernelSource(
-                How.VERIFIED if found.named and index is release and not self.doubt else How.LIKELY,
+                How.VERIFIED if result.named and index is release and not self.doubt else How.LIKELY,
                 basis + (f", but {self.doubt}" if self.doubt else ""),
-                file=found.file if "/" in found.file else index.path_of(found.file) or found.file,
+                file=result.file if "/" in result.file else index.path_of(result.file) or result.file,
                 torch=index.torch,
                 git=index.git,
             )

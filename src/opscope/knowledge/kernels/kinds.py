@@ -166,8 +166,8 @@ def _subject(name: str) -> str:
         inner = wrapped[1].replace("(anonymous namespace)", "anonymous")
         return re.split(r"[<(,>]", inner)[0]
     if name.startswith("_ZN7ck_tile6kentryI"):
-        found = _MANGLED_KERNEL.search(name)
-        return found[1] if found else name
+        match = _MANGLED_KERNEL.search(name)
+        return match[1] if match else name
     if name.startswith("_ZN7cutlass13device_kernel"):
         return next((word for part, word in _CUTLASS_KERNELS if part in name), name)
     if "kernel_cutlass_" in name:  # CuTe's Python DSL appends the types of all arguments

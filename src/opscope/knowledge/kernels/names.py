@@ -32,8 +32,8 @@ _LENGTH = lazy_pattern(r"\d{1,9}")
 def canonical(name: str) -> str:
     """Return a readable kernel name in one spelling, without spaces."""
     name = name.strip().removeprefix("void ")
-    for found, written in _SPELLINGS:
-        name = name.replace(found, written)
+    for result, written in _SPELLINGS:
+        name = name.replace(result, written)
     name = _TRAILING_INT.sub(r"\1\2", name)
     name = _SUFFIXED.sub(r"\1", name)
     if "[" in name:

@@ -18,5 +18,5 @@ def extremes(values: Ints, most: int) -> Ints:
 def _first(values: Ints, of: np.ufunc, begins: Ints, lengths: Ints) -> Ints:
     """Return where each stretch first has its lowest or highest value."""
     equal = np.flatnonzero(values == np.repeat(of.reduceat(values, begins), lengths))
-    found: Ints = equal[np.searchsorted(equal, begins)]
-    return found
+    result: Ints = equal[np.searchsorted(equal, begins)]
+    return result

@@ -22,8 +22,8 @@ def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
             if is_count(size):  # only whole numbers have neighbours
                 others = ", ".join(f"{name} {value}" for name, value in row.axes.items() if name != along)
                 groups.setdefault(others, {})[size] = row
-        for others, mine in groups.items():
-            for smaller, larger in pairwise(sorted(mine)):
-                before, after = mine[smaller].bound, mine[larger].bound
+        for others, own in groups.items():
+            for smaller, larger in pairwise(sorted(own)):
+                before, after = own[smaller].bound, own[larger].bound
                 if before != after:
                     yield Turn(along, others, smaller, larger, before, after)

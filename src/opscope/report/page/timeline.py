@@ -107,14 +107,14 @@ def _numbers(tracks: Sequence[Track], trace: Trace) -> tuple[Ints, Ints, Ints]:
         TrackKind.CALL: trace.launches.height,
         TrackKind.OPERATOR: trace.operators.height,
     }
-    found = {kind: np.full(height, -1, np.int64) for kind, height in heights.items()}
+    results = {kind: np.full(height, -1, np.int64) for kind, height in heights.items()}
     first = 0
     for track in tracks:
-        if track.kind in found:
+        if track.kind in results:
             alone = np.flatnonzero(track.record >= 0)
-            found[track.kind][track.record[alone]] = first + alone
+            results[track.kind][track.record[alone]] = first + alone
         first += len(track)
-    return found[TrackKind.STREAM], found[TrackKind.CALL], found[TrackKind.OPERATOR]
+    return results[TrackKind.STREAM], results[TrackKind.CALL], results[TrackKind.OPERATOR]
 
 
 def _forward_of_nodes(analysis: Analysis) -> Ints:
@@ -194,8 +194,8 @@ def _at(numbers: Ints, rows: Ints) -> Ints:
     """Return the numbers at some rows; row -1 gives -1."""
     if not len(numbers):
         return np.full(len(rows), -1, np.int64)
-    found: Ints = np.where(rows < 0, -1, numbers[rows])
-    return found
+    result: Ints = np.where(rows < 0, -1, numbers[rows])
+    return result
 
 
 def _label(track: Track, trace: Trace) -> str:

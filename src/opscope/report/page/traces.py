@@ -133,8 +133,8 @@ def page_trace(
 def _timeline(timeline: Drawn | None, measured: Measured) -> TimelineEntry | None:
     if timeline is None:
         return None
-    found = lambda: with_findings(timeline, measured)  # noqa: E731
-    return measured.analysis.losses.part("findings in the timeline", found, lambda: timeline.entry)
+    result = lambda: with_findings(timeline, measured)  # noqa: E731
+    return measured.analysis.losses.part("findings in the timeline", result, lambda: timeline.entry)
 
 
 def _kernel_limits(analysis: Analysis) -> tuple[KernelLimit, ...]:
@@ -210,21 +210,21 @@ def _by_kernel(rows: Sequence[LimitRow]) -> list[KernelLimit]:
     for row in rows:
         if row.ideal_ns is not None:
             groups.setdefault((row.kernel, row.device, row.precision), []).append(row)
-    found = (
+    result = (
         KernelLimit(
             kernel=cut(kernel, LONGEST_NAME),
             device=device,
             precision=precision,
-            calls=sum(row.calls for row in mine),
-            device_ns=sum(row.device_ns for row in mine),
-            ideal_ns=sum(least_ns(row) for row in mine),
-            lost_ns=sum(row.lost_ns or 0.0 for row in mine),
-            flop=sum(row.calls * (row.flop or 0) for row in mine),
-            least_bytes=sum(row.calls * (row.least_bytes or 0) for row in mine),
+            calls=sum(row.calls for row in own),
+            device_ns=sum(row.device_ns for row in own),
+            ideal_ns=sum(least_ns(row) for row in own),
+            lost_ns=sum(row.lost_ns or 0.0 for row in own),
+            flop=sum(row.calls * (row.flop or 0) for row in own),
+            least_bytes=sum(row.calls * (row.least_bytes or 0) for row in own),
         )
-        for (kernel, device, precision), mine in groups.items()
+        for (kernel, device, precision), own in groups.items()
     )
-    return sorted(found, key=lambda limit: (-limit.lost_ns, limit.kernel))[:_MOST_LIMITS]
+    return sorted(result, key=lambda limit: (-limit.lost_ns, limit.kernel))[:_MOST_LIMITS]
 
 
 # ---------------------------------------------------------------- bounds
@@ -266,16 +266,16 @@ def _may_have_long_text(encoded: bytes) -> bool:
 
 def _cut_texts(value: T) -> T:
     """Cut all texts within a value."""
-    found: Any = value
+    result: Any = value
     if isinstance(value, str):
-        found = value if type(value) is not str else cut(value, LONGEST_NAME)  # members of enumerations stay
+        result = value if type(value) is not str else cut(value, LONGEST_NAME)  # members of enumerations stay
     elif isinstance(value, dict):
-        found = {_cut_texts(key): _cut_texts(entry) for key, entry in value.items()}
+        result = {_cut_texts(key): _cut_texts(entry) for key, entry in value.items()}
     elif isinstance(value, tuple):
-        found = tuple(_each(value))
+        result = tuple(_each(value))
     elif isinstance(value, Struct):
-        found = replace(value, **{name: _cut_texts(getattr(value, name)) for name in value.__struct_fields__})
-    return found  # type: ignore[no-any-return]
+        result = replace(value, **{name: _cut_texts(getattr(value, name)) for name in value.__struct_fields__})
+    return result  # type: ignore[no-any-return]
 
 
 def _each(values: Iterable[T]) -> Iterator[T]:

@@ -110,12 +110,12 @@ class _Served(Struct):
         synchronize(self.device)
 
 
-def _into(mine: object, value: object) -> object:
+def _into(own: object, value: object) -> object:
     """Return a value: written into the memory of an earlier one if both are tensors of one kind, else as it came."""
-    if not isinstance(mine, torch.Tensor) or not isinstance(value, torch.Tensor) or not _fits(mine, value):
+    if not isinstance(own, torch.Tensor) or not isinstance(value, torch.Tensor) or not _fits(own, value):
         return value
-    mine.detach().copy_(value.detach())
-    return mine
+    own.detach().copy_(value.detach())
+    return own
 
 
 def _fits(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -229,12 +229,12 @@ class Apart:
             VariantError: it failed.
         """
         results, after = self._asked("call", inputs)
-        mine = [one for one in inputs if isinstance(one, torch.Tensor)]
-        if len(after) == len(mine):
-            for one, found in zip(mine, after, strict=True):
-                if one.shape == found.shape and one.layout is torch.strided and 0 not in one.stride():
-                    one.detach().copy_(found)
-        device = next((one.device for one in mine), torch.device("cpu"))
+        own = [one for one in inputs if isinstance(one, torch.Tensor)]
+        if len(after) == len(own):
+            for one, result in zip(own, after, strict=True):
+                if one.shape == result.shape and one.layout is torch.strided and 0 not in one.stride():
+                    one.detach().copy_(result)
+        device = next((one.device for one in own), torch.device("cpu"))
         return tuple(one.to(device) for one in results)
 
     def take(self, inputs: Inputs) -> None:
@@ -382,13 +382,13 @@ def confirmation(
         return Confirmation(reason=f"its inputs cannot be sent to another process ({_told(error)})")
     own = f"{pair.case.baseline} in a process of its own"
     variants = {**pair.case.variants, own: pair.baseline, pair.name: pair.variant}
-    found = check(replace(pair.case, variants=variants), inputs, odd)
-    checked = found[pair.name]
+    result = check(replace(pair.case, variants=variants), inputs, odd)
+    checked = result[pair.name]
     if checked.verdict is Correct.NOT_CHECKED:
         return Confirmation(reason="there is no right result to compare with")
-    if found[own].verdict is Correct.WRONG:
+    if result[own].verdict is Correct.WRONG:
         other = f"{pair.case.baseline} itself returns other results in another process"
-        return Confirmation(reason=f"{other}: {found[own].sentence}")
+        return Confirmation(reason=f"{other}: {result[own].sentence}")
     if checked.verdict is Correct.WRONG or not claims:
         return Confirmation(correctness=checked)
     return _checked_and_timed(pair, inputs, checked, claims, seconds)
@@ -398,7 +398,7 @@ def _checked_and_timed(
     pair: Pair, inputs: Inputs, checked: Correctness, claims: Sequence[Claim], seconds: float
 ) -> Confirmation:
     """Time a variant that is right, and check results of the calls that were timed, and of one after them."""
-    found = Confirmation(correctness=checked)
+    result = Confirmation(correctness=checked)
     try:
         # What a busy machine does to one measurement, it hardly does to three; a lie stays one.
         for _ in range(_AGAIN):
@@ -406,13 +406,13 @@ def _checked_and_timed(
             timing.measure(seconds)
             if timing.wrong is not None:
                 return Confirmation(correctness=timing.wrong)
-            found = _of_times(checked, claims, timing)
-            if found.doubt is None:
+            result = _of_times(checked, claims, timing)
+            if result.doubt is None:
                 break
         late = _after_many(pair, inputs)
     except VariantError as error:
         return Confirmation(correctness=refused(f"it {error} (in its own process)"))
-    return found if late is None else Confirmation(correctness=late)
+    return result if late is None else Confirmation(correctness=late)
 
 
 def _of_times(checked: Correctness, claims: Sequence[Claim], timing: "_Timing") -> Confirmation:
@@ -474,10 +474,10 @@ class _Timing(Struct):
 
     def _problem(self, one: Apart) -> Correctness | None:
         """Check the last result of a batch, before the inputs change again."""
-        mine = tuple(copy_of(value) if isinstance(value, torch.Tensor) else value for value in self.inputs)
-        TimedInputs(mine).scale(one.changes)
+        own = tuple(copy_of(value) if isinstance(value, torch.Tensor) else value for value in self.inputs)
+        TimedInputs(own).scale(one.changes)
         results = one.last(self.pair.device)
-        return check_as_timed(self.pair.case, mine, {self.pair.name: lambda: results}).get(self.pair.name)
+        return check_as_timed(self.pair.case, own, {self.pair.name: lambda: results}).get(self.pair.name)
 
     def call_ns(self, one: Apart) -> float:
         """Return how long a call took, in nanoseconds."""
@@ -500,15 +500,15 @@ def _calls_of(one: Apart) -> int:
 
 def _after_many(pair: Pair, inputs: Inputs) -> Correctness | None:
     """Check a call after many others, with other values in the same memory; return what is wrong, or None."""
-    mine = tuple(copy_of(one) if isinstance(one, torch.Tensor) else one for one in inputs)
-    changes = TimedInputs(mine)
+    own = tuple(copy_of(one) if isinstance(one, torch.Tensor) else one for one in inputs)
+    changes = TimedInputs(own)
 
     def call() -> object:
-        pair.variant.take(mine)
+        pair.variant.take(own)
         pair.variant.timed("once", 1)
         return pair.variant.last(pair.device)
 
-    return check_timed(pair.case, mine, {pair.name: call}, changes, lambda _: None).get(pair.name)
+    return check_timed(pair.case, own, {pair.name: call}, changes, lambda _: None).get(pair.name)
 
 
 def _doubt(claim: Claim, baseline_ns: float, call_ns: float, slack_ns: float) -> str | None:

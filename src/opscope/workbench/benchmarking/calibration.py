@@ -37,9 +37,9 @@ def measure_false_alarms(
     for trial in range(trials):
         progress(f"comparison {trial + 1} of {trials} of a function with itself")
         samples = in_turns(timer, calls, limits, seed=trial).samples
-        found = ratios(samples["one"], samples["the same"])
-        interval = median_interval(found)
-        alarms += verdict_of(interval, sign_test(found)) in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER)
+        result = ratios(samples["one"], samples["the same"])
+        interval = median_interval(result)
+        alarms += verdict_of(interval, sign_test(result)) in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER)
         widths.append(interval.half_width or 0.0)
     return FalseAlarms(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

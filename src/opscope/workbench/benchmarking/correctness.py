@@ -119,7 +119,7 @@ def check(
     wanted = {name: _reference(case, values) for name, values in kinds}
     work = _work_of(case, inputs)
     plain = _classes_of(_raw(case.variants[case.baseline], inputs)) | set(map(type, inputs))
-    found: dict[str, Correctness] = {}
+    results: dict[str, Correctness] = {}
     own: dict[str, float] = {}
     first: torch.dtype | None = None
     for name, function in case.variants.items():
@@ -139,11 +139,11 @@ def check(
             judged = tampered(replaced)
         instruments.settle()
         if only is None or name in only:
-            found[name] = judged
+            results[name] = judged
         if name == case.baseline and judged.verdict is not Correct.WRONG:
             most = _MOST_OF_BASELINE * (judged.tolerance or 0.0)
             own = {error.regime: min(error.error, most) for error in errors if error.error is not None}
-    return found
+    return results
 
 
 def tampered(replaced: str) -> Correctness:
@@ -190,18 +190,18 @@ def check_as_timed(
     case: Case, inputs: Inputs, calls: Mapping[str, Callable[[], object]], note: Callable[[str], None] = lambda _: None
 ) -> dict[str, Correctness]:
     """Check calls with their inputs as they are now; see `check_timed`."""
-    mine, found = _copied(inputs), dict[str, Correctness]()
+    ours, result = _copied(inputs), dict[str, Correctness]()
     note(case.baseline)
-    right, own = _reference(case, mine), _called(case.variants[case.baseline], mine)
+    right, own = _reference(case, ours), _called(case.variants[case.baseline], ours)
     far = None if right is None or own is None else _farthest(own, right.results)
     if right is None or far is None:
-        return found  # of such inputs the baseline is not right itself
+        return result  # of such inputs the baseline is not right itself
     for name, call in calls.items():
         note(name)
-        problem = _timed_problem(call, inputs, mine, right.results, _OF_BASELINE * far)
+        problem = _timed_problem(call, inputs, ours, right.results, _OF_BASELINE * far)
         if problem is not None:
-            found[name] = refused(f"{problem} in the calls that are timed, where its inputs change from call to call")
-    return found
+            result[name] = refused(f"{problem} in the calls that are timed, where its inputs change from call to call")
+    return result
 
 
 def _farthest(results: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> float | None:
@@ -233,9 +233,9 @@ def _timed_problem(
     if far is None or far > max(allowed, *(_OF_BASELINE * one for one in lower), 0.0):
         return "it returns something else than what follows from its inputs"
     changed = [pair for pair in zip(inputs, before, strict=True) if not _equal(*pair)]
-    for mine, given in changed:  # the next call is to get them as they were
-        if isinstance(mine, torch.Tensor) and isinstance(given, torch.Tensor):
-            mine.detach().copy_(given)
+    for own, values in changed:  # the next call is to get them as they were
+        if isinstance(own, torch.Tensor) and isinstance(values, torch.Tensor):
+            own.detach().copy_(values)
     return "it changes its inputs" if changed else None
 
 
@@ -248,10 +248,10 @@ def _raw(function: Function, inputs: Inputs) -> object:
 
 def _classes_of(result: object) -> set[type]:
     """Return the classes of a result and of what it holds, as far as results are compared."""
-    found = {type(result)}
+    results = {type(result)}
     if isinstance(result, Mapping):
-        return found.union(*map(_classes_of, result.values()))
-    return found.union(*map(_classes_of, result)) if isinstance(result, (tuple, list)) else found
+        return results.union(*map(_classes_of, result.values()))
+    return results.union(*map(_classes_of, result)) if isinstance(result, (tuple, list)) else results
 
 
 def _deferring(result: object, plain: Collection[type]) -> str | None:
@@ -387,10 +387,10 @@ def _called(function: Function, inputs: Inputs) -> list[torch.Tensor] | None:
 
 def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
     try:
-        found = tensors_of(function(*_copied(inputs)))
+        result = tensors_of(function(*_copied(inputs)))
     except Exception:
         return None
-    return found[0].dtype if found else None
+    return result[0].dtype if result else None
 
 
 def _compared(
@@ -407,10 +407,10 @@ def _compared(
     """
     if right_results is None:
         return RegimeError(regime=kind, error=None)
-    wanted, mine = right_results.results, _copied(inputs)
+    wanted, own = right_results.results, _copied(inputs)
     _poison(wanted, inputs)
     try:
-        returned = function(*mine)
+        returned = function(*own)
         deferring = _deferring(returned, plain)
         # At once: what a thread or another stream writes after the call has returned is no result of the call.
         results = [] if deferring else [result.clone() for result in tensors_of(returned)]
@@ -435,7 +435,7 @@ def _compared(
         if problem is not None:
             return RegimeError(regime=kind, error=None, problem=problem)
         errors.append(far)
-    changed = [place for place, pair in enumerate(zip(inputs, mine, strict=True)) if not _equal(*pair)]
+    changed = [place for place, pair in enumerate(zip(inputs, own, strict=True)) if not _equal(*pair)]
     problem = f"changes its input number {changed[0] + 1}" if changed else None
     return RegimeError(regime=kind, error=max(errors, default=None), problem=problem)
 
@@ -498,16 +498,16 @@ def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtyp
 def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[RegimeError]:
     """Call a function again with other values in the same tensors, which shows results that it kept."""
     kind = "new values in the same tensors"
-    mine = _copied(inputs)
-    floating = [value for value in mine if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    own = _copied(inputs)
+    floating = [value for value in own if isinstance(value, torch.Tensor) and value.is_floating_point()]
     if not floating:
         return
     try:
-        first = [result.clone() for result in tensors_of(function(*mine))]
+        first = [result.clone() for result in tensors_of(function(*own))]
         for value in floating:
             value.copy_(torch.randn_like(value) * 0.5 + 0.25)
-        right_results = _reference(case, mine)
-        second = tensors_of(function(*mine))
+        right_results = _reference(case, own)
+        second = tensors_of(function(*own))
     except Exception:
         return  # it has failed before, and that was noted
     if right_results is None or len(right_results.results) != len(second):
@@ -551,7 +551,7 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     dtype = result.dtype
     tolerance = TOLERANCE.get(dtype, 0.0) if dtype is not None else None
 
-    def said(
+    def judged(
         verdict: Correct, sentence: str, precision: str | None = None, worst: RegimeError | None = None
     ) -> Correctness:
         return Correctness(
@@ -568,9 +568,9 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     special = next((error for error in errors if error.problem is not None and error.regime == _SPECIAL), None)
     problem = next((error for error in errors if error.problem is not None and error is not special), None)
     if problem is not None:
-        return said(Correct.WRONG, f"it {problem.problem} (inputs: {problem.regime})", worst=problem)
+        return judged(Correct.WRONG, f"it {problem.problem} (inputs: {problem.regime})", worst=problem)
     if tolerance is None or dtype is None:
-        return said(Correct.WRONG, "it returns no tensor")
+        return judged(Correct.WRONG, "it returns no tensor")
     far = [
         error
         for error in errors
@@ -579,21 +579,21 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     if not far:
         largest = max((error.error for error in errors if error.error is not None), default=0.0)
         also = "" if special is None else f"; of infinities and NaN it {special.problem}"
-        found = f"relative error {largest:.1e} at most, {tolerance:.0e} allowed for {_name(dtype)}{also}"
+        outcome = f"relative error {largest:.1e} at most, {tolerance:.0e} allowed for {_name(dtype)}{also}"
         if result.of_baseline is None or tolerance <= TOLERANCE.get(result.of_baseline, 0.0):
-            return said(Correct.RIGHT, found)
-        return said(
-            Correct.LOWER_PRECISION, f"it returns {_name(dtype)}, the baseline {_name(result.of_baseline)}: {found}"
+            return judged(Correct.RIGHT, outcome)
+        return judged(
+            Correct.LOWER_PRECISION, f"it returns {_name(dtype)}, the baseline {_name(result.of_baseline)}: {outcome}"
         )
     worst = max(far, key=lambda error: error.error or 0.0)
-    found = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {_name(dtype)}"
+    outcome = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {_name(dtype)}"
     most, like = _LOWER.get(dtype, (0.0, ""))
     if (worst.error or 0.0) <= most and result.explains(dtype):
         lower = like.removesuffix("-like").lower()
-        return said(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {found}", lower, worst)
+        return judged(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {outcome}", lower, worst)
     if (worst.error or 0.0) <= most:
-        found += "; nothing that it computes is done in a lower precision"
-    return said(Correct.WRONG, found, worst=worst)
+        outcome += "; nothing that it computes is done in a lower precision"
+    return judged(Correct.WRONG, outcome, worst=worst)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -81,17 +81,17 @@ class KernelTimer(Struct):
 
     def launches(self, calls: Calls) -> dict[str, int]:
         """Return how many kernels, copies and fills each call launches. The profiler's first session takes seconds."""
-        found = self._recorded(calls, list(calls))
-        return {name: work.count for name, work in zip(calls, found, strict=True)}
+        result = self._recorded(calls, list(calls))
+        return {name: work.count for name, work in zip(calls, result, strict=True)}
 
     def _session(self, calls: Calls, names: Sequence[str]) -> list[float]:
-        found = self._recorded(calls, names)
-        for name, call in zip(names, found, strict=True):
+        result = self._recorded(calls, names)
+        for name, call in zip(names, result, strict=True):
             if not call.count:
                 raise OpscopeError(f"no device work of {name} was recorded")
             self.launched.setdefault(name, []).append(call.count)
             self.streams.setdefault(name, set()).update(call.streams)
-        return [call.total_ns for call in found]
+        return [call.total_ns for call in result]
 
     def _recorded(self, calls: Calls, names: Sequence[str]) -> "list[LaunchedWork]":
         # A fill in a range of its own, numbered after the calls, shows which stream is the current one.
@@ -113,9 +113,9 @@ class KernelTimer(Struct):
         with scratch() as folder:
             path = folder / "trace.json"
             profiler.export_chrome_trace(str(path))
-            *found, marked = attributed(path, len(names) + 1)
+            *outcome, marked = attributed(path, len(names) + 1)
         self.current |= marked.streams
-        return found
+        return outcome
 
 
 class LaunchedWork(Struct, frozen=True):

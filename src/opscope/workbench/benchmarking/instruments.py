@@ -150,10 +150,10 @@ def _watched() -> Iterator[_Kept]:
     for name, module in list(sys.modules.items()):
         if name.startswith(_OWN):
             yield from _attributes(name, module, tuple(one for one in vars(module) if not one.startswith("__")))
-            for class_name, found in list(vars(module).items()):
-                if isinstance(found, type) and found.__module__ == name:
-                    methods = tuple(one for one, value in vars(found).items() if isinstance(value, FunctionType))
-                    yield from _attributes(f"{name}.{class_name}", found, methods)
+            for class_name, result in list(vars(module).items()):
+                if isinstance(result, type) and result.__module__ == name:
+                    methods = tuple(one for one, value in vars(result).items() if isinstance(value, FunctionType))
+                    yield from _attributes(f"{name}.{class_name}", result, methods)
 
 
 def _attributes(shown: str, owner: Any, names: tuple[str, ...]) -> Iterator[_Kept]:

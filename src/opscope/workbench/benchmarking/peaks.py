@@ -42,11 +42,11 @@ def measure_devices(chosen: str) -> tuple[MeasuredPeaks, ...]:
         raise UsageError(f"peaks are those of a GPU (--device cuda:0, or all), not of {chosen}")
     # Reversed, so that the first device of each name is the one that stays.
     by_name = {torch.cuda.get_device_name(device): device for device in reversed(devices)}
-    found = []
+    results = []
     for device in by_name.values():
         with current(device):  # events, and what fills the queue, go to the current device
-            found.append(measure_peaks(device))
-    return tuple(found)
+            results.append(measure_peaks(device))
+    return tuple(results)
 
 
 def measure_peaks(device: torch.device) -> MeasuredPeaks:

@@ -56,10 +56,10 @@ def _read(path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     outermost = [row for row in inside.tolist() if parent[row] < 0]
     launched = np.flatnonzero(links.activity_launch >= 0)
     when = column(trace.launches, "start_ns")[links.activity_launch[launched]]
-    mine = launched[(when >= begin) & (when < end)]
-    mine = mine[np.argsort(column(trace.activities, "start_ns")[mine], kind="stable")]
+    own = launched[(when >= begin) & (when < end)]
+    own = own[np.argsort(column(trace.activities, "start_ns")[own], kind="stable")]
     names = trace.operators["name"].cast(str).to_list()
-    kernels = (short_name(str(trace.activities["name"][int(row)])) for row in mine)
+    kernels = (short_name(str(trace.activities["name"][int(row)])) for row in own)
     return _counted(_with_inner(row, names, children) for row in outermost), _counted(kernels)
 
 

@@ -34,10 +34,10 @@ def differences(before: BenchDocument, now: BenchDocument) -> list[str]:
     if not now.framework.on_gpu:  # how many threads work is a setting, or the machine's, and not the code's
         pairs["threads of PyTorch"] = (before.framework.torch_threads, now.framework.torch_threads)
         pairs["CPUs"] = (before.machine.cpu_count, now.machine.cpu_count)
-    found = {_name(result): result for result in now.results}
+    results = {_name(result): result for result in now.results}
     for name, result in ((_name(result), result) for result in before.results):
-        if name in found and result.inputs and found[name].inputs:
-            pairs[f"inputs of {name}"] = (", ".join(result.inputs), ", ".join(found[name].inputs))
+        if name in results and result.inputs and results[name].inputs:
+            pairs[f"inputs of {name}"] = (", ".join(result.inputs), ", ".join(results[name].inputs))
     return [f"{what}: {one}, now {other}" for what, (one, other) in pairs.items() if one != other]
 
 
@@ -49,11 +49,11 @@ def changes(before: BenchDocument, now: BenchDocument, threshold: float) -> tupl
         now: the document measured now; results that are only in it are ignored.
         threshold: by how much more time a call may take, as a fraction: 0.05 for 5 %.
     """
-    found = {_name(result): result for result in now.results}
-    return tuple(_changed(_name(result), result, found.get(_name(result)), threshold) for result in before.results)
+    results = {_name(result): result for result in now.results}
+    return tuple(_changed(_name(result), result, results.get(_name(result)), threshold) for result in before.results)
 
 
-def worst_change(found: Sequence[Changed]) -> RegressionVerdict:
+def worst_change(results: Sequence[Changed]) -> RegressionVerdict:
     """Return the worst of some changes; a certain one is worse than an inconclusive one."""
     order = (
         RegressionVerdict.WRONG,
@@ -61,7 +61,7 @@ def worst_change(found: Sequence[Changed]) -> RegressionVerdict:
         RegressionVerdict.MISSING,
         RegressionVerdict.INCONCLUSIVE,
     )
-    return next((change for change in order if any(one.change is change for one in found)), RegressionVerdict.FINE)
+    return next((change for change in order if any(one.change is change for one in results)), RegressionVerdict.FINE)
 
 
 def _name(result: BenchResult) -> str:

@@ -130,7 +130,7 @@ class _Lower(Struct, frozen=True):
 def _at_lower_precision(case: Case, inputs: Inputs, checked: Mapping[str, Correctness]) -> dict[str, _Lower]:
     """Return the baseline at each lower precision at which a variant computes, by the name that comparisons use."""
     baseline = case.variants[case.baseline]
-    found: dict[str, _Lower] = {}
+    results: dict[str, _Lower] = {}
     for one in checked.values():
         if one.verdict is not Correct.LOWER_PRECISION or one.precision is None:
             continue
@@ -144,8 +144,8 @@ def _at_lower_precision(case: Case, inputs: Inputs, checked: Mapping[str, Correc
             tolerance=None,
             precision=one.precision,
         )
-        found[at_precision(case.baseline, one.precision)] = _Lower(call, about)
-    return found
+        results[at_precision(case.baseline, one.precision)] = _Lower(call, about)
+    return results
 
 
 def _baseline_at(precision: str, baseline: Function, inputs: Inputs) -> Callable[[], object] | None:
@@ -264,13 +264,13 @@ class _Watched(Struct):
 
     def steady(self, seconds: float) -> dict[str, Steady]:
         """Return times at full speed, by name."""
-        found: dict[str, Steady | None] = {}
+        results: dict[str, Steady | None] = {}
         with self.changes:
             for name, call in tuple(self.calls.items()):
-                found[name] = steady_time(call, seconds, self.before(name))
+                results[name] = steady_time(call, seconds, self.before(name))
                 if (replaced := self.instruments.mended()) is not None:
                     self._take_out({name: tampered(replaced)})
-        return {name: one for name, one in found.items() if one is not None}
+        return {name: one for name, one in results.items() if one is not None}
 
     def whole(self, tools: "_Tools", name: str, checked: Correctness) -> BenchResult:
         """Put a result together, for which it is called once more."""
@@ -286,14 +286,14 @@ class _Watched(Struct):
             OpscopeError: something was replaced, and it is unknown by which call.
         """
         if (replaced := self.instruments.mended()) is not None:
-            found = {name: tampered(what) for name in self.calls if (what := self._replaced_by(name)) is not None}
-            if not found:
+            results = {name: tampered(what) for name in self.calls if (what := self._replaced_by(name)) is not None}
+            if not results:
                 self.instruments.note("")  # it may not be the last one that ran
                 raise OpscopeError(
                     f"while {', '.join(self.calls)} were timed, one of them replaced {replaced}, by which they are "
                     "judged: benchmark each of them alone beside the first"
                 )
-            self._take_out(found)
+            self._take_out(results)
         for _ in range(_SPOT_CHECKS):
             own = {name: call for name, call in self.calls.items() if name in self.case.variants}
             self._take_out(check_timed(self.case, self.inputs, own, self.changes, self.instruments.note))
@@ -309,8 +309,8 @@ class _Watched(Struct):
         return None
 
     def _take_out(self, wrong: Mapping[str, Correctness]) -> None:
-        for name, found in wrong.items():
-            self.wrong[name] = found
+        for name, result in wrong.items():
+            self.wrong[name] = result
             del self.calls[name]
 
 
@@ -418,16 +418,16 @@ class _Tools(Struct, frozen=True):
         return self.durations.kernels
 
     def result(self, name: str, checked: Correctness, call: Callable[[], object] | None) -> BenchResult:
-        found = {m: series.duration(name) for m, series in self.durations.series.items() if name in series.samples}
+        results = {m: series.duration(name) for m, series in self.durations.series.items() if name in series.samples}
         wrong = _is_wrong(checked)
         if wrong:  # perhaps only after it was timed
-            found, call = {}, None
-        kernel = found.get(Measure.KERNEL)
+            results, call = {}, None
+        kernel = results.get(Measure.KERNEL)
         # For every variant, the limit is that of the baseline's work.
         limit = None if kernel is None or wrong else self._limit(kernel, checked)
         counts = self.kernels.launched.get(name) if self.kernels else None
-        missing = {str(measure): _WRONG for measure in Measure if wrong and measure not in found}
-        issue = found.get(Measure.ISSUE)
+        missing = {str(measure): _WRONG for measure in Measure if wrong and measure not in results}
+        issue = results.get(Measure.ISSUE)
         operators, kernels = ((), ()) if wrong or call is None else what_ran(call, self.device)
         return BenchResult(
             name=name,
@@ -435,11 +435,11 @@ class _Tools(Struct, frozen=True):
             parameters=self.parameters,
             inputs=tuple(_described(value) for value in self.inputs),
             kernel_ns=kernel,
-            kernel_warm_ns=found.get(Measure.KERNEL_WARM),
-            event_ns=found.get(Measure.EVENT),
-            graph_ns=found.get(Measure.GRAPH),
+            kernel_warm_ns=results.get(Measure.KERNEL_WARM),
+            event_ns=results.get(Measure.EVENT),
+            graph_ns=results.get(Measure.GRAPH),
             issue_ns=issue,
-            wall_ns=found.get(Measure.WALL),
+            wall_ns=results.get(Measure.WALL),
             reasons=missing | self.durations.reasons.get(name, {}),
             kernels=None if not counts else sum(counts) / len(counts),
             launch_bound=None if kernel is None or issue is None else issue.median > kernel.median,

@@ -33,15 +33,15 @@ def _of_result(result: BenchResult) -> Iterator[str]:
         yield problem
 
 
-def _of_steady(found: Steady) -> str | None:
+def _of_steady(result: Steady) -> str | None:
     # Each list must be in ascending order; its first and last numbers are the bounds of what is possible.
-    ordered = [_SHORTEST_NS, found.ci_low, found.ns, found.ci_high, _LONGEST_NS]
-    pieces = [1e-12, found.pieces_low, found.pieces, found.pieces_high, 1e15]
-    same = [1e-6, found.same_low, found.same_high, 1e6]
-    if any(one != sorted(one) for one in (ordered, pieces, same)) or not _SHORTEST_NS <= found.piece_ns <= _LONGEST_NS:
+    ordered = [_SHORTEST_NS, result.ci_low, result.ns, result.ci_high, _LONGEST_NS]
+    pieces = [1e-12, result.pieces_low, result.pieces, result.pieces_high, 1e15]
+    same = [1e-6, result.same_low, result.same_high, 1e6]
+    if any(one != sorted(one) for one in (ordered, pieces, same)) or not _SHORTEST_NS <= result.piece_ns <= _LONGEST_NS:
         return "a time at full speed outside its interval, or that nothing takes"
-    if not 0 < found.rounds <= found.of_rounds:
-        return f"{found.rounds} of {found.of_rounds} rounds"
+    if not 0 < result.rounds <= result.of_rounds:
+        return f"{result.rounds} of {result.of_rounds} rounds"
     return None
 
 
@@ -61,9 +61,9 @@ def _of_duration(duration: Duration) -> str | None:
     return None
 
 
-def _of_comparison(found: VariantComparison) -> Iterator[str]:
-    ratios = [ratio for ratio in (found.ci_low, found.ratio, found.ci_high) if ratio is not None]
+def _of_comparison(result: VariantComparison) -> Iterator[str]:
+    ratios = [ratio for ratio in (result.ci_low, result.ratio, result.ci_high) if ratio is not None]
     if ratios != sorted(ratios) or any(not 1e-12 <= ratio <= 1e12 for ratio in ratios):
         yield "a ratio that is none, or lies outside its interval"
-    if found.p_value is not None and not 0 <= found.p_value <= 1:
-        yield f"a probability of {found.p_value:g}"
+    if result.p_value is not None and not 0 <= result.p_value <= 1:
+        yield f"a probability of {result.p_value:g}"

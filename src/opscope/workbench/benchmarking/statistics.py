@@ -56,9 +56,14 @@ def duration_of(samples: Sequence[float], stopped: Stopped = Stopped.CALLS) -> D
         samples: in nanoseconds, at least one.
         stopped: why there are no more.
     """
-    found = median_interval(samples)
+    result = median_interval(samples)
     return Duration(
-        median=found.median, ci_low=found.low, ci_high=found.high, n=found.n, samples=tuple(samples), stopped=stopped
+        median=result.median,
+        ci_low=result.low,
+        ci_high=result.high,
+        n=result.n,
+        samples=tuple(samples),
+        stopped=stopped,
     )
 
 
@@ -70,13 +75,13 @@ def ratios(baseline: Sequence[float], variant: Sequence[float]) -> list[float]:
     return [other / one for one, other in zip(baseline, variant, strict=True) if one > 0]
 
 
-def differs_from_itself(found: Iterable[Steady]) -> float:
+def differs_from_itself(results: Iterable[Steady]) -> float:
     """Return the largest factor by which calls differed from themselves, in rounds in which they ran twice; 1 or more.
 
     Args:
-        found: the times at full speed of the sessions; if there are none, the factor is 1.
+        results: the times at full speed of the sessions; if there are none, the factor is 1.
     """
-    of_itself = [ratio for one in found for ratio in (one.same_low, one.same_high) if ratio > 0]
+    of_itself = [ratio for one in results for ratio in (one.same_low, one.same_high) if ratio > 0]
     return max((max(ratio, 1 / ratio) for ratio in of_itself), default=1.0)
 
 

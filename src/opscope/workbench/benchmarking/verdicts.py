@@ -57,8 +57,8 @@ def in_a_row_ns(result: BenchResult) -> float | None:
     It is as long as issuing one takes, or as the device works on one.
     """
     kernel = result.kernel_warm_ns or result.kernel_ns or result.event_ns
-    found = (result.wall_ns,) if kernel is None else (kernel, result.issue_ns)
-    return max((one.median for one in found if one is not None), default=None)
+    outcome = (result.wall_ns,) if kernel is None else (kernel, result.issue_ns)
+    return max((one.median for one in outcome if one is not None), default=None)
 
 
 def at_precision(baseline: str, precision: str) -> str:
@@ -71,12 +71,12 @@ def _pair(baseline: BenchResult, variant: BenchResult, others: Sequence[BenchRes
     name = at_precision(baseline.name, checked.precision or "") if checked is not None else ""
     lower = next((other for other in others if other.name == name and other is not variant), None)
     for measure in compared_by(baseline, variant):
-        mine, theirs = baseline.duration(measure), variant.duration(measure)
+        own, theirs = baseline.duration(measure), variant.duration(measure)
         # Different numbers of samples are not of the same rounds.
-        if mine is not None and theirs is not None and mine.n == theirs.n:
+        if own is not None and theirs is not None and own.n == theirs.n:
             same = None if lower is None else lower.duration(measure)
-            at_same = same.samples if same is not None and same.n == mine.n else ()
-            return Paired(baseline, variant, measure, mine.samples, theirs.samples, at_same)
+            at_same = same.samples if same is not None and same.n == own.n else ()
+            return Paired(baseline, variant, measure, own.samples, theirs.samples, at_same)
     return Paired(baseline, variant, None, (), ())
 
 
@@ -89,12 +89,12 @@ def compare(pairs: Sequence[Paired]) -> tuple[VariantComparison, ...]:
     Returns:
         One comparison per pair, in the same order.
     """
-    found = [_Judged.of(pair) for pair in pairs]
+    results = [_Judged.of(pair) for pair in pairs]
     # Only pairs that were tested count for the correction.
-    timed = [judged for judged in found if judged.p_value is not None]
+    timed = [judged for judged in results if judged.p_value is not None]
     corrected = holm([judged.p_value or 0.0 for judged in timed])
     by_pair = {id(judged): p for judged, p in zip(timed, corrected, strict=True)}
-    return tuple(judged.said(by_pair.get(id(judged))) for judged in found)
+    return tuple(judged.said(by_pair.get(id(judged))) for judged in results)
 
 
 class _Judged(Struct, frozen=True):
@@ -106,8 +106,10 @@ class _Judged(Struct, frozen=True):
     def of(cls, pair: Paired) -> "_Judged":
         if _wrong(pair) is not None or pair.measure is None:
             return cls(pair, None, None)
-        found = ratios(pair.of_baseline, pair.of_variant)
-        return cls(pair, _widened(pair, median_interval(found)), sign_test(found)) if found else cls(pair, None, None)
+        result = ratios(pair.of_baseline, pair.of_variant)
+        return (
+            cls(pair, _widened(pair, median_interval(result)), sign_test(result)) if result else cls(pair, None, None)
+        )
 
     def said(self, p_value: float | None) -> VariantComparison:
         verdict, sentence = self._verdict(p_value)
@@ -141,12 +143,12 @@ class _Judged(Struct, frozen=True):
     def _by_the_host(self) -> str:
         """Add the ratio by the host's clock if issuing a call takes longer than its kernels; empty text otherwise."""
         pair = self.pair
-        mine, theirs = pair.baseline.wall_ns, pair.variant.wall_ns
+        own, theirs = pair.baseline.wall_ns, pair.variant.wall_ns
         if pair.measure is Measure.WALL or not (pair.baseline.launch_bound or pair.variant.launch_bound):
             return ""
-        if mine is None or theirs is None or mine.n != theirs.n:
+        if own is None or theirs is None or own.n != theirs.n:
             return ""
-        wall = median_interval(ratios(mine.samples, theirs.samples))
+        wall = median_interval(ratios(own.samples, theirs.samples))
         between = "" if wall.low is None or wall.high is None else f" ({wall.low:.3f} to {wall.high:.3f})"
         return f" Issuing takes longer than the kernels: by the host's clock {wall.median:.3f} times as long{between}."
 

@@ -127,14 +127,14 @@ def _answer(future: "Future[T] | None") -> tuple[T, None] | tuple[None, str | No
 
 def _cards() -> int:
     """Count NVIDIA's display controllers on the PCI bus."""
-    found = 0
+    result = 0
     for device in _DEVICES.glob("*") if _DEVICES.is_dir() else ():
         try:
             vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
         except OSError:
             continue
-        found += vendor == _NVIDIA and kind.startswith(_DISPLAY)
-    return found
+        result += vendor == _NVIDIA and kind.startswith(_DISPLAY)
+    return result
 
 
 def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
@@ -178,24 +178,24 @@ def _run_failed(command: "list[Path | str]") -> str | None:
 
 def _ncu(drivers: "Future[Driver]") -> ToolProbe:
     """Read a counter of the kernel that ``probes.driver_launch`` runs."""
-    found = _program("ncu")
-    if found.path is None or not drivers.result().devices:
-        return found
+    result = _program("ncu")
+    if result.path is None or not drivers.result().devices:
+        return result
     probe = own_process("opscope.workbench.doctor.probes.driver_launch")
-    command = [found.path, "--metrics", _COUNTER, "--csv", *probe]
+    command = [result.path, "--metrics", _COUNTER, "--csv", *probe]
     try:
         done = run_within(command, _SECONDS, environment=own_environment())
     except (OSError, subprocess.TimeoutExpired) as error:
-        return _failed(found, str(error))
+        return _failed(result, str(error))
     lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
     refused = next((line.strip() for line in lines if "ERR_NV" in line or "==ERROR==" in line), None)
     if refused is None and not any(_COUNTER in line and "opscope_probe" in line for line in lines):
         refused = "it read no counter"
-    return ToolProbe(path=found.path, version=found.version, error=refused, tried="a counter of a kernel")
+    return ToolProbe(path=result.path, version=result.version, error=refused, tried="a counter of a kernel")
 
 
-def _failed(found: ToolProbe, error: str) -> ToolProbe:
-    return ToolProbe(path=found.path, version=found.version, error=error, tried="a counter of a kernel")
+def _failed(result: ToolProbe, error: str) -> ToolProbe:
+    return ToolProbe(path=result.path, version=result.version, error=error, tried="a counter of a kernel")
 
 
 def _program(name: str) -> ToolProbe:

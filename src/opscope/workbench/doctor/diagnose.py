@@ -15,12 +15,12 @@ _COUNTERS: Final = (
 )
 
 
-def _problem(name: str, found: str, fix: str | None = None) -> MachineCheck:
-    return MachineCheck(name=name, status=Status.PROBLEM, found=found, fix=fix)
+def _problem(name: str, result: str, fix: str | None = None) -> MachineCheck:
+    return MachineCheck(name=name, status=Status.PROBLEM, found=result, fix=fix)
 
 
-def _fine(name: str, found: str) -> MachineCheck:
-    return MachineCheck(name=name, status=Status.FINE, found=found)
+def _fine(name: str, result: str) -> MachineCheck:
+    return MachineCheck(name=name, status=Status.FINE, found=result)
 
 
 def diagnose(probes: Probes) -> tuple[MachineCheck, ...]:
@@ -31,8 +31,8 @@ def diagnose(probes: Probes) -> tuple[MachineCheck, ...]:
 def _driver(probes: Probes) -> Iterator[MachineCheck]:
     driver = probes.driver
     if driver.devices:
-        found = f"{driver.release or 'of unknown version'}, for CUDA up to {driver.cuda} ({driver.library})"
-        yield _fine("driver", found)
+        result = f"{driver.release or 'of unknown version'}, for CUDA up to {driver.cuda} ({driver.library})"
+        yield _fine("driver", result)
         return
     # A card on the bus or a device file without a driver's library is a problem; a machine without either is not.
     there = probes.cards or probes.nodes
@@ -63,14 +63,14 @@ def _driver_fix(probes: Probes) -> str:
 def _gpus(probes: Probes) -> Iterator[MachineCheck]:
     failed = {one.device: one.error for one in probes.launched if one.error is not None}
     for device in probes.driver.devices:
-        name, found = f"GPU {device.index}", _described(device)
+        name, result = f"GPU {device.index}", _described(device)
         error = failed.get(device.index)
         if error is not None:
-            yield _problem(name, f"{found}: {error}", "nvidia-smi and dmesg say more")
+            yield _problem(name, f"{result}: {error}", "nvidia-smi and dmesg say more")
         elif device.index not in {one.device for one in probes.launched}:
-            yield _problem(name, f"{found}: no kernel could be tried on it", "nvidia-smi and dmesg say more")
+            yield _problem(name, f"{result}: no kernel could be tried on it", "nvidia-smi and dmesg say more")
         else:
-            yield _fine(name, f"{found}; a kernel's result is right")
+            yield _fine(name, f"{result}; a kernel's result is right")
 
 
 def _described(device: DriverDevice) -> str:
@@ -96,12 +96,12 @@ def _pytorch(probes: Probes) -> Iterator[MachineCheck]:
     built = "for the CPU"
     if torch.cuda or torch.hip:
         built = f"for CUDA {torch.cuda}{runtime}" if torch.cuda else f"for ROCm {torch.hip}"
-    found = f"{torch.version}, {built}"
+    result = f"{torch.version}, {built}"
     problem = _why_no_gpu(probes, torch)
     if problem is not None:
-        yield _problem("PyTorch", f"{found}: {problem[0]}", problem[1])
+        yield _problem("PyTorch", f"{result}: {problem[0]}", problem[1])
         return
-    yield from _without_code(probes, torch, found)
+    yield from _without_code(probes, torch, result)
 
 
 def _why_no_gpu(probes: Probes, torch: TorchProbe) -> tuple[str, str] | None:
@@ -131,7 +131,7 @@ def _newest_cuda(probes: Probes) -> str:
     return supported[0]
 
 
-def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[MachineCheck]:
+def _without_code(probes: Probes, torch: TorchProbe, result: str) -> Iterator[MachineCheck]:
     lacking = [
         d
         for d in probes.driver.devices
@@ -142,16 +142,16 @@ def _without_code(probes: Probes, torch: TorchProbe, found: str) -> Iterator[Mac
         names = ", ".join(dict.fromkeys(f"{d.name} ({sm_of(d.compute_capability)})" for d in lacking))
         has = ", ".join(torch.architectures)
         yield MachineCheck(
-            name="PyTorch", status=Status.PROBLEM, found=f"{found}: it has no code for {names}; it has {has}",
+            name="PyTorch", status=Status.PROBLEM, found=f"{result}: it has no code for {names}; it has {has}",
             fix=_other_build(lacking[0].compute_capability),
         )  # fmt: skip
     elif failed:
-        yield _of_failed("PyTorch", f"{found}: a product on GPU", failed)
+        yield _of_failed("PyTorch", f"{result}: a product on GPU", failed)
     elif torch.computed:
         right = "products are right on every GPU"
-        yield _fine("PyTorch", f"{found}; {right}")
+        yield _fine("PyTorch", f"{result}; {right}")
     else:
-        yield _fine("PyTorch", found)
+        yield _fine("PyTorch", result)
 
 
 def _of_failed(name: str, what: str, failed: Sequence[Computed]) -> MachineCheck:
@@ -180,10 +180,10 @@ def has_code(architectures: Sequence[str], number: str) -> bool:
     """
     wanted = version_of(number)
     for one in architectures:
-        found = capability_of(one)
-        if found is None:
+        result = capability_of(one)
+        if result is None:
             continue
-        have = version_of(found)
+        have = version_of(result)
         if one[-1] == "a":
             fits = have == wanted
         elif one.startswith("compute_"):
@@ -212,8 +212,8 @@ def _profiler(probes: Probes) -> Iterator[MachineCheck]:
     for name, value in probes.injected.items():
         if name != "LD_PRELOAD":
             fix = f"unset {name}"
-            found = f"{name} loads {value} into every program: it may take CUPTI for itself"
-            yield MachineCheck(name="profiler", status=Status.WARNING, found=found, fix=fix)
+            result = f"{name} loads {value} into every program: it may take CUPTI for itself"
+            yield MachineCheck(name="profiler", status=Status.WARNING, found=result, fix=fix)
 
 
 def _nvcc(probes: Probes) -> Iterator[MachineCheck]:
@@ -222,20 +222,20 @@ def _nvcc(probes: Probes) -> Iterator[MachineCheck]:
         fix = "pip install 'opscope[cuda]', or a CUDA toolkit, to build kernels"
         yield MachineCheck(name="nvcc", status=Status.ABSENT, found="not installed", fix=fix)
         return
-    found = f"{tool.version} ({tool.path}), host compiler {_host(probes)}"
+    result = f"{tool.version} ({tool.path}), host compiler {_host(probes)}"
     lacking = [d for d in probes.driver.devices if d.compute_capability not in probes.capabilities]
     if not probes.capabilities:
         yield _problem("nvcc", tool.error or f"{tool.path} does not work", "another nvcc, by CUDA_HOME or the path")
     elif lacking:
         device = lacking[0]
         yield MachineCheck(
-            name="nvcc", status=Status.PROBLEM, found=f"{found}: it does not build for {_described(device)}",
+            name="nvcc", status=Status.PROBLEM, found=f"{result}: it does not build for {_described(device)}",
             fix=_other_toolkit(device.compute_capability),
         )  # fmt: skip
     elif tool.error is not None:
-        yield _problem("nvcc", f"{found}: {tool.error}", _nvcc_fix(probes))
+        yield _problem("nvcc", f"{result}: {tool.error}", _nvcc_fix(probes))
     else:
-        yield _fine("nvcc", f"{found}; {tool.tried or 'nothing was tried'}")
+        yield _fine("nvcc", f"{result}; {tool.tried or 'nothing was tried'}")
     yield from _mismatch(probes)
 
 
@@ -325,8 +325,8 @@ def _counters(probes: Probes) -> Iterator[MachineCheck]:
 
 def _others(probes: Probes) -> Iterator[MachineCheck]:
     yield _optional("nsys", probes.nsys, "nothing of opscope needs it")
-    found = "not installed" if probes.vllm is None else f"{probes.vllm}, installed (it was not run)"
-    yield MachineCheck(name="vLLM", status=Status.ABSENT if probes.vllm is None else Status.FINE, found=found)
+    result = "not installed" if probes.vllm is None else f"{probes.vllm}, installed (it was not run)"
+    yield MachineCheck(name="vLLM", status=Status.ABSENT if probes.vllm is None else Status.FINE, found=result)
 
 
 def _optional(name: str, tool: ToolProbe, about: str) -> MachineCheck:

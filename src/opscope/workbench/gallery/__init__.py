@@ -50,5 +50,5 @@ def gallery_case(name: str, device: "torch.device") -> "Case":
     Raises:
         EnvironmentLacksError: the case compares CUDA kernels, and an NVIDIA GPU or nvcc is missing.
     """
-    found: Case = importlib.import_module(f"{__name__}.{GALLERY[name][0]}").case(device)
-    return found
+    result: Case = importlib.import_module(f"{__name__}.{GALLERY[name][0]}").case(device)
+    return result

@@ -51,8 +51,8 @@ def launch(source: str, name: str, device: torch.device, *arguments: object) -> 
 
 def dense(value: torch.Tensor) -> torch.Tensor:
     """Return a contiguous tensor at an address aligned to 16 bytes, as vector loads need it; copy if necessary."""
-    found = value.contiguous()
-    return found if found.data_ptr() % _ALIGNED == 0 else found.clone()
+    result = value.contiguous()
+    return result if result.data_ptr() % _ALIGNED == 0 else result.clone()
 
 
 def _call(name: str, *inputs: torch.Tensor) -> torch.Tensor:

@@ -43,14 +43,14 @@ def measure(device: torch.device, limits: Limits, progress: Callable[[str], None
 
 
 def _result(name: str, measure: Measure, samples: Sequence[float], about: str) -> BenchResult:
-    found = {measure: duration_of(samples)}
+    results = {measure: duration_of(samples)}
     return BenchResult(
         name=name,
         case=_NAME,
-        kernel_ns=found.get(Measure.KERNEL),
-        event_ns=found.get(Measure.EVENT),
-        issue_ns=found.get(Measure.ISSUE),
-        wall_ns=found.get(Measure.WALL),
+        kernel_ns=results.get(Measure.KERNEL),
+        event_ns=results.get(Measure.EVENT),
+        issue_ns=results.get(Measure.ISSUE),
+        wall_ns=results.get(Measure.WALL),
         about=about,
     )
 

@@ -56,11 +56,11 @@ def judge(job: JudgeJob, progress: Callable[[str], None]) -> tuple[Confirmation,
             if (replaced := instruments.mended()) is not None:
                 raise OpscopeError(f"importing the baseline's file replaces {replaced}, by which variants are judged")
             points = list(points_of(request.axes))
-            found: list[Confirmation] = []
+            results: list[Confirmation] = []
             for one in job.judged:
                 progress(f"{one.case}: running {one.name} in its own process")
-                found.append(_judged(one, cases[one.case], points, processes, device, request.seconds))
-    return tuple(found)
+                results.append(_judged(one, cases[one.case], points, processes, device, request.seconds))
+    return tuple(results)
 
 
 def _judged(
@@ -107,11 +107,11 @@ def main() -> None:
     if not data:  # there was nothing to judge
         return
     try:
-        found = judge(msgspec.json.decode(data, type=JudgeJob), progress)
+        result = judge(msgspec.json.decode(data, type=JudgeJob), progress)
     except OpscopeError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
-    progress(msgspec.json.encode(found).decode())
+    progress(msgspec.json.encode(result).decode())
 
 
 if __name__ == "__main__":

@@ -57,9 +57,9 @@ def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress:
             prefix = f"process {number + 1} of {processes}: " if processes > 1 else ""
             say = functools.partial(_prefixed, progress, prefix)
             documents.append(_without_those_that_end_it(request, refused, timeout_s, say))
-        found = documents[0] if processes == 1 else together(documents)
-        found = _confirmed(found, request, judge, timeout_s, progress)
-    return replace(found, false_alarms=kept_false_alarms(found))
+        result = documents[0] if processes == 1 else together(documents)
+        result = _confirmed(result, request, judge, timeout_s, progress)
+    return replace(result, false_alarms=kept_false_alarms(result))
 
 
 def _confirmed(
@@ -81,12 +81,12 @@ def _confirmed(
     }
     if not asked:
         return document
-    found: dict[tuple[object, ...], Confirmation] = {}
-    while len(found) < len(asked):
-        left = {variant: one for variant, one in asked.items() if variant not in found}
-        found |= _judged(JudgeJob(request, tuple(left.values()), timeout_s), tuple(left), judge, progress)
+    result: dict[tuple[object, ...], Confirmation] = {}
+    while len(result) < len(asked):
+        left = {variant: one for variant, one in asked.items() if variant not in result}
+        result |= _judged(JudgeJob(request, tuple(left.values()), timeout_s), tuple(left), judge, progress)
         judge = None  # a further one is started: this one has ended
-    results = tuple(_with(one, found.get(_variant(one))) for one in document.results)
+    results = tuple(_with(one, result.get(_variant(one))) for one in document.results)
     timed = [one for one in results if one.case != TIMERS]
     return replace(document, results=results, comparisons=compare(pairs_of(timed)))
 
@@ -120,8 +120,8 @@ def _judged(
         with contextlib.nullcontext(judge) if judge is not None else _started(JUDGE) as process:
             _, errors = _followed(process, encode(job).decode(), most, heard)
             if process.returncode == 0:  # what another process said in its place does not count
-                found = msgspec.json.decode(answers[-1] if answers else "", type=tuple[Confirmation, ...])
-                return dict(zip(variants, found, strict=True))
+                result = msgspec.json.decode(answers[-1] if answers else "", type=tuple[Confirmation, ...])
+                return dict(zip(variants, result, strict=True))
             if process.returncode > 0 and errors.strip():
                 ended = errors.strip().splitlines()[-1]  # it says why it cannot judge
     except OpscopeError as error:
@@ -153,21 +153,21 @@ def _claims(baseline: BenchResult, variant: BenchResult) -> tuple[Claim, ...]:
     """Return the times of both by each measure that another process can bear out."""
     at_full_speed = tuple(None if one.steady is None else one.steady.ns for one in (baseline, variant))
     pairs = ((in_a_row_ns(baseline), in_a_row_ns(variant)), at_full_speed)
-    return tuple(Claim(mine, theirs) for mine, theirs in pairs if mine and theirs)
+    return tuple(Claim(own, theirs) for own, theirs in pairs if own and theirs)
 
 
-def _with(result: BenchResult, found: Confirmation | None) -> BenchResult:
+def _with(result: BenchResult, outcome: Confirmation | None) -> BenchResult:
     """Return a result with what was found in its own process, which counts."""
-    if found is None:
+    if outcome is None:
         return result
-    result = replace(result, confirmation=found)
-    if found.doubt is not None:
-        return replace(result, doubts=(*result.doubts, found.doubt))
-    if found.correctness is None or found.correctness.verdict is not Correct.WRONG:
+    result = replace(result, confirmation=outcome)
+    if outcome.doubt is not None:
+        return replace(result, doubts=(*result.doubts, outcome.doubt))
+    if outcome.correctness is None or outcome.correctness.verdict is not Correct.WRONG:
         return result
     missing = dict.fromkeys(map(str, Measure), "its result is wrong in its own process")
     durations: dict[str, None] = dict.fromkeys(map(str, Measure))
-    return replace(result, correctness=found.correctness, steady=None, limit=None, reasons=missing, **durations)
+    return replace(result, correctness=outcome.correctness, steady=None, limit=None, reasons=missing, **durations)
 
 
 def _without_those_that_end_it(
@@ -221,10 +221,10 @@ def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tu
     Raises:
         OpscopeError: the process failed, or did not return in time.
     """
-    found = _one(BenchJob(request), timeout_s, progress, FalseAlarms)
-    target = private_folder("bench") / _calibration(found.device, found.torch).name
-    write_whole(target, encode(found), PRIVATE_FILE)
-    return found, target
+    result = _one(BenchJob(request), timeout_s, progress, FalseAlarms)
+    target = private_folder("bench") / _calibration(result.device, result.torch).name
+    write_whole(target, encode(result), PRIVATE_FILE)
+    return result, target
 
 
 def kept_false_alarms(document: BenchDocument) -> FalseAlarms | None:
@@ -257,8 +257,8 @@ def _variant(result: BenchResult) -> tuple[object, ...]:
 
 def _joined(results: Sequence[BenchResult]) -> BenchResult:
     def joined(measure: Measure) -> Duration | None:
-        found = [one for result in results if (one := result.duration(measure)) is not None]
-        return duration_of([one.median for one in found]) if len(found) == len(results) else None
+        entries = [one for result in results if (one := result.duration(measure)) is not None]
+        return duration_of([one.median for one in entries]) if len(entries) == len(results) else None
 
     # What is wrong in one process is wrong, whatever the others say.
     wrong = next((r.correctness for r in results if r.correctness and r.correctness.verdict is Correct.WRONG), None)
@@ -381,8 +381,8 @@ def _read(stream: IO[str], take: Callable[[str | None], None]) -> None:
     take(None)
 
 
-def _failure(process: "subprocess.Popen[str]", said: tuple[str, str]) -> OpscopeError:
-    last, errors = said
+def _failure(process: "subprocess.Popen[str]", message: tuple[str, str]) -> OpscopeError:
+    last, errors = message
     text = errors.strip()
     # Without a word, a function of the user's ended the process, and the code is its own.
     if process.returncode == UsageError.exit_code and text:

@@ -130,15 +130,15 @@ def _loaded(load: Callable[[str], T], target: str) -> T:
 def _inputs(module: ModuleType, request: BenchRequest) -> Callable[..., object] | None:
     if request.inputs is not None:
         return _loaded(load_function, request.inputs)
-    found: Callable[..., object] | None = getattr(module, "inputs", None)
-    return found
+    result: Callable[..., object] | None = getattr(module, "inputs", None)
+    return result
 
 
 def _reference(module: ModuleType, request: BenchRequest) -> Callable[..., object] | None:
     if request.reference is not None:
         return _loaded(load_function, request.reference)
-    found: Callable[..., object] | None = getattr(module, "reference", None)
-    return found
+    result: Callable[..., object] | None = getattr(module, "reference", None)
+    return result
 
 
 def points_of(axes: Mapping[str, Sequence[str]]) -> Iterator[dict[str, object]]:
@@ -157,8 +157,8 @@ def points_of(axes: Mapping[str, Sequence[str]]) -> Iterator[dict[str, object]]:
 
 def _values(word: str) -> list[object]:
     """Return the values that a word stands for; ``1k..64M`` is a range in which each size is four times the last."""
-    if (found := _RANGE.fullmatch(word)) is not None:
-        first, last = (int(found[at]) * _UNITS[found[at + 1].lower()] for at in (1, 3))
+    if (match := _RANGE.fullmatch(word)) is not None:
+        first, last = (int(match[at]) * _UNITS[match[at + 1].lower()] for at in (1, 3))
         if first > last or not first:
             raise UsageError(f"the range {word} is empty")
         sizes: list[object] = []
@@ -168,8 +168,8 @@ def _values(word: str) -> list[object]:
         return sizes
     if word in _DTYPES:
         return [_DTYPES[word]]
-    if (found := _SIZE.fullmatch(word)) is not None:
-        return [int(found[1]) * _UNITS[found[2].lower()]]
+    if (match := _SIZE.fullmatch(word)) is not None:
+        return [int(match[1]) * _UNITS[match[2].lower()]]
     # What is neither a number nor a truth value stays text.
     try:
         return [float(word)]

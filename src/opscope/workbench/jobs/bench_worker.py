@@ -100,9 +100,9 @@ def _note_candidate(note: Callable[[str, str], None], case: str, candidates: fro
 
 def _without(case: Case, refused: Mapping[str, Mapping[str, str]]) -> Case:
     """Return a case without the variants that ended a process before this one."""
-    mine = refused.get(case.name, {})
-    runs = {name: function for name, function in case.variants.items() if name not in mine}
-    return replace(case, variants=runs, refused={**case.refused, **mine})
+    own = refused.get(case.name, {})
+    runs = {name: function for name, function in case.variants.items() if name not in own}
+    return replace(case, variants=runs, refused={**case.refused, **own})
 
 
 def _noting(path: Path) -> Callable[[str, str], None]:
@@ -113,8 +113,8 @@ def _noting(path: Path) -> Callable[[str, str], None]:
 
     @functools.cache
     def text(case: str, name: str) -> bytes:
-        found = msgspec.json.encode((case, name)) if name else b""
-        return (found if len(found) <= _NOTED else b"").ljust(_NOTED)
+        result = msgspec.json.encode((case, name)) if name else b""
+        return (result if len(result) <= _NOTED else b"").ljust(_NOTED)
 
     def note(case: str, name: str) -> None:
         memory[:] = text(case, name)

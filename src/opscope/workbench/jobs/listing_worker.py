@@ -86,15 +86,15 @@ def _compile_ahead(request: ListingRequest) -> None:
 
 def _undecorated(module: Any, name: str, target: str) -> Any:
     """Return a kernel without its decorators that choose configurations (@triton.autotune, @triton.heuristics)."""
-    found = getattr(module, name, None)
-    if found is None:
+    result = getattr(module, name, None)
+    if result is None:
         raise UsageError(f"{target}: there is no {name}")
-    while not hasattr(found, "arg_names") or (hasattr(found, "fn") and type(found).__name__ != "JITFunction"):
-        inner = getattr(found, "fn", None)
+    while not hasattr(result, "arg_names") or (hasattr(result, "fn") and type(result).__name__ != "JITFunction"):
+        inner = getattr(result, "fn", None)
         if inner is None:
             break
-        found = inner
-    return found
+        result = inner
+    return result
 
 
 def _types(names: Sequence[str], request: ListingRequest) -> tuple[dict[str, str], dict[tuple[int, ...], object]]:

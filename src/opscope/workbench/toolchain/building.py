@@ -86,7 +86,7 @@ def build_file(
         block_threads=block,
         kernels=tuple(with_occupancy(kernel, block) for kernel in resources(built.text)),
         contents=tuple(contents(output)),
-        messages=tuple(found for found in messages(built.text) if found.kind == "warning"),
+        messages=tuple(result for result in messages(built.text) if result.kind == "warning"),
         # With relocatable device code, the linker decides what kernels take: ptxas does not know it yet.
         linked_figures=not any(one in " ".join(more).replace(" true", "=true") for one in _RELOCATABLE),
     )
@@ -101,8 +101,8 @@ def with_occupancy(kernel: KernelResources, block: int) -> KernelResources:
     if capability is None:
         return kernel
     launch = Launch((1, 1, 1), (block, 1, 1), kernel.registers, kernel.shared_memory_bytes)
-    found = check_launch(launch, capability, None)
-    return replace(kernel, occupancy=entry_of(found.occupancy), problem="; ".join(found.problems) or None)
+    result = check_launch(launch, capability, None)
+    return replace(kernel, occupancy=entry_of(result.occupancy), problem="; ".join(result.problems) or None)
 
 
 def listing_of(source: Path, kind: str, number: str, more: Iterable[str] = ()) -> ListingDocument:

@@ -21,30 +21,30 @@ def ptx_kernels(text: str) -> Iterator[KernelListing]:
     readable, files, arch = demangler(), dict(_files(text)), ""
     symbol: str | None = None
     place: tuple[str | None, int | None] = (None, None)
-    found: list[Instruction] = []
+    results: list[Instruction] = []
     depth = 0
     for line in text.splitlines():
         if target := _TARGET.match(line):
             arch = target[1]
         elif symbol is None and (entry := _ENTRY.match(line)):
-            symbol, found, place, depth = entry[1], [], (None, None), 0
+            symbol, results, place, depth = entry[1], [], (None, None), 0
         if symbol is None:
             continue
         if location := _LOC.match(line):
             place = (files.get(location[1]), int(location[2]))  # holds for the lines up to the next .loc
             continue
         if line.strip():
-            found.append(Instruction(line.rstrip().expandtabs(8), *place))
+            results.append(Instruction(line.rstrip().expandtabs(8), *place))
         depth += line.count("{") - line.count("}")
         if depth == 0 and "}" in line:
-            yield KernelListing(name=readable(symbol), symbol=symbol, arch=arch, instructions=tuple(found))
+            yield KernelListing(name=readable(symbol), symbol=symbol, arch=arch, instructions=tuple(results))
             symbol = None
 
 
 def _files(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
-        if found := _FILE.match(line):
-            yield found[1], found[2]
+        if match := _FILE.match(line):
+            yield match[1], match[2]
 
 
 def sass_kernels(text: str) -> Iterator[KernelListing]:
@@ -52,19 +52,19 @@ def sass_kernels(text: str) -> Iterator[KernelListing]:
     readable, arch = demangler(), ""
     symbol: str | None = None
     place: tuple[str | None, int | None] = (None, None)
-    found: list[Instruction] = []
+    results: list[Instruction] = []
     # A kernel ends where the next section begins, so one more section ends the last kernel.
     for line in (*text.splitlines(), ".section end"):
         if target := _TARGET.match(line):
             arch = target[1]
         section = _SECTION.match(line)
         if (section or _OTHER_SECTION.match(line)) and symbol is not None:
-            yield KernelListing(name=readable(symbol), symbol=symbol, arch=arch, instructions=tuple(found))
+            yield KernelListing(name=readable(symbol), symbol=symbol, arch=arch, instructions=tuple(results))
             symbol = None
         if section:
             # The place is kept: it is printed only where it changes, also from one kernel to the next.
-            symbol, found = section[1], []
+            symbol, results = section[1], []
         elif symbol is not None and (location := _LINE.match(line)):
             place = (location[1], int(location[2]))
         elif symbol is not None and ("/*" in line or line.startswith(".L_")):
-            found.append(Instruction(line.rstrip().expandtabs(8), *place))
+            results.append(Instruction(line.rstrip().expandtabs(8), *place))

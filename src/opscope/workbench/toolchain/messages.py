@@ -33,11 +33,11 @@ def messages(text: str) -> Iterator[CompilerMessage]:
     """Yield the warnings and errors in a compiler's output, each once."""
     seen = set()
     for line in text.splitlines():
-        found = next((match for pattern in _MESSAGES if (match := pattern.match(line.strip()))), None)
-        if found is None or line in seen:
+        result = next((match for pattern in _MESSAGES if (match := pattern.match(line.strip()))), None)
+        if result is None or line in seen:
             continue
         seen.add(line)
-        parts = found.groupdict()
+        parts = result.groupdict()
         kind = "warning" if parts.get("kind") == "warning" else "error"
         number = parts.get("line")
         yield CompilerMessage(
@@ -66,17 +66,17 @@ def resources(text: str) -> Iterator[KernelResources]:
     # Lines on a kernel follow each other: the entry, its stack, and last its registers.
     kernel: _Kernel | None = None
     for line in text.splitlines():
-        if found := _ENTRY.search(line):
-            kernel = _Kernel(found[1], found[2])
-        elif kernel is not None and (found := _STACK.search(line)):
-            kernel.stack = (int(found[1]), int(found[2]), int(found[3]))
-        elif kernel is not None and (found := _USED.search(line)):
-            yield _resources(kernel, readable(kernel.symbol), int(found[1]), line)
+        if match := _ENTRY.search(line):
+            kernel = _Kernel(match[1], match[2])
+        elif kernel is not None and (match := _STACK.search(line)):
+            kernel.stack = (int(match[1]), int(match[2]), int(match[3]))
+        elif kernel is not None and (match := _USED.search(line)):
+            yield _resources(kernel, readable(kernel.symbol), int(match[1]), line)
             kernel = None
 
 
 def _resources(kernel: _Kernel, name: str, registers: int, line: str) -> KernelResources:
-    numbers = {what: int(found[1]) for what, pattern in _NUMBERS.items() if (found := pattern.search(line))}
+    numbers = {what: int(match[1]) for what, pattern in _NUMBERS.items() if (match := pattern.search(line))}
     stack, stores, loads = kernel.stack
     return KernelResources(
         name=name,

@@ -104,7 +104,7 @@ def installed() -> Nvcc:
 @cache
 def _described(path: Path) -> Nvcc:
     try:
-        found = _VERSION.search(version_text(path))
+        match = _VERSION.search(version_text(path))
         listed = subprocess.run(
             [path, "--list-gpu-arch"], capture_output=True, text=True, check=True, timeout=60
         ).stdout
@@ -119,7 +119,7 @@ def _described(path: Path) -> Nvcc:
     root = path.resolve().parent.parent
     # nvcc of the wheels 13.0 and 13.1 looks for its libraries in lib64, but they are in lib.
     flags = (f"-L{root / 'lib'}",) if (root / "lib" / "libcudart_static.a").is_file() else ()
-    version = found[1] if found else "unknown"
+    version = match[1] if match else "unknown"
     return Nvcc(path, version, tuple(sorted(numbers, key=version_of)), flags)
 
 
@@ -213,8 +213,8 @@ def _refuse(source: Path, output: Path) -> None:
         EnvironmentLacksError: the output cannot be written.
     """
     for path in (source, output):
-        if found := _MISREAD.search(str(path.absolute())):
-            raise UsageError(f"nvcc misreads names with {found[0]!r}: rename {path}")
+        if match := _MISREAD.search(str(path.absolute())):
+            raise UsageError(f"nvcc misreads names with {match[0]!r}: rename {path}")
     if output.exists() and output.samefile(source):
         raise UsageError(f"the output {output} is the source itself")
     if not output.absolute().parent.is_dir() or not os.access(output.absolute().parent, os.W_OK):

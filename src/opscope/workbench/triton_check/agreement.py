@@ -83,13 +83,13 @@ def agreement_of(results: Sequence[torch.Tensor], right: Right, *, tf32: bool = 
         sentence = f"it returns {len(results)} tensors, not {len(right.results)}"
         return Agreement(right=False, compared_with=right.origin, sentence=sentence)
     pairs = zip(results, right.results, strict=True)
-    found = [_compared(one.cpu(), wanted.cpu(), tf32=tf32) for one, wanted in pairs]
-    worst = max(range(len(found)), key=lambda place: _badness(found[place], results[place].dtype))
-    one, dtype = found[worst], results[worst].dtype
+    result = [_compared(one.cpu(), wanted.cpu(), tf32=tf32) for one, wanted in pairs]
+    worst = max(range(len(result)), key=lambda place: _badness(result[place], results[place].dtype))
+    one, dtype = result[worst], results[worst].dtype
     return Agreement(
         right=one.right,
         compared_with=right.origin,
-        sentence=one.sentence + (f" (result {worst + 1})" if len(found) > 1 else ""),
+        sentence=one.sentence + (f" (result {worst + 1})" if len(result) > 1 else ""),
         dtype=_name(dtype),
         relative_error=one.relative_error,
         element_error=one.element_error,
@@ -98,8 +98,8 @@ def agreement_of(results: Sequence[torch.Tensor], right: Right, *, tf32: bool = 
 
 
 # Wrong results are worse than right ones; among these, the error counts in units of what its type allows.
-def _badness(found: _Found, dtype: torch.dtype) -> tuple[bool, float]:
-    return not found.right, (found.relative_error or 0.0) / (_tolerance(dtype) or 1.0)
+def _badness(result: _Found, dtype: torch.dtype) -> tuple[bool, float]:
+    return not result.right, (result.relative_error or 0.0) / (_tolerance(dtype) or 1.0)
 
 
 def _tolerance(dtype: torch.dtype) -> float:

@@ -120,7 +120,7 @@ class Watch:
 
     def problems(self) -> tuple[MemoryProblem, ...]:
         """Return the problems that were found, those with the most elements first."""
-        found = [
+        results = [
             MemoryProblem(
                 kind=kind,
                 kernel=kernel,
@@ -136,7 +136,7 @@ class Watch:
             )
             for (kind, kernel, location, tensor), one in self._found.items()
         ]
-        return tuple(sorted(found, key=lambda problem: -problem.elements))
+        return tuple(sorted(results, key=lambda problem: -problem.elements))
 
     def _hook(self, owner: object, name: str, make: Callable[[Call], Call], without: str | None) -> bool:
         original = getattr(owner, name, None)
@@ -312,10 +312,10 @@ class Watch:
         if launch.live is None:
             launch.live = [memory_of(tensor, "", None) for tensor in _live_tensors()]
             self.note(f"{launch.kernel} makes pointers from numbers: they were held against whole storages only")
-        found = np.zeros(addresses.shape, dtype=np.bool_)
+        result = np.zeros(addresses.shape, dtype=np.bool_)
         for memory in launch.live:
-            found |= memory.in_storage(addresses, size)
-        return found
+            result |= memory.in_storage(addresses, size)
+        return result
 
     def _check_written(self, memory: Memory, addresses: Addresses, size: int) -> None:
         if memory.unwritten is None or not addresses.size:
@@ -341,13 +341,13 @@ class Watch:
         if key not in self._found and len(self._found) >= _MOST_PROBLEMS:
             self.note(f"more than {_MOST_PROBLEMS} kinds of problems: the rest is not shown")
             return
-        found = self._found.setdefault(key, _Found(memory, (x, y, z)))
+        result = self._found.setdefault(key, _Found(memory, (x, y, z)))
         offsets = memory.offsets(addresses) // memory.item_bytes
-        found.elements += int(addresses.size)
-        found.programs.add((x, y, z))
-        found.first_offset = min(found.first_offset, int(offsets.min()))
-        found.last_offset = max(found.last_offset, int(offsets.max()))
-        found.in_storage &= bool(memory.in_storage(addresses, size).all())
+        result.elements += int(addresses.size)
+        result.programs.add((x, y, z))
+        result.first_offset = min(result.first_offset, int(offsets.min()))
+        result.last_offset = max(result.last_offset, int(offsets.max()))
+        result.in_storage &= bool(memory.in_storage(addresses, size).all())
 
     def _location(self) -> str | None:
         """Return the innermost line of the user's code that is running, ``file.py:12``; None if there is none."""
@@ -374,10 +374,10 @@ def _tensor_names(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Yield the names of a launch's tensors, in the order of the parameters."""
     known = inspect.signature(executor.fn).parameters
     try:
-        given = inspect.getcallargs(executor.fn, *args, **{name: kwargs[name] for name in kwargs if name in known})
+        values = inspect.getcallargs(executor.fn, *args, **{name: kwargs[name] for name in kwargs if name in known})
     except TypeError:
         return  # the launch itself fails, and says what is wrong
-    for name, value in given.items():
+    for name, value in values.items():
         if name not in executor.constexprs:
             yield from _named(name, value)
 

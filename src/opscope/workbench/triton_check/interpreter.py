@@ -103,11 +103,11 @@ def _run(answer: CheckAnswer, device: str) -> KernelRun:
 
 
 def _asked_on_gpu(request: CheckRequest, timeout_s: float) -> CheckAnswer:
-    found = driver()
-    if not found.devices:
-        reason = found.error or "there is no GPU here"
+    result = driver()
+    if not result.devices:
+        reason = result.error or "there is no GPU here"
         return CheckAnswer(run=KernelRun(device="GPU", ran=False, reason=reason))
-    return _asked(request, found.devices[0].name, timeout_s)
+    return _asked(request, result.devices[0].name, timeout_s)
 
 
 def _asked(request: CheckRequest, device: str, timeout_s: float) -> CheckAnswer:

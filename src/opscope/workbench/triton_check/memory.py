@@ -49,10 +49,10 @@ class Unwritten:
         """Tell for each address whether no byte of the element of ``size`` bytes there is written."""
         places = (addresses - np.uint64(self.start)).astype(np.int64)
         content = self._content()
-        found = np.ones(places.shape, dtype=np.bool_)
+        result = np.ones(places.shape, dtype=np.bool_)
         for byte in range(size):
-            found &= ~self._written[places + byte] & (content[places + byte] == POISON)
-        return found
+            result &= ~self._written[places + byte] & (content[places + byte] == POISON)
+        return result
 
     def read_view(self, tensor: torch.Tensor) -> Flags:
         """Tell for each element of a view whether none of its bytes is written."""
@@ -179,8 +179,8 @@ class Memory(Struct, frozen=True, eq=False):
     def in_storage(self, addresses: Addresses, size: int) -> Flags:
         """Tell for each address whether an element of ``size`` bytes there lies within the storage."""
         first, end = self.storage
-        found: Flags = (addresses >= np.uint64(first)) & (addresses <= np.uint64(max(end - size, 0)))
-        return found
+        result: Flags = (addresses >= np.uint64(first)) & (addresses <= np.uint64(max(end - size, 0)))
+        return result
 
     def distance(self, address: int) -> int:
         """Return how many bytes an address is away from the tensor's span; 0 inside of it."""

@@ -196,7 +196,7 @@ def _where(error: BaseException) -> str:
 
 def _unwritten(results: list[torch.Tensor], memory: WatchedMemory) -> list[MemoryProblem]:
     """Find elements of the results that are not written."""
-    found = []
+    entries = []
     for number, result in enumerate(results, 1):
         known = memory.of(result)
         if known is None:
@@ -205,7 +205,7 @@ def _unwritten(results: list[torch.Tensor], memory: WatchedMemory) -> list[Memor
         if not flags.any():
             continue
         places = np.flatnonzero(flags)
-        found.append(
+        entries.append(
             MemoryProblem(
                 kind=ProblemKind.UNWRITTEN_RESULT,
                 kernel=None,
@@ -219,7 +219,7 @@ def _unwritten(results: list[torch.Tensor], memory: WatchedMemory) -> list[Memor
                 last_offset=int(places[-1]),
             )
         )
-    return found
+    return entries
 
 
 # ---------------------------------------------------------------- the user's file
@@ -291,8 +291,8 @@ def _inputs(module: ModuleType, words: Mapping[str, str]) -> tuple[Any, ...]:
 def _value(word: str) -> object:
     if word in _DTYPES:
         return _DTYPES[word]
-    if (found := _SIZE.fullmatch(word)) is not None:
-        return int(found[1]) * _UNITS[found[2].lower()]
+    if (match := _SIZE.fullmatch(word)) is not None:
+        return int(match[1]) * _UNITS[match[2].lower()]
     try:
         return float(word)
     except ValueError:

@@ -133,11 +133,11 @@ _TRANSPOSE: Final = lazy_pattern(r"^batched_transpose_(?P<tile>\d+x\d+)_(?:pack_
 
 def miopen(name: str) -> DecodedKernel | None:
     """Read MIOpen's kernels that change the layout of tensors around its convolutions."""
-    found = _TRANSPOSE.match(name)
-    if found is None or library_of(name) != "MIOpen":
+    match = _TRANSPOSE.match(name)
+    if match is None or library_of(name) != "MIOpen":
         return None
     return DecodedKernel(
-        summary=f"MIOpen layout change between NCHW and NHWC, tiles of {found['tile']}",
+        summary=f"MIOpen layout change between NCHW and NHWC, tiles of {match['tile']}",
         family="MIOpen",
         operation=Operation.LAYOUT_CHANGE,
     )

@@ -110,10 +110,10 @@ def xmma(name: str) -> DecodedKernel | None:
         ("instruction", r"tensor(\d+x\d+x\d+)"),
         ("alignment of the first operand", r"aligna(\d+)"),
     ):
-        if found := re.search(pattern, rest):
-            details.append((what, found[1]))
-    if found := re.search(r"segment_k_(on|off)", rest):
-        details.append(("segment K", found[1]))
+        if result := re.search(pattern, rest):
+            details.append((what, result[1]))
+    if result := re.search(r"segment_k_(on|off)", rest):
+        details.append(("segment K", result[1]))
     stages = re.search(r"stage(\d+)", rest)
     # ffma and simt are instructions of the ordinary cores.
     tensor = "_tensor" in f"_{rest}" or "warpgroupsize" in rest

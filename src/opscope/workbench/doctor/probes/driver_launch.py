@@ -37,10 +37,10 @@ _THREADS: Final = 256
 
 def _computed(library: DriverLibrary, device: int) -> Computed:
     try:
-        found = _run(library, device)
+        result = _run(library, device)
     except DriverFailedError as error:
         return Computed(device=device, error=str(error))
-    wrong = sum(found[i] != i * i + 1 for i in range(_COUNT))
+    wrong = sum(result[i] != i * i + 1 for i in range(_COUNT))
     return Computed(device=device, error=f"{wrong} of {_COUNT} numbers are wrong" if wrong else None)
 
 
@@ -71,10 +71,10 @@ def main() -> None:
     try:
         library = DriverLibrary()
         library.call("cuInit", 0)
-        found = tuple(_computed(library, at) for at in range(library.number("cuDeviceGetCount")))
+        results = tuple(_computed(library, at) for at in range(library.number("cuDeviceGetCount")))
     except (OSError, DriverFailedError):
-        found = ()  # the driver's own answer says why
-    sys.stdout.buffer.write(encode(found))
+        results = ()  # the driver's own answer says why
+    sys.stdout.buffer.write(encode(results))
 
 
 if __name__ == "__main__":

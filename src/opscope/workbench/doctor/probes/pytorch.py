@@ -19,20 +19,20 @@ _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.
 
 def main() -> None:
     """Try PyTorch and print the result."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as text:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     counts = torch.cuda.device_count() if available else 0
     # CUPTI is looked for after the profile, which loads it.
     kernels, profile_error = _profiled() if available else (None, None)
     place, version, held = _cupti() if available else (None, None, None)
-    found = TorchProbe(
+    result = TorchProbe(
         version=str(torch.__version__),
         cuda=torch.version.cuda,
         hip=torch.version.hip,
         architectures=tuple(torch.cuda.get_arch_list()) if torch.version.cuda else (),
         available=available,
-        warning=" ".join(str(said[0].message).split()) if said else None,
+        warning=" ".join(str(text[0].message).split()) if text else None,
         computed=tuple(_computed(at) for at in range(counts)),
         nccl=_nccl(),
         reduced=_reduced(counts) if counts > 1 else None,
@@ -43,7 +43,7 @@ def main() -> None:
         profiled=kernels,
         profile_error=profile_error,
     )
-    sys.stdout.buffer.write(encode(found))
+    sys.stdout.buffer.write(encode(result))
 
 
 def _computed(device: int) -> Computed:

@@ -17,7 +17,7 @@ def main() -> None:
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         tl.store(x_pointer + at, tl.load(x_pointer + at, mask=at < n) + 1, mask=at < n)
 
-    found = ToolProbe(path=triton.__file__, version=triton.__version__)
+    result = ToolProbe(path=triton.__file__, version=triton.__version__)
     if torch.cuda.is_available():
         x = torch.arange(1000, device="cuda", dtype=torch.float32)
         try:
@@ -26,8 +26,8 @@ def main() -> None:
             error = None if right else "a kernel's result is wrong"
         except Exception as failure:
             error = (str(failure).splitlines() or [type(failure).__name__])[0][:200]
-        found = ToolProbe(path=found.path, version=found.version, error=error, tried="a kernel")
-    sys.stdout.buffer.write(encode(found))
+        result = ToolProbe(path=result.path, version=result.version, error=error, tried="a kernel")
+    sys.stdout.buffer.write(encode(result))
 
 
 if __name__ == "__main__":
