@@ -439,7 +439,7 @@ NOT_WRITABLE = {
     "another softmax": "return F.log_softmax(q @ k.transpose(-2, -1), dim=-1) @ v",
     "in another type": "return F.softmax(q @ k.transpose(-2, -1), dim=-1, dtype=torch.float32) @ v",
     "keys that are not transposed": "return (q @ k).softmax(-1) @ v",
-    "dimensions that are no numbers": "return (q @ k.transpose({[]}, 1)).softmax(-1) @ v",
+    "dimensions that are not numbers": "return (q @ k.transpose({[]}, 1)).softmax(-1) @ v",
     "what hides nothing": "return (q @ k.mT).masked_fill(self.bias == 0, -1.0).softmax(-1) @ v",
     "a mask in a branch": "s = q @ k.mT\nif self.training:\n    s = s + 1\nreturn s.softmax(-1) @ v",
     "a number that is added": "return (q @ k.mT + 1e-6).softmax(-1) @ v",

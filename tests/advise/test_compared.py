@@ -754,7 +754,7 @@ def test_without_weights_to_begin_with_nothing_is_decided(tmp_path: Path) -> Non
     names = ("fused_optimizer",)
 
     class Late(Session):
-        """Has a process of a change wait for a file that nobody writes."""
+        """Has a process of a change wait for a file that no one writes."""
 
         def build(self, jobs: Sequence[Job], within_s: float | None = None) -> list[Worker]:
             late = [replace(one, begin=str(tmp_path / "never")) if one.changes else one for one in jobs]

@@ -1,4 +1,4 @@
-"""Numbers that are fetched when they are looked at: they are what they would have been, and nobody waits before."""
+"""Numbers that are fetched when they are looked at: they are what they would have been, and no one waits before."""
 
 import copy
 import json

@@ -114,7 +114,7 @@ def test_what_a_step_calls_is_observed() -> None:
 
     observed = drive(observed_step(), step)
     assert observed is not None
-    assert [root.module for root in observed.roots] == [model, head]  # the module inside is no root
+    assert [root.module for root in observed.roots] == [model, head]  # the module inside is not a root
     assert observed.roots[0].args[0] is X
     assert observed.roots[0].kwargs == {"scale": 2.0}
     assert observed.optimizers == [optimizer]

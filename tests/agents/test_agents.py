@@ -173,7 +173,7 @@ def test_nothing_outside_of_the_roots_is_read(root: Path, tmp_path: Path) -> Non
     assert caller("overview", {"trace": "t.json.gz/nix"}).failed
     assert not caller("overview", {"trace": "t.json.gz"}).failed
     assert not caller("overview", {"trace": str(root / "gpt2.json.gz")}).failed
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         Caller.of([inside / "t.json.gz"])
 
 

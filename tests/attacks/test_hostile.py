@@ -167,9 +167,9 @@ POISON = {
     "unknown kinds": ("activities", {"kind": "dream"}),
     "starts that are missing": ("activities", {"start_ns": None}),
     "durations that are missing": ("operators", {"duration_ns": None}),
-    "shapes that are no JSON": ("operators", {"input_dims": "[[["}),
+    "shapes that are not JSON": ("operators", {"input_dims": "[[["}),
     "shapes without end": ("operators", {"input_dims": "[" * 100_000}),
-    "types that are no list": ("operators", {"input_types": "{}"}),
+    "types that are not list": ("operators", {"input_types": "{}"}),
 }
 
 

@@ -117,7 +117,7 @@ def tangled(path: Path, table: str, levels: int = 3, page: int = 65536) -> Path:
 def test_pages_that_point_to_one_child_are_refused(table: str, tmp_path: Path) -> None:
     done = limited("analyze", tangled(database(tmp_path / "r.sqlite", page=65536), table))
     assert done.returncode == 4, done.stderr
-    assert "is no export that Nsight Systems wrote" in done.stderr
+    assert "is not an export that Nsight Systems wrote" in done.stderr
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ LINES = HEAD.decode().rstrip().split("\n")[1:]
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("table", ["threads", "devices", "facts", "events", "kernels"])
 def test_equal_rows_that_unpack_to_much_are_refused(table: str, padded: bool, tmp_path: Path) -> None:
-    """With random bytes beside them, so that the file is no smaller than it may be, their number is what is refused."""
+    """With random bytes beside them, so that the file is large enough, their number is what is refused."""
     columns = next(line.split(" ")[1:] for line in LINES if line.startswith(f"{table} "))
     dtype = np.dtype([(c.split(":")[0], "<" + c.split(":")[1]) for c in columns])
     rows = np.zeros((150 << 20) // dtype.itemsize, dtype).tobytes()

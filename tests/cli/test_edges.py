@@ -282,7 +282,7 @@ def test_errors_of_sql_are_one_line() -> None:
 # ---------------------------------------------------------------- explain
 
 
-@pytest.mark.parametrize("name", ["aten::sofmax", "void nobody::knows_this<int>(int)", "aten::"])
+@pytest.mark.parametrize("name", ["aten::sofmax", "void no one::knows_this<int>(int)", "aten::"])
 def test_names_that_nothing_recognises_end_with_exit_code_1(name: str) -> None:
     result = opscope("explain", name)
     assert result.returncode == 1

@@ -157,7 +157,7 @@ def test_python_has_the_same_with_tables(job: Path) -> None:
     late = found.steps.group_by("rank").agg(pl.col("late_ns").mean()).sort("late_ns")
     assert late["rank"].to_list()[-1] == 2
     assert found.steps.height == 16
-    # On one clock nobody leaves before the last has entered.
+    # On one clock no one leaves before the last has entered.
     spans = found.communications.group_by("call").agg(pl.col("begin_ns").max(), pl.col("finish_ns").min())
     assert (spans["finish_ns"] >= spans["begin_ns"]).all()
     work = found.work.filter((pl.col("operator") == "aten::sort") & (pl.col("rank") == 2))

@@ -61,7 +61,7 @@ def test_tables_of_ranks_can_be_joined_and_are_on_one_clock(late: Path) -> None:
     found = rows_of(query, late)
     assert found
     assert {row["n"] for row in found} == {"4"}
-    # Nobody leaves before the last enters: ends are close on one clock, and milliseconds apart on four.
+    # No one leaves before the last enters: ends are close on one clock, and milliseconds apart on four.
     assert max(float(row["apart"]) for row in found) < 0.1 * MS
 
 

@@ -231,7 +231,7 @@ def test_files_of_odd_columns_are_refused(tmp_path: Path, content: bytes) -> Non
     "table", ["clocks", "api", "kernels", "copies", "unified_memory", "devices", "range_ends", "events"]
 )
 def test_numbers_that_cannot_be_are_refused_or_left_out(tmp_path: Path, table: str) -> None:
-    """All bits of a table's rows set: times of the year 2554, devices that nobody has."""
+    """All bits of a table's rows set: times of the year 2554, devices that no one has."""
     whole = bytearray(lzma.decompress((RECORDED / "nvtx.cudarec.xz").read_bytes()))
     header, at = whole.index(b"\n\n") + 2, 0
     names = [line.split(" ")[0] for line in whole[: header - 2].decode().split("\n")[1:]]

@@ -307,7 +307,7 @@ def test_tokens_of_a_first_generation_are_not_the_steady_ones(
 
 @pytest.mark.torch
 def test_an_evaluation_is_taken_where_no_optimizer_ever_steps(profiled: Callable[..., Any]) -> None:
-    """Nobody knows that before the script has ended; so it is run again."""
+    """No one knows that before the script has ended; so it is run again."""
     document, log, _ = profiled(str(SCRIPTS / "kinds.py"), "evaluation_only")
     assert document["capture"]["steps"]["kind"] == "evaluation"
     assert "The script was run twice" in document["capture"]["steady_state"]

@@ -111,7 +111,7 @@ def test_a_lower_kind_waits_for_an_optimizer_that_is_alive() -> None:
     [
         ({"EVALUATION": 200}, StepKind.EVALUATION, False),
         ({"EVALUATION": 200, "TRAINING": 100}, StepKind.TRAINING, False),
-        ({"EVALUATION": 200, "TRAINING": 2}, StepKind.EVALUATION, False),  # two are no repetition
+        ({"EVALUATION": 200, "TRAINING": 2}, StepKind.EVALUATION, False),  # two are not repetition
         ({"TRAINING": 5}, StepKind.TRAINING, True),
         ({"CALLS": 1}, StepKind.CALLS, True),
         ({}, None, True),

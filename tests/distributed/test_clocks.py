@@ -38,7 +38,7 @@ def test_offsets_of_hosts_are_found_to_half_a_microsecond(tmp_path: Path) -> Non
     assert off.max() < 1_500
     # What is said of the errors holds: they are standard deviations.
     assert (off <= 3 * clocks.error_ns).all()
-    # On the common clock nobody leaves before the last has entered; on the ranks' own clocks they do.
+    # On the common clock no one leaves before the last has entered; on the ranks' own clocks they do.
     before, after = (violations(found, one) for one in (None, clocks))
     assert before > 5
     assert after == 0

@@ -221,7 +221,7 @@ def test_half_of_the_ranks_that_are_slower_are_said_together(tmp_path: Path) -> 
 
 
 def test_what_hides_behind_transfers_makes_nobody_late(tmp_path: Path) -> None:
-    """One stream communicates all the time: a rank that computes longer beside it makes nobody wait."""
+    """One stream communicates all the time: a rank that computes longer beside it makes no one wait."""
 
     def rank(number: int, compute: int) -> RankSummary:
         trace = KinetoTrace(distributedInfo={"rank": number, "world_size": 4})

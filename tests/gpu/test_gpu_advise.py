@@ -60,7 +60,7 @@ class Attention(nn.Module):
 
 
 def attending():
-    """Attention written out, a vocabulary of an odd size, and a number that nobody looks at in the step."""
+    """Attention written out, a vocabulary of an odd size, and a number that no one looks at in the step."""
     torch.manual_seed(0)
     model = nn.Sequential(Attention(), Attention(), nn.Linear(32, 1001)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -351,7 +351,7 @@ def test_a_library_without_kernels_says_so(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b"", "cannot read the library"),
-        (b"not a library at all", "is no ELF library"),
+        (b"not a library at all", "is not an ELF library"),
         (b"\x7fELF\x02\x01", "cut off"),
         (b"\x7fELF\x01\x01" + bytes(100), "no 64-bit little-endian"),
     ],

@@ -190,7 +190,7 @@ def test_it_needs_no_pytorch() -> None:
         (["gelu", "--in", str(TRACE), "--configuration", "bs8"], 2, "belongs to a run directory"),
         ([" "], 2, "an empty name"),
         (["gelu", "--in", "nowhere.json"], 4, "nowhere.json"),
-        (["k", "--library", str(TRACE)], 4, "is no ELF library"),
+        (["k", "--library", str(TRACE)], 4, "is not an ELF library"),
     ],
 )
 def test_wrong_use_ends_with_one_line(args: list[str], code: int, message: str) -> None:
@@ -392,7 +392,7 @@ def test_operations_that_were_executed_are_compared_with_the_model() -> None:
     for other in (replace(counted, operations_not_counted=("bf16",)), replace(counted, operations={})):
         findings = build_dossier(lookup_of(TRACE), 1, lambda _, other=other: (other,)).operators[0].findings
         assert "executed_operations" not in {one.id for one in findings.memory_access}
-    # Two launches of the kernel are no single launch that the model of the call could be compared with.
+    # Two launches of the kernel are not single launch that the model of the call could be compared with.
     both = build_dossier(lookup_of(TRACE), 1, lambda _: (counted, counted)).operators[0].findings
     assert not any("operator's model" in one.text for one in both.memory_access)
 

@@ -132,7 +132,7 @@ def test_missing_and_textual_fields_are_read_or_left_unknown(tmp_path: Path) -> 
     args = '{"correlation": "12", "device": "0", "stream": "Stream 7", "External id": 18446744073709551615}'
     row = read_text(tmp_path, event_text("kernel", "1", "2", args)).activities.row(0, named=True)
     assert (row["correlation"], row["device"]) == (12, 0)
-    assert row["stream"] == 7  # from the event's thread, as the argument is no number
+    assert row["stream"] == 7  # from the event's thread, as the argument is not a number
     assert row["external_id"] is None  # an unset id, written as 2**64 - 1
 
 

@@ -109,7 +109,7 @@ def test_a_pipe_is_an_input(packed: bool) -> None:
 
 @pytest.fixture
 def no_utf_8(tmp_path: Path) -> Path:
-    """A trace whose name is no UTF-8."""
+    """A trace whose name is not UTF-8."""
     path = tmp_path / os.fsdecode(b"\xff.json.gz")
     try:
         path.write_bytes(TRACE.read_bytes())

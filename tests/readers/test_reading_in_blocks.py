@@ -96,7 +96,7 @@ def test_a_string_that_is_never_closed_ends_where_it_does_for_one_thread() -> No
 
 
 def test_cuts_that_are_always_wrong_cost_no_more_than_their_own_reading() -> None:
-    # Only what is within an event looks like the beginning of one: after a while nobody tries any more.
+    # Only what is within an event looks like the beginning of one: after a while no one tries any more.
     event = b'{"ph":"i","more":[' + b'{"x": 1}, ' * 20 + b"1]}\n\n;\n"
     text = b'{"traceEvents": [' + event * 5000 + b"]}"
     assert fed([text], 2, 4096) == fed([text], 1, 4096)

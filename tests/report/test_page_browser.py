@@ -691,7 +691,7 @@ def test_counted_kernels_stand_below_the_roofs_of_their_units(
         text = page.page.inner_text(".of-counters")
         assert "<b>copies</b>()" in text
         assert "over the time under Nsight Compute" in text
-        assert "of limit" not in text  # the least time is no share of a time at other clocks
+        assert "of limit" not in text  # the least time is not a share of a time at other clocks
         assert_clean(page)
 
 

@@ -128,7 +128,7 @@ def test_what_replaces_the_clock_while_it_is_imported_is_refused(tmp_path: Path)
     ("args", "code", "sentence"),
     [
         ((), 2, "name what to benchmark"),
-        (("nothing_like_it",), 2, "is no benchmark"),
+        (("nothing_like_it",), 2, "is not a benchmark"),
         (("missing.py",), 2, "there is no file"),
         (("square", "--set", "depth=3"), 2, "take no parameter 'depth'"),
         (("square", "--set", "=3"), 2, "--set takes NAME=VALUE"),

@@ -69,4 +69,4 @@ def test_what_is_missing_is_said(file: Path) -> None:
         assert result.returncode == 2
         assert said in result.stderr
     other = opscope("ptx", f"{file}:plain", "--signature", "i32", "--arch", "sm_90")
-    assert "is no kernel of Triton" in other.stderr
+    assert "is not a kernel of Triton" in other.stderr

@@ -37,7 +37,7 @@ _UNTRACED: Final = (
     *("isinstance", "type", "hasattr", "is_tensor"),
 )
 _FACTORIES: Final = ("ones", "zeros", "full", "arange", "eye", "empty", "linspace")
-_CONSTANT: Final = "_tensor_constant"  # how the tracer names tensors that are no parameters or buffers
+_CONSTANT: Final = "_tensor_constant"  # how the tracer names tensors that are not parameters or buffers
 _LAST: Final = -1  # the dimension that softmax sums over
 
 
@@ -293,7 +293,7 @@ def _attend(*args: Any, **kwargs: Any) -> Any:
 
 
 def _erase(graph: fx.Graph, node: fx.Node) -> None:
-    """Take a node out that nobody uses, and whatever was computed for it alone."""
+    """Take a node out that no one uses, and whatever was computed for it alone."""
     if node.users or node.op == "placeholder":
         return
     inputs = node.all_input_nodes
@@ -307,7 +307,7 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _dropout(node: fx.Node, children: dict[str, nn.Module]) -> "Callable[[_Writer], Any] | None":
-    """Return what gives a dropout's probability; None where a node is no dropout."""
+    """Return what gives a dropout's probability; None where a node is not a dropout."""
     if node.op == "call_module" and isinstance(children.get(str(node.target)), nn.Dropout):
         return lambda writer: writer.graph.call_function(_probability, (writer.graph.get_attr(str(node.target)),))
     if _is(node, (F.dropout, torch.dropout)):
@@ -404,7 +404,7 @@ def _values_of(
 
 
 def _einsum(node: object) -> tuple[str, str, str] | None:
-    """Return the letters of two operands and of the result; None where a node is no product of two by letters."""
+    """Return the letters of two operands and of the result; None where a node is not a product of two by letters."""
     if not _is(node, (torch.einsum,)) or len(node.args) != 3 or not isinstance(node.args[0], str):  # type: ignore[attr-defined]
         return None
     operands, _, out = node.args[0].replace(" ", "").partition("->")  # type: ignore[attr-defined]

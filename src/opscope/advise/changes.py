@@ -91,7 +91,7 @@ _MORE_WORKERS = (lambda facts: facts.loader_workers < workers_tried(), "loaders 
 
 
 def _changes_nothing_else(facts: Facts) -> str | None:
-    """Return why a step cannot be one graph: what is no tensor would stay as it was when the graph was captured."""
+    """Return why a step cannot be one graph: what is not a tensor would stay as it was when the graph was captured."""
     if facts.device != "cuda":
         return "it is for GPUs"
     if facts.changes_state is None:

@@ -1,6 +1,6 @@
-"""Numbers of tensors that are fetched when they are looked at, so that nobody waits for them who does not look.
+"""Numbers of tensors that are fetched when they are looked at, so that no one waits for them who does not look.
 
-``total += loss.item()`` makes the host wait for the device in each step, though nobody looks at the total before the
+``total += loss.item()`` makes the host wait for the device in each step, though no one looks at the total before the
 end of the epoch.
 """
 

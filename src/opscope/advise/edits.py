@@ -263,7 +263,7 @@ class _Writer:
             keywords = {one.arg: one.value for one in call.keywords}
             value = keywords.get("set_to_none", call.args[0] if len(call.args) == 1 else None)
             if not isinstance(value, ast.Constant):
-                raise NotWritableError(f"set_to_none in line {call.lineno} of {source.path.name} is no plain False")
+                raise NotWritableError(f"set_to_none in line {call.lineno} of {source.path.name} is not a plain False")
             source.without_argument(call, "set_to_none")
 
 

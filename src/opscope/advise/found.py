@@ -295,7 +295,7 @@ def observed_step() -> Routine[Observed | None]:
     """Observe a step twice: what it calls, then with which keyword inputs.
 
     Returns:
-        What was observed; None where one of the two was no whole step.
+        What was observed; None where one of the two was not a whole step.
     """
     with observing() as first:
         if (yield) is Ran.INTERRUPTED:

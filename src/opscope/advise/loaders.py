@@ -221,7 +221,7 @@ class _Kept:
         self._batch = tree_map(partial(_placed, where), batch)  # containers of its own
         self._tensors = [one for one in tree_leaves(self._batch) if isinstance(one, torch.Tensor)]
         if where is not Replay.MEMORY and not self._tensors:
-            raise NotImplementedError("batches are no plain containers of tensors")
+            raise NotImplementedError("batches are not plain containers of tensors")
         self._versions = [one._version for one in self._tensors]
         self._pristine = [one.clone() for one in self._tensors]
 

@@ -247,7 +247,7 @@ class Computed(Struct):
         outputs: by name, of the modules that it called, and what it returned.
         arguments: by name, what these modules have changed in place of what they were given.
         gradients: by parameter, as the optimizer found them.
-        constants: by name, what was returned that is no number.
+        constants: by name, what was returned that is not a number.
         unknown: what was returned and cannot be looked into, such as generators.
     """
 

@@ -120,7 +120,7 @@ class _Clock:
 class ScriptClock:
     """The clocks of the module ``time`` as a script sees them.
 
-    They stand still while nobody asks for its steps, and go slowly in a step that compiles: a script that trains for a
+    They stand still while no one asks for its steps, and go slowly in a step that compiles: a script that trains for a
     minute by its own clock would else end meanwhile. What was imported before `install`, and ``datetime``, see the
     clocks as they are.
     """
@@ -212,7 +212,7 @@ class ScriptVariant(Variant):
         raise AssertionError("the process goes on after its end")
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which nobody asks for steps: the script's clocks stand still."""
+        """Return a context in which no one asks for steps: the script's clocks stand still."""
         return self._clock.standing()
 
     def reached(self) -> Reached:
@@ -255,7 +255,7 @@ class ScriptVariant(Variant):
         self._end(error)
 
     def interrupt(self) -> None:
-        """Note that what runs now is no part of a step."""
+        """Note that what runs now is not part of a step."""
         self._leave()
         self.interrupted = True
 

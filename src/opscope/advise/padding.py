@@ -18,7 +18,7 @@ _LEAST_COLUMNS: Final = 512  # narrower products are short
 
 
 def odd_products(tops: Sequence[nn.Module]) -> list[nn.Linear]:
-    """Return the large products in some modules whose number of columns is no multiple of eight."""
+    """Return the large products in some modules whose number of columns is not a multiple of eight."""
     parts = dict.fromkeys(part for top in tops for part in top.modules())
     return [
         part

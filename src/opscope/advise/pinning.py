@@ -1,4 +1,4 @@
-"""Threads that stay on cores of their own while a step is timed, so that the scheduler's choices are no part of it.
+"""Threads that stay on cores of their own while a step is timed, so that the scheduler's choices are not part of it.
 
 On one H200 with 16 cores the same step, launched kernel by kernel, was 0.89 to 1.22 times as fast as itself in another
 process; with the main thread and that of backward passes on two cores each, 0.99 to 1.03.
@@ -20,7 +20,7 @@ _THREADS: Final = Path("/proc/self/task")
 def fastest_cores() -> tuple[int, int] | None:
     """Return the two cores that do the same work the fastest just now; None where there are too few, or no Linux.
 
-    They are no two halves of one core, as far as the system tells.
+    They are not two halves of one core, as far as the system tells.
     """
     if not hasattr(os, "sched_setaffinity") or len(allowed := os.sched_getaffinity(0)) < _LEAST_CORES:
         return None

@@ -202,7 +202,7 @@ class _InGraph(Struct):
         outputs: of the modules that the step calls, by name.
         arguments: what these were given, before and after the call, by name.
         gradients: as the optimizers find them.
-        constants: what was returned and is no number.
+        constants: what was returned and is not a number.
         unknown: what was returned and cannot be looked into.
         stepped: the optimizers that step, by place.
         losses: what backward passes begin with.

@@ -79,7 +79,7 @@ class Worker:
         return result if isinstance(result, kind) else None
 
     def hang_up(self) -> None:
-        """Have the process end by itself, as nobody asks any more."""
+        """Have the process end by itself, as no one asks any more."""
         self._connection.close()
 
     def kill(self) -> None:
@@ -179,7 +179,7 @@ class Session:
         with ThreadPoolExecutor(self.width) as pool:
             try:
                 results = list(pool.map(work, items))
-            except BaseException:  # Ctrl-C: threads wait for processes that nobody needs any more
+            except BaseException:  # Ctrl-C: threads wait for processes that no one needs any more
                 self.stop()
                 raise
         self._check_time()

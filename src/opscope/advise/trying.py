@@ -398,7 +398,7 @@ class _Trying:
         proven = max(self._proven().values(), default=1.0)
         if max(gains.values(), default=0.0) < _CLEARLY * proven:
             return
-        # Only what is clearly faster itself: then a more precise one is no step back.
+        # Only what is clearly faster itself: then a more precise one is not a step back.
         best = to_prove_first({names: gain for names, gain in gains.items() if gain >= _CLEARLY * proven}, _CLEARLY)
         if best is None:
             return

@@ -44,7 +44,7 @@ class Variant(ABC):
         before_step: called before each step.
         notes: what changes remember, by name.
         deferred: counts numbers that are fetched later than as written; None where none are.
-        interrupted: whether what runs now is no part of a step.
+        interrupted: whether what runs now is not part of a step.
         preparing: whether steps run now that come before a capture, and are undone.
         warming_up: whether the first steps with all changes run now, in which what is compiled is compiled.
         capturing: whether a step runs now to be captured as a CUDA graph: its work is not done yet.
@@ -80,7 +80,7 @@ class Variant(ABC):
         """Return the objects that the step may use, called or not."""
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which nobody asks for steps."""
+        """Return a context in which no one asks for steps."""
         return nullcontext()
 
     def python_state(self) -> dict[str, object] | None:

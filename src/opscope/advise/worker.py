@@ -68,7 +68,7 @@ _LONGEST: Final = 200  # characters of a reason
 
 
 def serve(job: Job, connection: Connection) -> None:
-    """Build a variant and answer what is asked, until nobody asks any more. Ends the process."""
+    """Build a variant and answer what is asked, until no one asks any more. Ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with_parent(signal.SIGKILL)
     os.setpgid(0, 0)  # what the user's code starts ends with it: see `Worker.close`
@@ -100,7 +100,7 @@ def _leave_exits_to_libraries() -> None:
 
 def _end(connection: Connection, error: BaseException | None) -> None:
     """Say what went wrong, if anything did, and end the process."""
-    if error is not None and not isinstance(error, EOFError | BrokenPipeError):  # those mean that nobody asks any more
+    if error is not None and not isinstance(error, EOFError | BrokenPipeError):  # those mean that no one asks any more
         if not isinstance(error, OpscopeError):
             traceback.print_exception(error)
         with contextlib.suppress(OSError):
@@ -216,7 +216,7 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
             return (yield from record(variant, steps))
         case Losses(steps, number):
             return (yield from losses(variant, steps, number))
-    raise TypeError(f"nobody answers {type(asked).__name__}")
+    raise TypeError(f"no one answers {type(asked).__name__}")
 
 
 def _timed(variant: Variant, seconds: float) -> Routine[Turn]:

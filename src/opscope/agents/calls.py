@@ -46,11 +46,11 @@ class Caller(Struct, frozen=True):
         """Resolve the folders.
 
         Raises:
-            UsageError: one is no folder.
+            UsageError: one is not a folder.
         """
         for root in roots:
             if not root.is_dir():
-                raise UsageError(f"{root} is no folder")
+                raise UsageError(f"{root} is not a folder")
         return cls(tuple(root.resolve() for root in roots), allow_run, seconds)
 
     def __call__(self, name: str, values: Mapping[str, Any]) -> Answer:
@@ -106,7 +106,7 @@ class Caller(Struct, frozen=True):
                 device or a socket, which may never end.
         """
         named = self.roots[0] / path
-        # RUN/CONFIGURATION is no file: what is read then is the run directory.
+        # RUN/CONFIGURATION is not a file: what is read then is the run directory.
         of_run = not os.path.lexists(named) and os.path.isfile(named.parent / MANIFEST)
         try:
             result = (named.parent if of_run else named).resolve(strict=True)
@@ -114,7 +114,7 @@ class Caller(Struct, frozen=True):
             raise UsageError(f"there is no {path}") from error
         self._check(result, path)
         if not (result.is_file() or result.is_dir()):
-            raise UsageError(f"{path} is no regular file: name a trace or a folder")
+            raise UsageError(f"{path} is not a regular file: name a trace or a folder")
         for number, entry in enumerate(_links(result)):
             if number >= _ENTRIES:
                 raise UsageError(f"{path} has more than {_ENTRIES:,} files: name one of its folders")

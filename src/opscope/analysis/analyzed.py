@@ -201,7 +201,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         )
         waits = Intervals.union_of(self.host.start[self.host.waits], self.host.end[self.host.waits])
         if len(spans):
-            # An operator in which the host waits for the device is no work of the host's.
+            # An operator in which the host waits for the device is not work of the host's.
             spans = spans.within(waits.gaps(int(spans.start[0]), int(spans.end[-1])))
         return spans.length - spans.within(busiest(self.devices).window.spans).length
 
@@ -534,7 +534,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             schema={**{name: rows.schema[name] for name in keys}, "least_bytes": pl.Float64},
             orient="row",
         )
-        # Calls that differ in what is no key here, such as plain numbers, may move different amounts.
+        # Calls that differ in what is not a key here, such as plain numbers, may move different amounts.
         known = known.group_by(keys).agg(
             pl.when(pl.col("least_bytes").n_unique() == 1).then(pl.col("least_bytes").first()).first()
         )

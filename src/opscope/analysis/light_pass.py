@@ -17,7 +17,7 @@ from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
 from opscope.analysis.trust.plausible import plausible
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.trace.model import Trace
 
 _IDENTITY = ("device", "kind", "name", "grid", "block")
@@ -87,7 +87,9 @@ def _difference(one: Trace, first: Ints, other: Trace, second: Ints) -> str | No
     if same.all():
         return None
     at = int(same.arg_min() or 0)
-    results = [told(str(table["name"][int(rows[at])])) for table, rows in zip(names, (first, second), strict=True)]
+    results = [
+        or_unknown(str(table["name"][int(rows[at])])) for table, rows in zip(names, (first, second), strict=True)
+    ]
     return f"the launch number {at + 1:,} is {results[0]}, not {results[1]}."
 
 

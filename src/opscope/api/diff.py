@@ -169,7 +169,8 @@ def compare_sides(
     )
     paired = {one for one, _ in names}, {other for _, other in names}
     gates = [pair.gate for pair in pairs if pair.gate is not None]
-    # What is new after is no regression; what is missing after, or failed on either side, leaves the gate incomplete.
+    # What is new after is not a regression; what is missing after, or failed on either side, leaves the gate
+    # incomplete.
     incomplete = {name: "it is missing after" for name in first if name not in paired[0]}
     incomplete |= {name: f"before, {reason}" for name, reason in without_result[0].items()}
     incomplete |= {name: f"after, {reason}" for name, reason in without_result[1].items()}

@@ -48,7 +48,7 @@ def refuse_output(target: Path, inputs: Iterable[Path] = (), *, overwrite: bool 
     if target.is_dir():
         raise UsageError(f"{target} is a folder: name a file in it")
     if not target.parent.is_dir():
-        raise EnvironmentLacksError(f"cannot write {target}: {target.parent} is no folder")
+        raise EnvironmentLacksError(f"cannot write {target}: {target.parent} is not a folder")
     if not target.exists():
         return
     for path in inputs:
@@ -171,7 +171,7 @@ def written_whole(target: Path, mode: int | None = None) -> Iterator[Path]:
     """
     with _told(target):
         if _is_stream(target) or target.is_dir():
-            raise EnvironmentLacksError(f"cannot write {target}: it is no regular file")
+            raise EnvironmentLacksError(f"cannot write {target}: it is not a regular file")
         sweep(target.parent)
         # In the target's folder, because a rename is atomic only within one file system.
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=partial_prefix())
@@ -313,7 +313,7 @@ def regular(path: Path) -> Path:
         BadInputError: the path is neither a regular file nor a folder.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise BadInputError(f"{path} is no regular file")
+        raise BadInputError(f"{path} is not a regular file")
     return path
 
 

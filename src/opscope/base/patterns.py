@@ -30,6 +30,6 @@ class _Lazy:
 def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Return what behaves as ``re.compile(text, flags)`` and costs nothing until it is used.
 
-    It is no pattern to the functions of `re`, such as ``re.search``: call its own methods.
+    It is not a pattern to the functions of `re`, such as ``re.search``: call its own methods.
     """
     return cast("re.Pattern[AnyStr]", _Lazy(text, flags))

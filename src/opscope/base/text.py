@@ -43,7 +43,7 @@ def quoted(text: str, most: int | None = LONGEST_NAME) -> str:
     return f"`{plain if most is None else shortened(plain, most)}`"
 
 
-def told(name: str | None, unknown: str = "unknown") -> str:
+def or_unknown(name: str | None, unknown: str = "unknown") -> str:
     """Return a name of a file for the middle of a sentence: as a quotation.
 
     Args:

@@ -25,7 +25,7 @@ def format_ns(value: float | None) -> str:
 
 
 def parse_ns(text: str) -> int | None:
-    """Return the nanoseconds that a time with its unit stands for (``1.5s``, ``20 ms``); None if it is no such time."""
+    """Return the nanoseconds of a time with its unit (``1.5s``, ``20 ms``); None if it is not such a time."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None

@@ -167,7 +167,7 @@ def _table(one: Analysed, by: By, rows: Rows, *, short_names: bool) -> Table:
 
 
 def _section(one: Analysed, by: By, table: Table) -> Section:
-    """Return a trace as a section: with all evidence, as nobody waits at a terminal for it."""
+    """Return a trace as a section: with all evidence, as no one waits at a terminal for it."""
     empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
     return Section((one.path,), (*_screen(one), *_why(one), table, *empty))
 

@@ -86,7 +86,7 @@ def _counters_in(file: Path, number: int) -> "Iterator[KernelCounters]":
     try:
         result = read_kernel_counters(file.read_text(encoding="utf-8", errors="replace"))
     except csv.Error as error:
-        raise BadInputError(f"{file} is no whole table of Nsight Compute: {error}") from error
+        raise BadInputError(f"{file} is not a whole table of Nsight Compute: {error}") from error
     if not result:
         raise BadInputError(f"{file} is a table of Nsight Compute without any kernel")
     yield from (replace(one, process=f"{number}:{one.process}") for one in result)
@@ -111,7 +111,7 @@ def print_counters(
         top: how many rows; None or 0 for all.
         output_format: ``table``, ``json``, ``csv`` or ``md``.
         gpu: the model of the devices, from the user; None takes what the files say.
-        allow_damaged: whether a damaged trace is no failure.
+        allow_damaged: whether a damaged trace is not a failure.
 
     Raises:
         UsageError: the run has another number of processes.

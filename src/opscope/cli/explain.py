@@ -104,7 +104,7 @@ def command(
 def _names(values: Iterable[str]) -> Iterator[str]:
     for name in values:
         if name != "-":
-            yield name.encode("utf-8", "replace").decode()  # of bytes that are no text
+            yield name.encode("utf-8", "replace").decode()  # of bytes that are not text
             continue
         if getattr(sys, "stdin", None) is None:
             raise UsageError("standard input is closed: - reads names from it")

@@ -28,7 +28,7 @@ class _Dimensions(click.ParamType[tuple[int, int, int]]):
             return value
         parts = str(value).lower().replace("x", ",").split(",")
         if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
-            self.fail(f"{value!r} are no dimensions", param, ctx)
+            self.fail(f"{value!r} are not dimensions", param, ctx)
         # Sides that are not named are 1.
         x, y, z = (int(part) for part in (*parts, "1", "1")[:3])
         return (x, y, z)

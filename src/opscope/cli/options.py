@@ -74,7 +74,7 @@ class Positive(click.FloatRange):
         return number
 
     def _describe_range(self) -> str:
-        """Say nothing in the help: nobody meets these limits by meaning to."""
+        """Say nothing in the help: no one meets these limits by meaning to."""
         return f"x>={self.min:g}" if self.min != SMALLEST else "x>0"
 
 
@@ -90,7 +90,7 @@ class Percent(click.ParamType[float]):
         except ValueError:
             share = -1.0
         if not 0 <= share <= LARGEST:  # so that nan, which compares as false, is refused too
-            self.fail(f"{value!r} is no percentage from 0 on", param, ctx)
+            self.fail(f"{value!r} is not a percentage from 0 on", param, ctx)
         return share
 
 

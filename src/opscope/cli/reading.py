@@ -44,7 +44,7 @@ class Size(click.ParamType[int]):
         digits = text.rstrip("BKMGIbkmgi ")
         unit = text[len(digits) :].strip().upper()
         if not (digits.isdecimal() and len(digits) <= _DIGITS) or unit not in _UNITS:
-            self.fail(f"{value!r} is no size; write 500MB or 2GiB", param, ctx)
+            self.fail(f"{value!r} is not a size; write 500MB or 2GiB", param, ctx)
         return int(digits) * _UNITS[unit]
 
 
@@ -132,7 +132,7 @@ def traces_of(
 ) -> Iterator[tuple[TraceFile, "Trace"]]:
     """Yield every trace of the inputs with its file, one after the other; none is read twice.
 
-    A file in a folder that is no trace stops nothing: it is reported on standard error. The first trace is being read
+    A file in a folder that is not a trace stops nothing: it is reported on stderr. The first trace is being read
     from this call on, so call it before importing what the analysis needs.
 
     Args:

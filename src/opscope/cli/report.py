@@ -40,7 +40,7 @@ def command(run: Path, allow_damaged: bool, output_format: str) -> None:
     documents = read_documents(directory, manifest)
     doubted = tuple(Doubted.of(f"{run}: {document.name}", document.trust) for document in documents)
     end_with(doubted, told=output_format in ("table", "brief"), allow_damaged=allow_damaged)
-    # Configurations that were never measured had failed before: that is no failure of the reports.
+    # Configurations that were never measured had failed before: that is not a failure of the reports.
     tried = {entry.configuration for entry in measured}
     if any(entry.configuration in tried for entry in failed_entries(manifest)):
         sys.exit(BadInputError.exit_code)

@@ -10,7 +10,7 @@ def say(text: str, *, err: bool = True) -> None:
 
     Args:
         text: any text: names from traces, words of a user, reasons of an error.
-        err: whether it goes to standard error, as everything does that is no result.
+        err: whether it goes to standard error, as everything does that is not a result.
     """
     click.echo(printable(text), err=err)
 

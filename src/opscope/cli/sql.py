@@ -165,7 +165,7 @@ def _print_schema(output_format: str, *, of_ranks: bool) -> None:
 
 
 class _Tables(Struct, frozen=True):
-    """What a query reads: the tables of all traces, what the traces' checks say, and files that are no traces."""
+    """What a query reads: the tables of all traces, what the traces' checks say, and files that are not traces."""
 
     frames: Mapping[str, pl.DataFrame]
     doubted: tuple[Doubted, ...]

@@ -25,7 +25,7 @@ class TargetCommand(ListCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the target, and keep click from reading what belongs to a script."""
         joined = self.joined(args)
-        # A first pass that ends at the first word which is no option's finds the target; click's own follows.
+        # A first pass that ends at the first word which is not an option's finds the target; click's own follows.
         ctx.allow_interspersed_args = False
         values, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
         ctx.allow_interspersed_args = True

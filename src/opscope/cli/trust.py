@@ -57,7 +57,7 @@ def end_with(
         doubted: the traces that were read, with the checks that they fail.
         unreadable: files that could not be read, which was said already.
         told: whether the result shows the failed checks, so that they are not printed again.
-        allow_damaged: whether damage is no failure.
+        allow_damaged: whether damage is not a failure.
 
     Raises:
         DamagedInputError: a file is damaged, and that is not allowed.

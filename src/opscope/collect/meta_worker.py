@@ -64,7 +64,7 @@ def _called(operator: str, function: Any, recorded: list[list[Any]]) -> Rebuilt:
     writes = [a.alias_info is not None and a.alias_info.is_write for a in declared]
     rewritten = [v for v, w in zip(made, writes, strict=True) if w and isinstance(v, torch.Tensor)]
     outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    # A call in place returns its argument itself: that is no new tensor.
+    # A call in place returns its argument itself: that is not a new tensor.
     new = [leaf for leaf in outputs if not any(leaf is value for value in tensors)]
     return Rebuilt(int(counter.get_total_flops()), *map(_bytes, (tensors, new, rewritten)))
 

@@ -136,7 +136,7 @@ def _from_yaml(function: Any, backend_indices: Any, derivatives: Mapping[str, Ma
 
 def _gradients(function: Any, formulas: Mapping[str, str]) -> dict[str, str]:
     """Return the formulas of the inputs' gradients, without the forward derivatives that the file has as well."""
-    # Forward derivatives are filed under names of results, which are no arguments.
+    # Forward derivatives are filed under names of results, which are not arguments.
     arguments = {argument.name for argument in function.func.schema_order_arguments()}
     return {inputs: text for inputs, text in formulas.items() if {i.strip() for i in inputs.split(",")} <= arguments}
 

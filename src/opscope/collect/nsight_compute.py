@@ -39,7 +39,7 @@ _STALLS: Final = (
 )  # fmt: skip
 _OTHERS: Final = (*_METRICS.values(), *(_STALL.format(reason) for reason in _STALLS))
 # One after the other, until ncu knows all names: one that it does not know for a device makes it measure nothing. A
-# pattern that fits no name is no mistake.
+# pattern that fits no name is not a mistake.
 _ATTEMPTS: Final = (
     (*_OTHERS, READ[0], WRITTEN[0], *WORK_METRICS),
     (*_OTHERS, READ[0], WRITTEN[0]),

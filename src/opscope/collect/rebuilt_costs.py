@@ -32,7 +32,7 @@ _READ_WHOLE: Final = frozenset(
     }
 )
 _START_S: Final = 60.0  # importing PyTorch takes 2 to 10 s on slow disks
-_CALL_S: Final = 5.0  # a call takes a millisecond; one that takes seconds is no call of a real program
+_CALL_S: Final = 5.0  # a call takes a millisecond; one that takes seconds is not a call of a real program
 _MOST_PROCESSES: Final = 3  # a call that ends the process is skipped; after three such calls none is tried any more
 _LONGEST_ANSWER: Final = 1 << 16  # bytes of a line
 MadeAgain = Callable[[LaunchShape], Rebuilt | None]
@@ -134,7 +134,7 @@ class _MetaProcess(Struct):
 
     @staticmethod
     def _answer(process: "subprocess.Popen[bytes]", seconds: float) -> MetaAnswer | None:
-        """Read one answer; return None if none comes in time, or the line is no answer."""
+        """Read one answer; return None if none comes in time, or the line is not an answer."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

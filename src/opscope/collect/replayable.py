@@ -67,7 +67,7 @@ def overloads_of(operator: str) -> Iterator[Any]:
 
 def _packet(operator: str) -> Any:
     namespace, _, base = operator.partition("::")
-    # Only plain names: an attribute such as __class__ of torch.ops.aten is no operator.
+    # Only plain names: an attribute such as __class__ of torch.ops.aten is not an operator.
     if namespace != "aten" or not base.isidentifier() or base.startswith("__"):
         raise UsageError(f"{operator} is not an operator of PyTorch itself")
     packet = getattr(torch.ops.aten, base, None)
@@ -106,7 +106,7 @@ def refuse_unsafe(
         if not _PLAIN.fullmatch(str(argument.type)):
             raise UsageError(f"{operator} takes a {argument.type}, which is neither a tensor nor a plain value")
         if "str" in str(argument.type) and argument.name not in _NAMED_OPTIONS:
-            raise UsageError(f"{operator} takes a text, {argument.name}, that is no name of an option")
+            raise UsageError(f"{operator} takes a text, {argument.name}, that is not a name of an option")
     _refuse_large(operator, inputs)
     for value in values:
         _refuse_value(operator, value)
@@ -140,9 +140,9 @@ def _are_sizes(values: Any) -> bool:
 def _refuse_value(operator: str, value: Any) -> None:
     numbers = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(number, list | tuple | dict | set | bytes) for number in numbers):
-        raise UsageError(f"an argument of {operator} is no plain value: {str(value)[:40]}")
+        raise UsageError(f"an argument of {operator} is not a plain value: {str(value)[:40]}")
     if isinstance(value, str) and not _OPTION.fullmatch(value):
-        raise UsageError(f"an argument of {operator} is a text that is no option: {value[:40]!r}")
+        raise UsageError(f"an argument of {operator} is a text that is not an option: {value[:40]!r}")
     # The product, because a list of numbers may be the shape of a result; a zero in it must not hide the others.
     integers = [abs(number) for number in numbers if isinstance(number, int)]
     if math.prod(number for number in integers if number) > _MOST_ELEMENTS:

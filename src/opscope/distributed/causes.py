@@ -1,6 +1,6 @@
 """Why a rank is late: what it has more of than a rank that is not, in the steps in which it is late.
 
-A late rank waits for nobody, so what its device does in a step, and what it waits for, is all there is to see of it. A
+A late rank waits for no one, so what its device does in a step, and what it waits for, is all there is to see of it. A
 rank that is in time hides its own host behind its waiting; what both hosts do is therefore compared on the host.
 """
 
@@ -172,7 +172,7 @@ class _Comparison:
         )
         total, more = int(same["total_ns"].sum()), int((same["total_ns"] - same["total_ns_right"]).sum())
         longer = same.filter(pl.col("ratio") > _LONGER)
-        # Of the time, and of the kernels: one that takes nearly all of the time is no clock.
+        # Of the time, and of the kernels: one that takes nearly all of the time is not a clock.
         of_time, of_kernels = int(longer["total_ns"].sum()), longer.height
         if not total or of_time < _ALL * total or of_kernels < _MOST_KERNELS * same.height or more < _MOST * self._late:
             return None

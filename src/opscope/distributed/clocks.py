@@ -1,6 +1,6 @@
 """One clock for all ranks, from the collectives that they leave together.
 
-Nobody leaves a collective before the last has entered, and all leave it at about the same time. So the ends of one
+No one leaves a collective before the last has entered, and all leave it at about the same time. So the ends of one
 collective on all ranks tell how their clocks differ. What each rank's end is taken to be:
 
     end = when all leave + the rank's offset + its drift x time + the bias of who came last + noise
@@ -36,7 +36,7 @@ _BIAS_SEEN_NS: Final = 25_000.0  # the largest that was seen; on two H100 it was
 # A receiver that waited for a message ends 8 to 12 us after the sender on two H100.
 _MESSAGE_NS: Final = 12_000.0
 _GUESSES: Final = 8
-_MOST_SCALE_NS: Final = 1e6  # of the noise: beyond that collectives do not end together, or are no collectives
+_MOST_SCALE_NS: Final = 1e6  # of the noise: beyond that collectives do not end together, or are not collectives
 _MOST_OF_GROUP: Final = 400  # collectives that are looked at
 _WAITED: Final = 3.0  # times the shortest of the same size between the same ranks
 _WAITED_NS: Final = 50_000

@@ -21,7 +21,7 @@ def kept_summary(path: Path) -> bytes:
     Where the folder cannot be written to, or the place in it is a link or another user's, none is kept.
 
     Raises:
-        BadInputError: the file is no trace, or cannot be read.
+        BadInputError: the file is not a trace, or cannot be read.
         EnvironmentLacksError: a package that reads this kind of trace is not installed.
     """
     return _kept(path)[0]
@@ -31,7 +31,7 @@ def keep(path: Path) -> None:
     """Make the summary of a rank's trace and keep it beside it, if none is kept.
 
     Raises:
-        BadInputError: the file is no trace, or cannot be read.
+        BadInputError: the file is not a trace, or cannot be read.
         EnvironmentLacksError: a package that reads this kind of trace is not installed, or the folder of the trace
             cannot be written to.
     """

@@ -4,7 +4,7 @@ A device that waits for other ranks sits in a communication kernel. What is left
 device only communicates is the rank's own; so is what its host needs, less its waiting for the device, which may be
 hidden behind that same waiting. The longer of the two is how long the step would take if all others were there in time.
 A rank is late by what it has more of its own than the ranks have typically. Its victims have not: they wait. And by no
-more than others wait in a step: what hides behind transfers makes nobody wait.
+more than others wait in a step: what hides behind transfers makes no one wait.
 """
 
 import warnings
@@ -197,7 +197,7 @@ def _waited(collectives: Collectives, ranks: list[int], rows: Ints) -> Floats:
         }
     )
     table = wanted.join(waits, on=["rank", "row"], how="left", maintain_order="left")
-    # In a step without any collective nobody waits.
+    # In a step without any collective no one waits.
     each = pl.when(pl.col("issued").is_null()).then(0.0).otherwise("wait").alias("each")
     values: Floats = table.select(each)["each"].to_numpy().astype(np.float64).reshape(rows.shape)
     around = np.pad(values, ((0, 0), (1, 1)))
@@ -225,7 +225,7 @@ def late_ranks(own: Own) -> list[Late]:
     noise, deviations, least = _noise(late)
     results = []
     for place, of_rank in enumerate(late):
-        # What is the same in three steps and more is no chance, however few ranks there are.
+        # What is the same in three steps and more is not chance, however few ranks there are.
         lasting = least if len(step) < _LASTING else 0.0
         steps = np.flatnonzero(of_rank > max(_SHARE, lasting) * step)
         # Noise of single steps matters less for what lasts, and never becomes nothing.

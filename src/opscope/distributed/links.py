@@ -15,7 +15,7 @@ from opscope.knowledge.devices import device_called
 # while others of nearly that size took as long as ever. So a link is slow only where even its fastest transfers are, of
 # all sizes; between recordings the fastest of a size differed by a third.
 _SLOWER: Final = 1.5
-_LEAST_LIKE: Final = 3  # groups or pairs: of two nobody knows which one is as it should be
+_LEAST_LIKE: Final = 3  # groups or pairs: of two no one knows which one is as it should be
 _LEAST_CALLS: Final = 8
 # The rank that comes last leaves later than the others, by up to 25 us on two devices. So where always the same one is
 # late, each transfer seems longer by that: a slow link's has to be by twice that.

@@ -111,7 +111,7 @@ def _present(rows: pl.DataFrame, world: int | None) -> pl.DataFrame:
     groups = rows.select("members", "size").unique()
 
     def present(members: str | None, size: int | None) -> int | None:
-        if size is None:  # without a group: all ranks, or nobody can tell
+        if size is None:  # without a group: all ranks, or no one can tell
             return None if world is not None and len(there) < world else len(there)
         listed = members_of(members)
         if len(listed) == size:

@@ -53,7 +53,7 @@ def summarise(path: Path) -> RankSummary:
     """Read one rank's trace and return its summary.
 
     Raises:
-        BadInputError: the file is no trace.
+        BadInputError: the file is not a trace.
         EnvironmentLacksError: a package that reads this kind of trace is not installed.
     """
     return summary_of(read(path), str(path))

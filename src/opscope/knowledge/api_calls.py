@@ -124,7 +124,7 @@ API_RULES: Final[tuple[ApiRule, ...]] = (
 )
 _COMPILED: Final = tuple((lazy_pattern(rule.pattern), rule.call) for rule in API_RULES)
 _OTHER: Final = ApiCall(ApiKind.OTHER)
-# How Kineto and the driver name loading in their own records, which are no calls.
+# How Kineto and the driver name loading in their own records, which are not calls.
 _LOADING_RECORD: Final = lazy_pattern(r"Module Loading|Lazy Function Loading")
 
 

@@ -22,7 +22,7 @@ class RecordedCall(Struct, frozen=True):
     Attributes:
         dims: shapes of tensors; None for other arguments.
         types: as the profiler writes them (``float``, ``Scalar``).
-        values: of arguments that are no tensors, as text; empty where they were not recorded.
+        values: of arguments that are not tensors, as text; empty where they were not recorded.
         strides: of tensors, in elements; None for other arguments, empty where they were not recorded.
         names: of the arguments in the schema; None where the schema in question is not certain.
         lists: shapes of the tensors of a list; None for other arguments.
@@ -79,7 +79,7 @@ class RecordedCall(Struct, frozen=True):
         return replace(self, names=tuple(names))
 
     def shape(self, name: str) -> Shape | None:
-        """Return an argument's shape; None where it is no tensor, or has no dimensions."""
+        """Return an argument's shape; None where it is not a tensor, or has no dimensions."""
         position = self._position(name)
         return None if position is None or position >= len(self.dims) else self.dims[position] or None
 
@@ -113,7 +113,7 @@ class RecordedCall(Struct, frozen=True):
         return tuple(values) if all(type(item) is int and abs(item) < _LARGEST for item in values) else None
 
     def dtype(self, name: str) -> DataType | None:
-        """Return the data type of a tensor argument; None if it is no tensor, or of a type that is not known."""
+        """Return the data type of a tensor argument; None if it is not a tensor, or of a type that is not known."""
         position = self._position(name)
         return None if position is None or position >= len(self.types) else recorded_dtype(self.types[position])
 

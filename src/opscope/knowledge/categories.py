@@ -435,7 +435,7 @@ class Classifier:
 
     def _family(self, namespace: str, base: str) -> _Family:
         """Join the facts of an operator's variants: tags stand mostly on one of them."""
-        # Names such as __and__ end in underscores, and are no in-place variants.
+        # Names such as __and__ end in underscores, and are not in-place variants.
         functional = base.rstrip("_") if not base.endswith("__") else base
         variants: dict[str, NativeFunction] = {}
         for name in (base, functional, f"{functional}_"):

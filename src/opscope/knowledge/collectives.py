@@ -44,7 +44,7 @@ TIES: Final = (
     *("allreduce", "allreduce_coalesced", "_allgather_base", "allgather", "all_gather", "barrier"),
     *("allgather_into_tensor_coalesced", "_reduce_scatter_base", "reduce_scatter", "reduce_scatter_tensor_coalesced"),
 )
-# Nobody leaves these before the last has entered either, but each once it has its own part.
+# No one leaves these before the last has entered either, but each once it has its own part.
 TOGETHER: Final = (*TIES, "all_to_all", "all_to_allv", "alltoall", "alltoall_base")
 MESSAGES: Final = ("send", "recv")
 # What a kernel's name says, as PyTorch calls it; of a message it does not say between which ranks it goes.

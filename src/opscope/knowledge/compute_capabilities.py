@@ -94,7 +94,7 @@ def capability_of(sm: str) -> str | None:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return a version as numbers to compare: (12, 8) for ``12.8``; the first part that is no number ends it."""
+    """Return a version as numbers to compare: (12, 8) for ``12.8``; the first part that is not a number ends it."""
     numbers = []
     for part in text.split("."):
         if not part.isdecimal():

@@ -90,7 +90,7 @@ def device_called(name: str, multiprocessors: int | None = None, memory_bytes: i
     """Return the device that drivers give a name; None if no device or several have it, or it is a part of one.
 
     Args:
-        name: as the driver gives it, compared whole: "NVIDIA H20" is no H200.
+        name: as the driver gives it, compared whole: "NVIDIA H20" is not a H200.
         multiprocessors: how many it has; None if not recorded. A device with another number is another one.
         memory_bytes: how much it has, as the driver says; decides between devices of one name and size.
     """

@@ -53,12 +53,12 @@ _BY_CPP: Final[Mapping[str, DataType]] = {name: dtype for dtype in DATA_TYPES fo
 
 
 def recorded_dtype(text: str) -> DataType | None:
-    """Return the type that a profiler wrote in ``Input type``; None if it is no tensor's, or is not known."""
+    """Return the type that a profiler wrote in ``Input type``; None if it is not a tensor's, or is not known."""
     return _BY_RECORDED.get(text)
 
 
 def cpp_dtype(text: str | None) -> str | None:
-    """Return the short name (``bf16``) of a C++ type in a kernel's name; None if it is no element type."""
+    """Return the short name (``bf16``) of a C++ type in a kernel's name; None if it is not an element type."""
     dtype = _BY_CPP.get(text or "")
     return dtype.short if dtype else None
 

@@ -317,7 +317,7 @@ class NativeFunctions:
         return replace(result, other_overloads=tuple(others))
 
     def _of_autograd(self, name: str) -> Resolution:
-        """Resolve the ranges of autograd's engine, which are no operators: they compute gradients of operators."""
+        """Resolve the ranges of autograd's engine, which are not operators: they compute gradients of operators."""
         node = name.removeprefix(_ENGINE).strip()
         if node == _ACCUMULATES:
             return Resolution(None, f"{node}::apply", "Autograd", "autograd's node that adds up gradients")

@@ -40,7 +40,7 @@ from opscope.lookup.operator_source import OperatorSources
 from opscope.record.counters import Precision
 
 _OPERATOR = lazy_pattern(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
-# Ranges that are no operators of PyTorch's tables, and yet known by their names.
+# Ranges that are not operators of PyTorch's tables, and yet known by their names.
 _NOT_OPERATORS = (Category.FRAMEWORK, Category.COMMUNICATION, Category.COMPILED)
 _YAML = "aten/src/ATen/native/native_functions.yaml"
 

@@ -37,7 +37,7 @@ _SYNCHRONIZATION: Final = "cuda_sync"
 _SLICES: Final = (
     *_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, _RANGE, *_FRAME, *_OVERHEAD, _SYNCHRONIZATION
 )  # fmt: skip
-# Known categories that are no work or repeat other slices; they are left out.
+# Known categories that are not work or repeat other slices; they are left out.
 _LEFT_OUT: Final = frozenset(
     {"gpu_user_annotation", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
     | {"unified_memory"}  # of opscope's exports, for viewers

@@ -62,7 +62,7 @@ def restored(trace: Trace, header: Mapping[str, Any]) -> Trace:
     """
     if HEADER not in header:
         return trace
-    # Half a surrogate pair is no text that could be shown.
+    # Half a surrogate pair is not text that could be shown.
     written = json.dumps(header[HEADER], ensure_ascii=False).encode("utf-8", "replace")
     try:
         origin = msgspec.json.decode(written, type=ExportedFrom)

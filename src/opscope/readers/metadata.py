@@ -12,7 +12,7 @@ from typing import Any, Final
 from opscope.base.patterns import lazy_pattern
 
 HOST_NAME: Final = "host_name"  # tells the ranks of a job apart; what is passed on to others leaves it out
-_LONGEST: Final = 200  # characters; what is longer is no version or name
+_LONGEST: Final = 200  # characters; what is longer is not a version or name
 # Written by Kineto and torch.profiler.
 _SCALARS: Final = frozenset(
     {

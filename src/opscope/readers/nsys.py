@@ -84,8 +84,8 @@ def parse(content: Content) -> Trace:
             return _Export(connection, path, bounds).trace(size, source.damage)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         if bounds.exceeded is not None:
-            raise BadInputError(f"{path} is no export that Nsight Systems wrote: {bounds.exceeded}") from error
-        raise BadInputError(f"{path} is no whole SQLite export of Nsight Systems: {error}") from error
+            raise BadInputError(f"{path} is not an export that Nsight Systems wrote: {bounds.exceeded}") from error
+        raise BadInputError(f"{path} is not a whole SQLite export of Nsight Systems: {error}") from error
 
 
 class _Bounds:

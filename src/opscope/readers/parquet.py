@@ -105,7 +105,7 @@ def refuse_target(directory: Path, trace: Path, *, overwrite: bool) -> None:
     if not directory.exists() and not directory.is_symlink():
         return
     if directory.is_symlink() or not directory.is_dir():
-        raise UsageError(f"{directory} is no folder: name another")
+        raise UsageError(f"{directory} is not a folder: name another")
     if trace.exists() and trace.resolve().is_relative_to(directory.resolve()):
         raise UsageError(f"{directory} is what is read, or holds it: name another folder")
     if not any(directory.iterdir()):
@@ -256,7 +256,7 @@ class _Table(Struct, frozen=True):
             try:
                 msgspec.json.decode(text, type=list)
             except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-                raise self._unlike(f"values than a trace has: {name} is no list in some rows") from error
+                raise self._unlike(f"values than a trace has: {name} is not a list in some rows") from error
 
     def _unlike(self, what: str) -> BadInputError:
         return BadInputError(f"{self.path} has other {what}: convert the trace again")

@@ -19,7 +19,7 @@ class Counters(Struct, frozen=True):
         load_sectors_per_request, store_sectors_per_request: 32-byte sectors that a warp's global access touched; 4 are
             ideal for 4-byte elements, 32 the worst. None if there was no access of that kind.
         shared_load_bank_conflicts, shared_store_bank_conflicts: extra passes over shared memory.
-        threads_per_instruction: active threads per executed warp instruction; 32 is no divergence.
+        threads_per_instruction: active threads per executed warp instruction; 32 is not a divergence.
         achieved_occupancy_percent: active warps over the most that a multiprocessor holds.
         sm_throughput_percent, dram_throughput_percent: of the peak, while it ran.
         stalls: reasons why warps could not issue, in warps per issued instruction, the largest first.

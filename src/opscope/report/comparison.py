@@ -125,7 +125,7 @@ def _quantities(rows: Sequence[ComparisonRow]) -> Iterator[tuple[str, _Quantity]
     yield "device sum", lambda row: row.device_sum_ns
     yield "sequences/s", lambda row: row.sequences_per_second
     yield "tokens/s", lambda row: row.tokens_per_second
-    # Memory resident in the process is no such quantity: it includes libraries.
+    # Memory resident in the process is not such a quantity: it includes libraries.
     yield "peak memory", lambda row: row.peak_memory_bytes if row.peak_memory_kind == ON_DEVICE else None
     for category in _largest_categories(rows):
         # Bound as a default: all closures would otherwise see the last category.

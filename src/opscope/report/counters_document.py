@@ -18,7 +18,7 @@ from opscope.analysis.costs.counted_launches import (
 from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitedBy
@@ -273,8 +273,8 @@ def _notes_on_limits(document: CountersDocument, works: Sequence[CountedWork]) -
         )
         return
     yield (
-        f"The limit is the least time in which {told(document.peaks.name)} could do these operations and move these "
-        f"bytes (peaks: {document.peaks.origin})."
+        f"The limit is the least time in which {or_unknown(document.peaks.name)} could do these operations and "
+        f"move these bytes (peaks: {document.peaks.origin})."
     )
     if any(work.limited_by == LimitedBy.MEMORY for work in above):
         yield (

@@ -21,7 +21,7 @@ from opscope.render.table_columns import Column, field_values, table_of
 
 _SHOWN: Final = 10  # collectives, and ranks that are not whole
 _LISTED: Final = 6  # numbers of steps
-_NOTHING_SAVED: Final = "Without that a step would be no shorter: something else holds it up as long"
+_NOTHING_SAVED: Final = "Without that a step would be not shorter: something else holds it up as long"
 _MUCH_APART: Final = 0.1  # of what is saved: replays that differ by more are both shown
 
 
@@ -31,7 +31,7 @@ def ranks_section(document: RanksDocument) -> Section:
     if document.findings:
         blocks.append(Paragraph.of("What costs most:"))
         blocks.append(Bullets(tuple(_finding(document))))
-    elif document.heat is not None:  # else nobody could be called late
+    elif document.heat is not None:  # else no one could be called late
         blocks.append(Paragraph.of("No rank is late."))
     for title, table in (
         ("Late ranks:", late_table(document.late) if document.late else None),

@@ -10,7 +10,7 @@ from opscope.analysis.costs.cuda_stats import failed_calls, report_of, span_of
 from opscope.analysis.structure.producer import process_name
 from opscope.analysis.trust.checks import check_file, check_recording
 from opscope.analysis.trust.plausible import plausible
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_count, format_ns
 from opscope.documents.stats import (
     Distribution,
@@ -212,9 +212,9 @@ def process_lines(stats: Stats) -> Iterator[str]:
             since = "" if one.first_ns is None else f", from {(one.first_ns - begin) / NS_PER_S:.3f} s on"
             devices = f" on {', '.join(one.devices)}" if one.devices else ""
             kernels = "1 kernel" if one.kernels == 1 else f"{format_count(one.kernels)} kernels"
-            yield f"{told(one.name)}: {kernels}, {format_ns(one.device_ns)} of device time{devices}{since}"
-        named = "" if len(stats.processes) > 1 else f"{told(one.name)}: "
+            yield f"{or_unknown(one.name)}: {kernels}, {format_ns(one.device_ns)} of device time{devices}{since}"
+        named = "" if len(stats.processes) > 1 else f"{or_unknown(one.name)}: "
         yield from (f"  {named}{sentence}" for sentence in one.checks)
         for name, status, count in one.failed_calls:
             times = "once" if count == 1 else f"{count:,} times"
-            yield f"  {named}{told(name)} failed {times} with error {status}."
+            yield f"  {named}{or_unknown(name)} failed {times} with error {status}."

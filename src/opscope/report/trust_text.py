@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 from opscope.base.losses import Losses
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.documents.trust import Check, CheckName, Trust
 
 _RECORD_AGAIN: Final = "Record it again"
@@ -63,6 +63,6 @@ def or_reason(losses: Losses, part: str, make: Callable[[], Iterable[T]], reason
 
     def instead() -> tuple[T, ...]:
         why = next((loss.reason for loss in losses.found if loss.part == written), "")
-        return (reason(f"Left out: {part}, as writing it failed ({told(why)}). That is a fault of opscope's."),)
+        return (reason(f"Left out: {part}, as writing it failed ({or_unknown(why)}). That is a fault of opscope's."),)
 
     return losses.part(written, lambda: tuple(make()), instead)

@@ -23,7 +23,7 @@ _DESCRIPTORS = 3
 
 
 def main() -> None:
-    """Import, then fork a worker for every request until nobody asks any more."""
+    """Import, then fork a worker for every request until no one asks any more."""
     end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     for module in sys.argv[2:]:

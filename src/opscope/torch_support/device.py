@@ -16,7 +16,7 @@ def resolve_device(name: str) -> torch.device:
     """Return the device that a name (``auto``, ``cpu``, ``cuda:1``) means here.
 
     Raises:
-        UsageError: it is no such name.
+        UsageError: it is not such a name.
         EnvironmentLacksError: a GPU is asked for that PyTorch does not see.
     """
     if not re.fullmatch(DEVICE_NAME, name):

@@ -65,8 +65,8 @@ class Parts(Struct):
     Attributes:
         tensors: by the way to it, each tensor, array or number. They share memory with the object, as
             far as an array's memory can be PyTorch's.
-        constants: by the way to it, what is no number: texts, None, names of functions.
-        unknown: ways to what nobody can look into, such as generators, with its type.
+        constants: by the way to it, what is not a number: texts, None, names of functions.
+        unknown: ways to what no one can look into, such as generators, with its type.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -203,7 +203,7 @@ def _inside(one: object) -> list[tuple[str, object]] | None:
     return _attributes(one)
 
 
-def _of_module(module: torch.nn.Module) -> list[tuple[str, object]]:  # its hooks and settings are no results
+def _of_module(module: torch.nn.Module) -> list[tuple[str, object]]:  # its hooks and settings are not results
     return [(f".{name}", value) for name, value in (*module.named_parameters(), *module.named_buffers())]
 
 

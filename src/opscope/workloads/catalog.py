@@ -152,7 +152,7 @@ def functions_alone(path: Path) -> tuple[str, ...]:
     """Return the functions of a file that only defines things, so that to run it as a script does nothing.
 
     Returns:
-        Their names, without those that begin with an underscore; empty for a script, and for what is no Python.
+        Their names, without those that begin with an underscore; empty for a script, and for what is not Python.
     """
     try:
         body = ast.parse(path.read_bytes()).body

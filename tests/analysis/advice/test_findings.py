@@ -377,7 +377,7 @@ def test_attention_that_is_written_out(analyzed: Analyze) -> None:
     (first, *_) = found(analyzed(step.done()))
     assert first.rule == Rule.EAGER_ATTENTION
     assert first.saving_ns.high <= 3_400 * US + 0.05 * STEP
-    other = Step()  # a softmax over classes is no attention
+    other = Step()  # a softmax over classes is not an attention
     other.call("aten::_softmax", "softmax", 3 * MS, [[65536, 4096], [], []], [bf16, "Scalar", "Scalar"],
                values=["", "-1", "False"])  # fmt: skip
     other.product(BF16, 6 * MS, (8192, 8192, 16384), bf16)

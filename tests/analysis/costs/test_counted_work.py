@@ -97,7 +97,7 @@ def test_rates_per_cycle_are_multiplied_by_the_cycles(clock: Mapping[str, float]
     measured = rates(of_device("9.0", fadd=10, bf16_dst_fp32=7))
     del measured[f"{SASS.format('ffma')}.sum.per_cycle_elapsed"]
     measured[f"derived__{SASS.format('ffma')}_x2"] = 40  # of 20 instructions a cycle
-    # What the device could do is no count.
+    # What the device could do is not a count.
     measured[f"derived__{SASS.format('ffma').replace('smsp', 'sm')}_x2"] = 9e9
     measured[f"{SASS.format('fmul')}.sum.peak_sustained"] = 9e9
     work = counted_operations(measured | clock, "9.0")
@@ -317,7 +317,7 @@ def test_kernels_are_placed_below_the_roofs(tmp_path: Path) -> None:
     assert works["multiplies()"]["operations_by_unit"] == {"bf16": 9_894_000_000, "fp32": 2_000}
     assert works["multiplies()"]["ideal_ns"] == pytest.approx(10_000)
     assert (works["multiplies()"]["limited_by"], works["multiplies()"]["unit"]) == ("compute", "bf16")
-    # What may be conversions is no sum; it limits nothing where it could not take as long as the bytes do.
+    # What may be conversions is not a sum; it limits nothing where it could not take as long as the bytes do.
     assert (works["converts()"]["operations"], works["converts()"]["ideal_ns"]) == (0, pytest.approx(1_000))
     assert (works["converts()"]["operations_per_s"], works["converts()"]["operations_per_byte"]) == (None, None)
     assert (works["halves()"]["ideal_ns"], works["halves()"]["limited_by"]) == (None, None)
@@ -433,7 +433,7 @@ def test_launches_that_differ_are_added_up(tmp_path: Path) -> None:
         ("NVIDIA H200", "9.0", counts(("fp8_sparsity_on", "fp8_sparsity_off", *(p for p in OF_H100 if p != "fp8")),
          fp8_sparsity_on=9e9), "sparse matrices"),
         ("NVIDIA GeForce RTX 5090", "12.0", of_device("12.0", fp4_fp6_dst_fp32=9e9), "peaks that are not known: fp6"),
-        ("A card of nobody", "9.0", of_device("9.0", ffma=9e9), "the peaks of the device are not known"),
+        ("A card of no one", "9.0", of_device("9.0", ffma=9e9), "the peaks of the device are not known"),
     ],
 )  # fmt: skip
 def test_without_a_peak_there_is_no_limit(
@@ -461,7 +461,7 @@ def test_part_of_the_counters_makes_no_sum(tmp_path: Path) -> None:
     assert "Tensor Cores on bf16" in rows["gemm()"]["not_counted"]
     assert rows["whole()"]["work"]["operations"] == 2
     assert "1 kernel without operations over bytes and time: not counted: fp64, fp16_vector, Tensor" in shown
-    # A table without any operations is no table with some missing.
+    # A table without any operations is not a table with some missing.
     plain = table(tmp_path / "d.csv", [("k()", moved(1, 1, 1))])
     assert analyzed(tmp_path, plain)[0]["kernels"][0]["not_counted"] == []
 
@@ -469,7 +469,7 @@ def test_part_of_the_counters_makes_no_sum(tmp_path: Path) -> None:
 def test_devices_that_differ_have_no_common_peaks(tmp_path: Path) -> None:
     one = [("k()", counts(OF_H100, ffma=4) | moved(100, 0, 100))]
     h200 = table(tmp_path / "h200.csv", one, **H200)
-    unknown = table(tmp_path / "u.csv", one, device__attribute_display_name="A card of nobody")
+    unknown = table(tmp_path / "u.csv", one, device__attribute_display_name="A card of no one")
     h100 = table(tmp_path / "h100.csv", one, device__attribute_display_name="NVIDIA H100 80GB HBM3")
     for other, reason in ((unknown, "are not known"), (h100, "different peaks")):
         document, _ = analyzed(tmp_path, h200, other)

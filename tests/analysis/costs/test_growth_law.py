@@ -158,7 +158,7 @@ def test_a_size_that_was_left_out_is_predicted_within_ten_percent(
 
 
 def test_large_sizes_and_numbers_that_are_no_sizes() -> None:
-    """Cubes of millions do not fit into 64 bits; seeds and hashes beyond 2**53 are no sizes."""
+    """Cubes of millions do not fit into 64 bits; seeds and hashes beyond 2**53 are not sizes."""
     cubic = growth_law({3_000_000 * n: 1e-12 * (3_000_000 * n) ** 3 for n in (1, 2, 3, 4, 6, 8)})
     assert cubic is not None
     assert [term.power for term in cubic.terms] == [3]

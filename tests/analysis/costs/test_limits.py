@@ -216,7 +216,7 @@ MI300X = {"computeMajor": 9, "computeMinor": 4, "numSms": 304, "totalGlobalMem":
             "NVIDIA A100-PG509-200",
             "datasheet of NVIDIA A100 SXM4 40GB, which is as large",
         ),
-        # A part of a Hopper, of which nobody has heard.
+        # A part of a Hopper, of which no one has heard.
         (
             [{"id": 3, "name": "NVIDIA H100 X", "computeMajor": 9, "computeMinor": 0, "numSms": 66}],
             "NVIDIA H100 X",

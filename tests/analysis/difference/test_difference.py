@@ -350,7 +350,7 @@ def test_two_versions_of_pytorch_run_the_same_operators() -> None:
     assert_adds_up(pair)
     of = {matched: [row.operator for row in pair.step.work if row.matched is matched] for matched in Matched}
     assert len(of[Matched.SAME]) > 40
-    assert "aten::convolution_backward" in of[Matched.SAME]  # with more arguments that are no tensors
+    assert "aten::convolution_backward" in of[Matched.SAME]  # with more arguments that are not tensors
     assert not of[Matched.INPUTS]
 
 

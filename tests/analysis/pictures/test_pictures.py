@@ -125,7 +125,7 @@ def test_threads_that_only_wait_are_no_part_of_the_python_tree(analyzed: Analyze
     trace.slice("python_function", "queue.py(171): get", 0, 80_000, tid=300)
     trace.slice("python_function", "threading.py(1002): _bootstrap", 0, 70_000, tid=400)
     trace.slice("python_function", "loader.py(9): decode", 1_000, 60_000, tid=400)
-    # A file of the user's that is called like one of the standard library's is no wait.
+    # A file of the user's that is called like one of the standard library's is not a wait.
     trace.slice("python_function", "myapp/queue.py(40): get", 0, 30_000, tid=600)
     # What launches work is shown, however long it waits.
     trace.slice("python_function", "queue.py(171): get", 0, 50_000, tid=500)

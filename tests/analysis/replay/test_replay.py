@@ -140,7 +140,7 @@ def test_a_wait_in_the_middle(load: Load) -> None:
     assert changes.no_wait(steps, "aten::item").apply(edit) == 2
     # Both kernels one after the other: 30 + 500 + 400 us, a pause between them and 5 us to return.
     assert edit.step_ns == pytest.approx(936 * US, abs=4 * US)
-    # The wait with which a step ends is no wait that can go.
+    # The wait with which a step ends is not a wait that can go.
     edit = plain.copy()
     assert changes.no_wait(steps, "cudaDeviceSynchronize").apply(edit) == 0
     assert edit.step_ns == plain.step_ns

@@ -368,7 +368,7 @@ def test_launches_and_activities_that_share_an_id_belong_together_in_order(analy
     assert (analysis.trace.launches["start_ns"].to_numpy()[launched] == [10_000, 20_000]).all()
     found = check(analysis, "links_recorded")
     assert (found.verdict, found.count, found.time_ns) == (Verdict.WARN, 2, 10_000)
-    # A third launch of that id, and nobody knows which of them launched nothing.
+    # A third launch of that id, and no one knows which of them launched nothing.
     trace.slice("cuda_runtime", "hipLaunchKernel", 25_000, 1_000, **{"External id": 7})
     assert (analyzed(trace).links.activity_launch < 0).all()
 
@@ -409,7 +409,7 @@ def test_pauses_within_a_replay_are_lost_records(analyzed: Analyze) -> None:
     assert bound.kind is BoundKind.UNKNOWN
     assert "records of them were lost" in bound.evidence
     assert "record fewer steps" in bound.sentence
-    # What runs meanwhile on another stream is no pause.
+    # What runs meanwhile on another stream is not a pause.
     trace.launched_kernel("other", (2_000, 1_000), (6_000, 41_500_000), stream=9)
     assert check(analyzed(trace), "graph_replays_complete").verdict is Verdict.PASS
 

@@ -100,7 +100,7 @@ def by_hand():
 
 
 def unheard():
-    """An optimizer whose step nobody hears, as one that was compiled."""
+    """An optimizer whose step no one hears, as one that was compiled."""
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     step = type(optimizer).step.__wrapped__.__wrapped__
     for _ in range(STEPS):

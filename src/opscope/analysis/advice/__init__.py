@@ -282,7 +282,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
         return
     share = f"{format_share(min(ideal / time, 1.0), 1)} of the limit"
     sure = "certain" if possible else "cheap"
-    # A copy at its limit may still be one that nobody needs.
+    # A copy at its limit may still be one that no one needs.
     moves = moving_share(context.rows) >= MOSTLY_MOVING
     how = " in how it is done" if moves else ""
     action = "to go further, change what is computed: a lower precision, fewer operations, or another device"

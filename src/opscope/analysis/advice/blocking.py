@@ -19,7 +19,7 @@ from opscope.analysis.structure.api_masks import calls_of, calls_that, names_tha
 from opscope.analysis.structure.arrays import column, count_distinct, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import format_ns, format_times
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
@@ -129,7 +129,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         yield Draft(
             rule=rule,
             title=f"The host waits for the device {format_times(number)} times {context.words.each} {matter.why}"
-            f"({told(where.call if rule is Rule.EXPLICIT_SYNC else where.operator)})",
+            f"({or_unknown(where.call if rule is Rule.EXPLICIT_SYNC else where.operator)})",
             where=where,
             saving=saving,
             derivation=f"{context.words.the} less the longer of the device's work and the host's own time: "
@@ -209,8 +209,8 @@ def blocking_calls(context: Context) -> Iterator[Draft]:
     longest = int(context.waits.lengths[rows].max())
     yield Draft(
         rule=Rule.BLOCKING_CALL,
-        title=f"The host sits in calls like {told(where.call)} for {format_ns(time)} {context.words.of}, and nothing "
-        "is queued",
+        title=f"The host sits in calls like {or_unknown(where.call)} for {format_ns(time)} {context.words.of}, and "
+        "nothing is queued",
         where=where,
         saving=Range(0.0, time).within(context.step_ns),
         derivation="the device's idle time while the host sits in these calls (high)",
@@ -301,7 +301,7 @@ def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
     reads = nearest(context.links.operators.parent, reads) >= 0
     # -1, no operator, picks the appended False.
     within = np.append(reads, False)[operator]
-    # Before it frees memory the allocator waits for the device: that is no wait of the program's own.
+    # Before it frees memory the allocator waits for the device: that is not a wait of the program's own.
     explicit = (operator < 0) & ~frees[calls]
     by_reason = {
         Rule.BLOCKING_READ: calls[within & ~copying],

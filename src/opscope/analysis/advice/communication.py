@@ -329,7 +329,7 @@ def _usual(context: Context) -> pl.DataFrame:
     """Return ``name``, ``duration_ns`` and the ``usual`` duration of each kernel that communicates.
 
     ``usual`` is the median of calls with messages of the same size, or with the same inputs; where neither is known or
-    too few are alike, of those at the same place in other steps: a large message that repeats is no wait for a late
+    too few are alike, of those at the same place in other steps: a large message that repeats is not a wait for a late
     rank. Null where nothing tells.
     """
     messages = _Messages.of(context)

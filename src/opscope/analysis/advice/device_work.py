@@ -11,7 +11,7 @@ from opscope.analysis.advice.remedies import taking
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, span
 from opscope.analysis.verdict.bounds import BUSY_SHARE
-from opscope.base.text import shell_path, told
+from opscope.base.text import or_unknown, shell_path
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.documents.limits import LimitRow
@@ -60,7 +60,7 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
         share, time = format_share(row.share or 0.0, 1), row.device_ns / context.steps
         yield Draft(
             rule=Rule.FAR_FROM_LIMIT,
-            title=f"{told(row.operator, 'a kernel')} runs at {share} of its limit "
+            title=f"{or_unknown(row.operator, 'a kernel')} runs at {share} of its limit "
             f"({format_ns(time)} {context.words.per})",
             where=context.where_of_row(row),
             saving=Range(0.0, high, _LIKELY * high),
@@ -70,7 +70,7 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
             evidence=(
                 measured(
                     count_of(row.calls / context.steps, 1),
-                    f" calls {context.words.each} of {told(row.input_dims, 'unknown inputs')}, ",
+                    f" calls {context.words.each} of {or_unknown(row.input_dims, 'unknown inputs')}, ",
                     nanoseconds(row.call_ns),
                     f" each, as {told_kernel(row.kernel)}",
                     source=Source.ACTIVITIES,

@@ -96,7 +96,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
         remedy=None if alone else _AS_GRAPH,
         pieces=np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]),
-        # Recorded idle time is no shorter than that without the profiler.
+        # Recorded idle time is not shorter than that without the profiler.
         most=kept * (all_of_it + float(context.waits.lengths[pauses].sum())) / context.steps,
     )
 

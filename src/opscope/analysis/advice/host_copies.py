@@ -20,7 +20,7 @@ from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
@@ -121,7 +121,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
                 count_of(len(rows) / context.steps, 1),
                 f" copies {context.words.each}, ",
                 of_bytes(moved / context.steps),
-                f" at {rate:.3g} GB/s, longest {told(str(activities['name'][longest]))}",
+                f" at {rate:.3g} GB/s, longest {or_unknown(str(activities['name'][longest]))}",
                 source=Source.ACTIVITIES,
             ),
             *seen(context, where),

@@ -111,7 +111,7 @@ def host_work(context: Context) -> Iterator[Draft]:
         if computes >= _MOSTLY
         else "move that work out of the step, onto the device, or onto another thread or process that works ahead",
         "what the device does next depends on it",
-        # The device does what operators compute on the host in a small part of the time; nobody knows of the rest.
+        # The device does what operators compute on the host in a small part of the time; no one knows of the rest.
         _OF_COMPUTING * computes + _CERTAIN * (1 - computes),
         _without_other_work(context, computes),
     )

@@ -23,7 +23,7 @@ from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.documents.limits import LimitRow
@@ -87,7 +87,9 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
     names = context.trace.operators["name"].gather(owners).cast(pl.String).to_list()
     row = next((row for row in context.rows if row.operator == names[0]), None)
     where = context.where_of_row(row) if row else Where(operator=names[0])
-    shown = ", ".join(told(name.removeprefix("aten::")) for name in names[:8]) + (" ..." if len(names) > 8 else "")
+    shown = ", ".join(or_unknown(name.removeprefix("aten::")) for name in names[:8]) + (
+        " ..." if len(names) > 8 else ""
+    )
     yield Draft(
         rule=Rule.FUSIBLE_CHAIN,
         title=f"Chains of elementwise kernels pass over memory again and again ({format_ns(time)} {context.words.per})",
@@ -105,7 +107,9 @@ def fusible_chain(context: Context) -> Iterator[Draft]:
             measured(
                 "they run one after the other on a stream, and on as many elements each", source=Source.ACTIVITIES
             ),
-            general("mostly each then reads what the one before it wrote; which tensors those are no trace tells"),
+            general(
+                "mostly each then reads what the one before it wrote; a trace does not tell which tensors those are"
+            ),
         ),
         todo="compile the elementwise chain",
         action="torch.compile the function around them: one kernel then reads its inputs and writes its result once",
@@ -372,7 +376,7 @@ def repeated_casts(context: Context) -> Iterator[Draft]:
         action="model = model.to(torch.bfloat16) for inference; else one autocast region around all "
         "micro-batches, so that "
         "its cache keeps the converted weights",
-        wrong_if="the converted tensors are no weights",
+        wrong_if="the converted tensors are not weights",
         claims=claims_of(casts),
         remedy=Remedy(
             "the repeated conversions go, with their launches, also those of biases; a tenth of them stays (low)",
@@ -500,8 +504,8 @@ def device_copies(context: Context) -> Iterator[Draft]:
                 source=Source.ACTIVITIES,
             ),
             measured(
-                f"most of the time by {told(first.operator, 'no operator')}, "
-                f"{told(first.input_dims, 'of unknown size')}",
+                f"most of the time by {or_unknown(first.operator, 'no operator')}, "
+                f"{or_unknown(first.input_dims, 'of unknown size')}",
                 source=Source.ACTIVITIES,
             ),
         ),

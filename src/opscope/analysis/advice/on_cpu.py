@@ -28,7 +28,7 @@ from opscope.analysis.structure.stacks import is_users
 from opscope.analysis.structure.window import step_table, window_of
 from opscope.base.losses import Losses
 from opscope.base.patterns import lazy_pattern
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_US, format_ns
 from opscope.documents.findings import Rule, Source, StepBasis, Where
 from opscope.record.configuration import Configuration
@@ -42,7 +42,7 @@ _IN_PARALLEL: Final = lazy_pattern(
     r"^aten::(_?addmm|mm|bmm|baddbmm|convolution|_convolution|mkldnn_|.*attention|linear)"
 )
 _BACKWARD: Final = lazy_pattern(r"^autograd::engine::evaluate_function")
-_LONG_SHARE: Final = 0.1  # of a step: a line or range below it is no place to begin
+_LONG_SHARE: Final = 0.1  # of a step: a line or range below it is not a place to begin
 _NOT_RECORDED: Final = 0.3  # of a step: more without any record is worth to be recorded
 _MOST_PLACES: Final = 2
 _SHORT_NS: Final = 10 * NS_PER_US  # an operator call: below it most of it is dispatch, not work (docs/findings.md)
@@ -326,7 +326,7 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
             continue
         yield Draft(
             rule=Rule.HOST_WORK,
-            title=f"{told(name)} takes {format_ns(took)} {steps.words.of} in Python, outside of any operator",
+            title=f"{or_unknown(name)} takes {format_ns(took)} {steps.words.of} in Python, outside of any operator",
             where=Where(python=name),
             saving=Range(0.0, took),
             derivation="none of it to all of it: it depends on what that function does",
@@ -350,7 +350,7 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
             continue
         yield Draft(
             rule=Rule.HOST_WORK,
-            title=f"The range {told(name)} takes {format_ns(took)} {steps.words.of} in which no operator runs",
+            title=f"The range {or_unknown(name)} takes {format_ns(took)} {steps.words.of} in which no operator runs",
             where=Where(annotation=name),
             saving=Range(0.0, took),
             derivation="none of it to all of it: it depends on what runs there",

@@ -15,7 +15,7 @@ from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.patterns import lazy_pattern
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source, Where
 
@@ -103,7 +103,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
     now = "a few kernels per operation" if lists else "several kernels per parameter"
     yield Draft(
         rule=Rule.UNFUSED_OPTIMIZER,
-        title=f"{told(name)} takes {kernels:,.0f} kernels {context.words.each}: {now}",
+        title=f"{or_unknown(name)} takes {kernels:,.0f} kernels {context.words.each}: {now}",
         where=Where(annotation=range_name),
         saving=saving,
         derivation=f"{percent(OF_WORK[1])} (high) and {percent(OF_WORK[0])} (low) of its device time, as one pass "
@@ -112,7 +112,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         evidence=(
             measured(
                 nanoseconds(work),
-                f" of device time {context.words.each} in {told(f'{name}.step')}",
+                f" of device time {context.words.each} in {or_unknown(f'{name}.step')}",
                 source=Source.ACTIVITIES,
             ),
             measured(nanoseconds(idle), f" of idle time {context.words.each} in its ranges", source=Source.IDLE),
@@ -120,7 +120,7 @@ def _unfused(context: Context, range_name: str, ranges: pl.DataFrame, rows: Ints
         ),
         todo=f"{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
         action=f"torch.optim.{name}(..., fused=True)" if name in _FUSED else "torch.compile(optimizer.step)",
-        wrong_if="parameters or gradients are no plain tensors of one device",
+        wrong_if="parameters or gradients are not plain tensors of one device",
         claims=context.claims_of_activities(rows)
         | (idle_claim(BoundKind.DISPATCH) if waiting.high > LEAST_SHARE * context.step_ns else frozenset()),
         remedy=fused(context, name, ranges, rows),

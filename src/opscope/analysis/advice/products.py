@@ -10,7 +10,7 @@ from opscope.analysis.advice.evidence import count_of, derived, general, measure
 from opscope.analysis.advice.remedies import all_of, kind_of, reaches, reaching, taking
 from opscope.analysis.advice.remedy import Apply, Remedy
 from opscope.analysis.advice.rule import RuleDescription, percent, states
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source
 from opscope.documents.limits import LimitedBy, LimitRow
@@ -113,7 +113,7 @@ def _costliest(rows: Sequence[LimitRow]) -> LimitRow:
 
 
 def _sizes(row: LimitRow) -> str:
-    return told(row.input_dims, "") if row.product is None else row.product.text
+    return or_unknown(row.input_dims, "") if row.product is None else row.product.text
 
 
 @states(
@@ -202,7 +202,7 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
     padded = ", ".join(f"{size} to {-(-size // 64) * 64}" for size in odd[:3])
     yield Draft(
         rule=Rule.UNALIGNED_SIZES,
-        title=f"Sizes that are no multiples of {multiple} ({', '.join(map(str, odd[:3]))}) keep products off the fast "
+        title=f"Sizes that are not multiples of {multiple} ({', '.join(map(str, odd[:3]))}) keep products off the fast "
         "kernels",
         where=context.where_of_row(first),
         saving=context.of_device(
@@ -465,7 +465,7 @@ def small_grid(context: Context) -> Iterator[Draft]:
         derivation="their time less what the device's limit allows if all multiprocessors share the work (high)",
         evidence=(
             measured(
-                f"{told(first.operator or first.kernel)} runs ",
+                f"{or_unknown(first.operator or first.kernel)} runs ",
                 count_of(first.thread_blocks),
                 " thread blocks for ",
                 nanoseconds(first.call_ns),

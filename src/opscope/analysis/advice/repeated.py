@@ -19,7 +19,7 @@ from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.recomputed import checkpointing, recomputed
 from opscope.analysis.structure.stacks import is_users
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.copies import Direction, direction_of
@@ -152,7 +152,7 @@ def duplicate_work(context: Context) -> Iterator[Draft]:
         high = context.of_device(0.0, saved).high
         yield Draft(
             rule=Rule.DUPLICATE_WORK,
-            title=f"{told(name)} runs {calls:.0f} times {context.words.each} with inputs of the same shapes",
+            title=f"{or_unknown(name)} runs {calls:.0f} times {context.words.each} with inputs of the same shapes",
             where=Where(module=name),
             # No trace tells whether the inputs are the same, so this ranks behind everything that was seen.
             saving=Range(0.0, high, 0.01 * high),

@@ -15,7 +15,7 @@ from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.patterns import lazy_pattern
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import format_bytes
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
@@ -79,7 +79,7 @@ def small_copies(context: Context) -> Iterator[Draft]:
         evidence=(
             measured(
                 nanoseconds(whole),
-                f" of a recorded step lie in {told(where.operator, 'these operators')}, ",
+                f" of a recorded step lie in {or_unknown(where.operator, 'these operators')}, ",
                 nanoseconds(calls),
                 " of it in calls that copy and wait",
                 source=Source.HOST,

@@ -137,7 +137,7 @@ def _work(
     """Return the means over the launches whose operations, bytes and duration are all known."""
     known: list[tuple[float, float, CountedOperations]] = []
     for one, launch, work in zip(counters, launches, operations, strict=True):
-        # With a run, times under Nsight Compute are no times of the same kind.
+        # With a run, times under Nsight Compute are not times of the same kind.
         ns = launch.run_ns if limit.has_run else first_of(one.metrics, _DURATION)
         moved = counted_bytes(one.metrics)
         if ns and moved is not None and not work.not_counted:

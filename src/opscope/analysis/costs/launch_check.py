@@ -107,4 +107,6 @@ def _remarks(launch: Launch) -> Iterator[str]:
             "cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)"
         )
     if launch.threads % WARP:
-        yield f"{launch.threads} threads are no whole number of warps: {-launch.threads % WARP} lanes of the last idle"
+        yield (
+            f"{launch.threads} threads are not a whole number of warps: {-launch.threads % WARP} lanes of the last idle"
+        )

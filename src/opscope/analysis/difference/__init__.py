@@ -17,7 +17,7 @@ from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.window import WindowKind
 from opscope.analysis.verdict.step_evidence import busiest
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.bound import IdleCause
 from opscope.documents.difference import (
@@ -333,7 +333,8 @@ def _unit(step: StepChange) -> str:
 
 def _named(row: WorkChange) -> str:
     inputs = row.inputs_after or row.inputs_before
-    return f"{told(row.renamed_to or row.operator, 'work of no operator')}{f' {told(inputs)}' if inputs else ''}"
+    name = or_unknown(row.renamed_to or row.operator, "work of no operator")
+    return f"{name} {or_unknown(inputs)}" if inputs else name
 
 
 def _why(row: WorkChange, measured_on: str) -> str:

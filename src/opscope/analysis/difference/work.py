@@ -169,7 +169,7 @@ class MatchedWork(Struct, frozen=True, dict=True):
     Attributes:
         before, after: the groups; None for one that is missing.
         matched: by what they were matched.
-        why: the same in words where it is no exact match; None else.
+        why: the same in words where it is not an exact match; None else.
         sides: where the groups are from.
     """
 
@@ -401,7 +401,7 @@ def _likeness(one: Group, other: Group, sides: tuple[Side, Side]) -> tuple[int, 
 
 
 def _sizes(dims: str | None) -> list[list[object]] | None:
-    """Return the shapes of the inputs; None where they were not recorded, or are no list of lists."""
+    """Return the shapes of the inputs; None where they were not recorded, or are not a list of lists."""
     try:
         result = json.loads(dims) if dims else None
     except ValueError:
@@ -435,7 +435,7 @@ def _doing_the_same(left: list[Group], right: list[Group], sides: tuple[Side, Si
 class _Does(Struct, frozen=True):
     """Keys by which work of another name counts as the same, the surest first, with words for each.
 
-    A category alone is no such key.
+    A category alone is not such a key.
     """
 
     side: Side

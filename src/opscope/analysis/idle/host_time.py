@@ -24,7 +24,7 @@ from opscope.trace.model import Trace
 # A program that dispatches takes 5 to 50 us between two operators or launches, also under a profiler with stacks.
 # A longer time in which nothing begins or ends is spent on something else, within an operator or between two.
 PAUSE_NS: Final = 100_000
-# This long without any launch is no dispatching either, however many operators (on tensors of the host) run.
+# This long without any launch is not dispatch either, however many operators (on tensors of the host) run.
 LULL_NS: Final = 1_000_000
 
 
@@ -70,7 +70,7 @@ class HostTime:
         waits: per call whether it is one of these, or one that allocates memory or loads code.
         cold: per call whether it creates a context or loads code: launches of a millisecond and more while no device
             works, and other calls of ten.
-        loading: when code was loaded, by records that are no calls; ``loading_record`` has their rows.
+        loading: when code was loaded, by records that are not calls; ``loading_record`` has their rows.
         profiler: when the profiler held up the host, by its own records.
     """
 

@@ -15,7 +15,7 @@ from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 from opscope.base.errors import UsageError
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.kernels.kinds import communicates
@@ -234,7 +234,7 @@ def _operators(steps: Steps, pattern: str, option: str) -> Bools:
 
 
 def _about_steps(steps: Steps, change: Change, what: str) -> Change:
-    """Return a change, unless it is about nothing of the steps: a saving of 0 would be no answer to what was meant.
+    """Return a change, unless it is about nothing of the steps: a saving of 0 would be not an answer to what was meant.
 
     Raises:
         UsageError: it is; ``what`` ends the sentence.
@@ -267,7 +267,7 @@ def _there_are(what: str, names: pl.Series) -> str:
     """Say which names there are, the most frequent first."""
     counted = names.cast(pl.String).drop_nulls().value_counts(sort=True)[names.name].to_list()
     more = f" and {len(counted) - _LISTED:,} more" if len(counted) > _LISTED else ""
-    listed = ", ".join(told(str(name)) for name in counted[:_LISTED])
+    listed = ", ".join(or_unknown(str(name)) for name in counted[:_LISTED])
     return f"the replayed steps have these {what}: {listed or 'none'}{more}"
 
 

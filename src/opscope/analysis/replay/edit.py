@@ -11,7 +11,7 @@ from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 
-# A pause as long as this without any operator, call or frame inside is no dispatch: the host does something else.
+# A pause as long as this without any operator, call or frame inside is not a dispatch: the host does something else.
 SILENT_NS: Final = 100_000
 # What recording costs the host, fitted on 18 recorded programs against their unprofiled steps, and tried on 16 others:
 # error of the step 1.2 % (median), 7.9 % (nine of ten). At least a quarter of a pause or call stays.

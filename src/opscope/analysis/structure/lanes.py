@@ -8,7 +8,7 @@ from msgspec import Struct
 from opscope.analysis.structure import native
 from opscope.analysis.structure.nesting import Ints, Nesting
 
-MOST_LANES = 4_096  # the last one takes what fits nowhere: nobody could see it anyway
+MOST_LANES = 4_096  # the last one takes what fits nowhere: no one could see it anyway
 _AT_ONCE = 64  # slices read in the first piece; every further piece is twice as long
 _AT_MOST_AT_ONCE = 65_536
 _FEW = 256  # this few slices are placed one by one sooner than they are skipped

@@ -24,7 +24,7 @@ from opscope.analysis.structure.window import Window, WindowKind, window_of
 from opscope.analysis.trust.plausible import Implausible
 from opscope.analysis.trust.steadiness import Steadiness
 from opscope.base.losses import Losses
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_US, format_ns, format_share
 from opscope.documents.limits import LimitRow
 from opscope.documents.trust import Check, CheckName, Trust, Verdict
@@ -99,7 +99,7 @@ def check_parts(losses: Losses) -> Check | None:
     lost = losses.found
     if not lost:
         return None
-    parts = "; ".join(f"{loss.part} ({told(loss.reason)})" for loss in lost)
+    parts = "; ".join(f"{loss.part} ({or_unknown(loss.reason)})" for loss in lost)
     sentence = f"Left out, as computing it failed: {parts}. That is a fault of opscope's; opscope --debug raises it."
     return Check(CheckName.PARTS_COMPUTED, Verdict.WARN, len(lost), sentence)
 
@@ -188,7 +188,7 @@ def check_limits(rows: Sequence[LimitRow]) -> Check:
     names, time = over_limit(rows), sum(row.device_ns for row in rows if is_over_limit(row))
     if not names:
         return Check(name, Verdict.PASS, 0, "No call was faster than its limit.", 0, "device", 0.0, "device sum")
-    result = f"{', '.join(map(told, names[:3]))}{', ...' if len(names) > 3 else ''}"
+    result = f"{', '.join(map(or_unknown, names[:3]))}{', ...' if len(names) > 3 else ''}"
     sentence = (
         f"Calls that took {format_ns(time)} ({format_share(time, whole)} of the device sum) were faster than the "
         f"device allows ({result}): a model of what they do, or a peak, is wrong, and so are their limits."
@@ -374,7 +374,7 @@ def _devices_understood(trace: Trace) -> Check:
     if not result:
         return Check(name, Verdict.PASS, 0, "Slices of every category were understood.")
     shown = sorted(result.items(), key=lambda item: (-item[1], item[0]))
-    names = ", ".join(f"{told(category)} ({count:,})" for category, count in shown[:_CATEGORIES_SHOWN])
+    names = ", ".join(f"{or_unknown(category)} ({count:,})" for category, count in shown[:_CATEGORIES_SHOWN])
     more = f" and {len(shown) - _CATEGORIES_SHOWN} more" if len(shown) > _CATEGORIES_SHOWN else ""
     sentence = (
         f"{sum(result.values()):,} slices are of categories that opscope does not understand: {names}{more}. If they "

@@ -17,7 +17,7 @@ from opscope.documents.trust import CheckName, Trust
 
 # From this share of the step on, the device is the bound: without any waiting the step is at most a quarter faster.
 BUSY_SHARE: Final = 0.8
-# Waiting that takes less of the step than this is no bound.
+# Waiting that takes less of the step than this is not a bound.
 _LEAST_SHARE: Final = 0.1
 _WORTH_SAYING: Final = 0.05  # of the window
 

@@ -68,7 +68,7 @@ def iteration_table(trace: Trace, links: Links, devices: tuple[DeviceTimeline, .
     periods = host
     if devices and (owner >= 0).any():
         periods = periods_of_device_work(owner, begun, ended, host, apart=False)
-        # What was queued before the recording is no part of the first iteration.
+        # What was queued before the recording is not part of the first iteration.
         window = busiest(devices).window
         periods = Intervals(*(np.clip(times, window.start_ns, window.end_ns) for times in (periods.start, periods.end)))
     idle_ns, waits_ns = _idle(waits, periods) if waits is not None else (np.zeros(len(named), np.int64), {})

@@ -25,7 +25,7 @@ class ProfilerCost(Struct, frozen=True):
 
     Attributes:
         collected: what is collected, in words.
-        least, most: the least and the greatest factor; 1 is no slowdown.
+        least, most: the least and the greatest factor; 1 is not a slowdown.
     """
 
     collected: str

@@ -43,7 +43,7 @@ def _compiler() -> list[str]:
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
-        raise EnvironmentLacksError(f"$CXX is no command: {error}") from error
+        raise EnvironmentLacksError(f"$CXX is not a command: {error}") from error
     if named:
         return named
     result = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from opscope.base.errors import UsageError
-from opscope.base.text import printable, told
+from opscope.base.text import or_unknown, printable
 
 _LOOKED_AT_S: Final = 10.0  # a process that is waited for
-_SPAWNED_S: Final = 20.0  # what spawned processes prepare in less time is no step's work
+_SPAWNED_S: Final = 20.0  # what spawned processes prepare in less time is not a step's work
 _POLL_S: Final = 0.5
 _SHOWN: Final = 3
 # Processes of PyTorch's own, and of Python's, that do no step's work.
@@ -61,14 +61,14 @@ class Children:
         """What runs in other processes, as a sentence without its full stop; None where none were started."""
         if self._functions:
             count = sum(self._functions.values())
-            names = ", ".join(told(name) for name in list(self._functions)[:_SHOWN])
+            names = ", ".join(or_unknown(name) for name in list(self._functions)[:_SHOWN])
             processes, they = ("a process", "it does") if count == 1 else (f"{count} processes", "they do")
             return (
                 f"it started {processes} (for {names}), and what {they} is not followed. Profile what one of them "
                 f"does: opscope profile {shlex.quote(str(self._script))}:FUNCTION, or a script that does it itself"
             )
         if self._commands:
-            names = ", ".join(told(name) for name in self._commands[:_SHOWN])
+            names = ", ".join(or_unknown(name) for name in self._commands[:_SHOWN])
             return (
                 f"it started {names}, and what that does is not followed. Profile it: {_profiling(self._commands[0])}"
             )
@@ -127,7 +127,7 @@ class Children:
             name, script = getattr(fn, "__name__", "a function"), shlex.quote(str(self._script))
             raise WorkElsewhereError(
                 f"{self._script} has started {nprocs} processes with torch.multiprocessing.spawn, and waits for what "
-                f"{told(name)} does in them: opscope profile --nproc {nprocs} {script} measures each of them as a rank"
+                f"{or_unknown(name)} does in them: opscope profile --nproc {nprocs} {script} measures each as a rank"
             )
 
         return start
@@ -168,7 +168,7 @@ class Children:
             self._is_restarting = True
             self._restart(dict(os.environ if environment is None else environment))
         raise WorkElsewhereError(
-            f"{self._script} replaces its process by {told(shlex.join(words))} (os.exec): profile that command instead"
+            f"{self._script} becomes {or_unknown(shlex.join(words))} (os.exec): profile that command instead"
         )
 
     def _is_itself(self, words: Sequence[str]) -> bool:

@@ -217,7 +217,7 @@ class CycleClock:
 
         Args:
             events: how many boundaries a step has.
-            elapsed_ns: how long it took to time them all, with what was dropped; 0 where nobody asks.
+            elapsed_ns: how long it took to time them all, with what was dropped; 0 where no one asks.
         """
         if self.on_device:
             synchronize()

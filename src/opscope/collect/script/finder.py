@@ -54,7 +54,7 @@ class StepFinder:
         self._level = 0  # of the repetition: an index into LEVELS
         self._follower: Follower | None = None
         self._cycle_began = 0  # 0 while the running cycle was not seen from its start
-        self._busy = False  # whether the finder is at work, so that what it calls is no event
+        self._busy = False  # whether the finder is at work, so that what it calls is not an event
 
     # ---------------------------------------------------------------- signals
 
@@ -254,7 +254,7 @@ class StepFinder:
         """Act where a whole cycle has ended, and the next one begins."""
 
     def _lost(self) -> None:
-        """Act on an event that was not predicted: something else comes in between, or this was no repetition."""
+        """Act on an event that was not predicted: something else comes in between, or this was not a repetition."""
 
     def _leave_out(self, since: int) -> None:
         """Leave the finder's own work, from ``since`` on, out of what is timed."""

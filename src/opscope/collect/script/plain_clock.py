@@ -46,7 +46,7 @@ class PlainClock:
     # ---------------------------------------------------------------- signals
 
     def optimizer_made(self, optimizer: Any) -> None:
-        """Ignore it: this is no boundary."""
+        """Ignore it: this is not a boundary."""
 
     def optimizer_stepped(self, _optimizer: Any) -> None:
         """Note the end of an outermost ``step()``."""
@@ -72,10 +72,10 @@ class PlainClock:
             self._note()
 
     def profiler_prepares(self, profiler: Any) -> None:
-        """Ignore it: this is no boundary."""
+        """Ignore it: this is not a boundary."""
 
     def trace_exported(self, profiler: Any, path: Any) -> None:
-        """Ignore it: this is no boundary."""
+        """Ignore it: this is not a boundary."""
 
     def _note(self) -> None:
         self._stamps.append(time.perf_counter_ns())

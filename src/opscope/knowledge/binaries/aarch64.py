@@ -94,7 +94,7 @@ def calls(code: bytes, start: int, slot: Callable[[int], int | None]) -> Iterato
     Args:
         code: the instructions.
         start: their address.
-        slot: what a slot of the global offset table holds; None where the address is no slot.
+        slot: what a slot of the global offset table holds; None where the address is not a slot.
 
     Yields:
         The called address, or that of the slot through which the call leaves the library, and the values of registers

@@ -63,12 +63,12 @@ class Elf:
         """Read the section headers.
 
         Raises:
-            BadInputError: the file is no ELF file of these processors, or is damaged.
+            BadInputError: the file is not an ELF file of these processors, or is damaged.
         """
         self.path, self.data = path, data
         self._read_in_names = 0
         if data[:4] != _MAGIC:
-            raise BadInputError(f"{path} is no ELF library")
+            raise BadInputError(f"{path} is not an ELF library")
         if len(data) < 64 or data[4:6] != b"\x02\x01":
             raise BadInputError(f"{path} is no 64-bit little-endian ELF library, or is cut off")
         # Offsets in the ELF header: e_machine at 18, e_shoff at 40, e_shentsize, e_shnum and e_shstrndx from 58 on.

@@ -88,7 +88,7 @@ class Linkage(Struct, frozen=True, dict=True):
         return {address: target for address, target in targets.items() if target}
 
     def slot(self, address: int) -> int | None:
-        """Return what a slot of the global offset table points to; None if the address is no slot.
+        """Return what a slot of the global offset table points to; None if the address is not a slot.
 
         A slot that leads out of the library stands for its target: its own address is returned.
         """

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from opscope.base.text import told
+from opscope.base.text import or_unknown
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.families.aten_names import aten
 from opscope.knowledge.kernels.families.attention_names import cudnn, cudnn_attention, efficient, flash, miopen
@@ -52,4 +52,4 @@ def told_kernel(name: str) -> str:
     """Return what a kernel's name says for the middle of a sentence; quoted where no family understands it."""
     decoded = decode(name)
     is_understood = decoded.unknown != (name.strip().removeprefix("void "),)
-    return decoded.summary if is_understood else told(decoded.summary)
+    return decoded.summary if is_understood else or_unknown(decoded.summary)

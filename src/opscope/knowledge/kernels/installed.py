@@ -25,7 +25,7 @@ from opscope.knowledge.kernels.index import FORMAT, IndexedKernel, SourceIndex, 
 _DIGEST = r"[0-9a-f]{64}"
 TORCH_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_nvshmem.so")
 _LARGEST = 8 << 30  # bytes of a library in a wheel
-_MOST_PACKED = 50  # times: what unpacks to more is no library
+_MOST_PACKED = 50  # times: what unpacks to more is not a library
 
 
 class NoKernelsError(BadInputError):
@@ -82,7 +82,7 @@ def torch_in_wheel(wheel: Path) -> Iterator[InstalledTorch]:
     """Describe the PyTorch of a wheel, of any platform; its libraries are unpacked for the time of the block.
 
     Raises:
-        BadInputError: the file is no wheel of PyTorch, or is damaged.
+        BadInputError: the file is not a wheel of PyTorch, or is damaged.
     """
     if not wheel.is_file():
         raise BadInputError(f"there is no wheel {wheel}")
@@ -96,7 +96,7 @@ def _read_wheel(wheel: Path, folder: Path) -> InstalledTorch:
             text = archive.read("torch/version.py").decode("utf-8", "replace")
             libraries = tuple(_unpacked(archive, folder))
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError) as error:
-        raise BadInputError(f"{wheel} is no wheel of PyTorch: {error}") from error
+        raise BadInputError(f"{wheel} is not a wheel of PyTorch: {error}") from error
     if not libraries:
         raise BadInputError(f"{wheel} holds no libraries with CUDA kernels")
     described = _described(text, libraries)

@@ -49,7 +49,7 @@ def common_spelling(name: str) -> str:
 
     Nsight Compute leaves out some of the namespaces, and writes parameters of templates as ``T1``, truth values as
     numbers and lambdas as ``[lambda(int) (instance 1)]``. So namespaces, ``void`` before a function, and parameters of
-    templates are dropped; template arguments stay, and the parameters of lambdas and of functions that are no template.
+    templates are dropped; template arguments stay, and the parameters of lambdas and of functions without any.
     """
     name = _CONST.sub("", _RESULT.sub("", name.replace("<unnamed>", "{anonymous}")))
     name = _LAMBDA.sub(r"{lambda\1#\2}", canonical(name))

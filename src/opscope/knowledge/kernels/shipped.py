@@ -120,12 +120,12 @@ def parse_version(text: str) -> TorchVersion:
     """
     version = TorchVersion.parse(text)
     if version is None:
-        raise UsageError(f"{text!r} is no version of PyTorch; write it as 2.11.0 or 2.11.0+cu130")
+        raise UsageError(f"{text!r} is not a version of PyTorch; write it as 2.11.0 or 2.11.0+cu130")
     return version
 
 
 def _version(name: str) -> TorchVersion:
     version = TorchVersion.parse(name)
     if version is None:
-        raise ValueError(f"{name} is no version of PyTorch")
+        raise ValueError(f"{name} is not a version of PyTorch")
     return version

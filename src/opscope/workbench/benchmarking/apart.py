@@ -82,7 +82,7 @@ class _Served(Struct):
         self.changes = TimedInputs(self.inputs)
 
     def call(self) -> list[torch.Tensor]:
-        """Call the variant; return its results, cloned at once, as what is written later is no result of the call."""
+        """Call the variant; return its results, cloned at once: what is written later does not belong to the call."""
         # Free memory that holds NaN is used again, so results that are not written show.
         held = [torch.full(shape, float("nan"), device=self.device) for shape in self.shapes]
         del held

@@ -15,7 +15,7 @@ _PERIOD_MS = 100
 _FIELDS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw")
 # The field was renamed in driver 535; newer drivers know both names, older ones the second.
 _REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-# NVML's clock event reasons (nvml.h), as bits. Idling (0x1) is left out: it is no limit, but the absence of work.
+# NVML's clock event reasons (nvml.h), as bits. Idling (0x1) is left out: it is not a limit, but the absence of work.
 _REASONS: Final[Mapping[int, str]] = {
     0x2: "application clocks",
     0x4: "power cap",

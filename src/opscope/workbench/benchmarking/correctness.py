@@ -40,7 +40,7 @@ _SUMS: Final = frozenset(
 )
 _EXPLAINED: Final = {torch.float32: _PRODUCTS, torch.float16: _PRODUCTS | _SUMS}
 _NO_WORK: Final = frozenset({Category.MEMORY, Category.HOST, Category.FRAMEWORK, Category.OTHER})  # computes nothing
-_MOST_OF_BASELINE: Final = 10.0  # times the tolerance: a larger error of the baseline's is no rounding
+_MOST_OF_BASELINE: Final = 10.0  # times the tolerance: a larger error of the baseline's is not rounding
 _OF_BASELINE: Final = 3.0  # an error of up to this many times the baseline's own is right as well
 # Factors of the regimes "tiny" and "large", by type; others take 1e-4 and 1e4.
 _TINY: Final = {torch.float16: 1e-2}  # smaller numbers would not be normal ones
@@ -223,7 +223,7 @@ def _timed_problem(
     """Return what is wrong with a call's results, or with what it does to its inputs; None if nothing is."""
     try:
         results = tensors_of(call())
-        # At once: what a thread or another stream writes after the call has returned is no result of the call.
+        # At once: what a thread or another stream writes after the call has returned is not a result of the call.
         results = [result.clone() for result in results]
     except Exception as error:
         return f"it {error}" if isinstance(error, VariantError) else f"it raises {type(error).__name__}"
@@ -412,7 +412,7 @@ def _compared(
     try:
         returned = function(*own)
         deferring = _deferring(returned, plain)
-        # At once: what a thread or another stream writes after the call has returned is no result of the call.
+        # At once: what a thread or another stream writes after the call has returned is not a result of the call.
         results = [] if deferring else [result.clone() for result in tensors_of(returned)]
         del returned
     except Exception as error:

@@ -80,10 +80,10 @@ class _Kept(Struct, frozen=True):
 class Instruments:
     """Clocks, synchronisation and comparisons as they were when this was made: before any code of the candidates ran.
 
-    What runs in the same process can reach everything, so this finds what is replaced and left so; it is no wall.
+    What runs in the same process can reach everything, so this finds what is replaced and left so; it is not a wall.
 
     Args:
-        note: called with the name of each candidate before it runs, and with "" before what is no candidate's.
+        note: called with the name of each candidate before it runs, and with "" before what is not a candidate's.
     """
 
     def __init__(self, note: Callable[[str], None] = lambda _: None) -> None:

@@ -32,7 +32,7 @@ def measure_devices(chosen: str) -> tuple[MeasuredPeaks, ...]:
 
     Raises:
         EnvironmentLacksError: PyTorch sees no GPU, or a GPU has not enough free memory.
-        UsageError: the device is no GPU.
+        UsageError: the device is not a GPU.
     """
     if not torch.cuda.is_available():
         raise EnvironmentLacksError("PyTorch sees no GPU here, so there are no peaks to measure")

@@ -44,7 +44,7 @@ def case(device: torch.device) -> Case:
     """Return the case.
 
     Raises:
-        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+        EnvironmentLacksError: the device is not an NVIDIA GPU, or nvcc is missing.
     """
     kernels.refuse_without_cuda(device)
     variants: dict[str, Function] = {"one by one": one_by_one, "graph": graph, "pytorch": pytorch}

@@ -17,7 +17,7 @@ def refuse_without_cuda(device: torch.device) -> None:
     """Check that a device can run the kernels, and that this machine can build them.
 
     Raises:
-        EnvironmentLacksError: the device is no NVIDIA GPU, or nvcc is missing.
+        EnvironmentLacksError: the device is not an NVIDIA GPU, or nvcc is missing.
     """
     if device.type != "cuda" or torch.version.cuda is None:
         raise EnvironmentLacksError(

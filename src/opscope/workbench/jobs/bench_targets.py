@@ -45,7 +45,7 @@ def cases_of(
     """Return the cases of a request: one per gallery case and per file, and one for all functions together.
 
     Args:
-        request: with the targets; ``timers`` among them is skipped, as it is no comparison of functions.
+        request: with the targets; ``timers`` among them is skipped, as it is not a comparison of functions.
         device: which decides what variants a gallery case has.
         guard: loads each function that is named by itself and is not the baseline, after everything else.
         wanted: the names of such functions that are loaded; None for all.
@@ -67,7 +67,7 @@ def cases_of(
             cases.append(_of_file(target, request))
         else:
             raise UsageError(
-                f"{target!r} is no benchmark: file.py, file.py:function, package.module:function, or one of "
+                f"{target!r} is not a benchmark: file.py, file.py:function, package.module:function, or one of "
                 f"{', '.join((*GALLERY, TIMERS))}"
             )
     if functions:

@@ -60,7 +60,7 @@ def run(
         cases = [_without(case, job.refused) for case in cases_of(request, device, guard)]
         _refuse_replaced(instruments)
         for case in cases:
-            # The baseline and the reference are no candidates: without them nothing is compared.
+            # The baseline and the reference are not candidates: without them nothing is compared.
             names = frozenset(case.variants) - {case.baseline}
             instruments.note = functools.partial(_note_candidate, note, case.name, names)
             for point in points_of(request.axes):

@@ -22,7 +22,7 @@ def document_of(
         device: where they were measured.
         request: what was asked for, so that it can be measured again; None if no command asked.
     """
-    # Ways of timing one function are no variants of each other, so they are not compared.
+    # Ways of timing one function are not variants of each other, so they are not compared.
     return BenchDocument(
         created=utc_timestamp(),
         machine=describe_machine(device),

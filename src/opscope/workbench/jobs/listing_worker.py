@@ -72,7 +72,7 @@ def _compile_ahead(request: ListingRequest) -> None:
         raise UsageError(f"{request.target!r} names no kernel: file.py:kernel does")
     kernel: Any = _undecorated(load_module(file), name, request.target)
     if not isinstance(kernel, triton.runtime.JITFunction):
-        raise UsageError(f"{request.target} is no kernel of Triton (@triton.jit)")
+        raise UsageError(f"{request.target} is not a kernel of Triton (@triton.jit)")
     source = ASTSource(kernel, *_types(kernel.arg_names, request))
     target = GPUTarget("cuda", _number(request.arch), _WARP)
     try:
@@ -101,7 +101,7 @@ def _types(names: Sequence[str], request: ListingRequest) -> tuple[dict[str, str
     """Return the type of each argument by name, and the values of constants by the argument's position.
 
     Raises:
-        UsageError: a constant is no argument, or types and constants are not as many as the arguments.
+        UsageError: a constant is not an argument, or types and constants are not as many as the arguments.
     """
     unknown = [name for name in request.constants if name not in names]
     if unknown:
@@ -130,7 +130,7 @@ def _number(arch: str | None) -> int:
     """Return a compute capability as Triton writes it, 90 for 9.0; that of the current GPU if ``arch`` is None.
 
     Raises:
-        UsageError: it is no known architecture, or None without a GPU.
+        UsageError: it is not a known architecture, or None without a GPU.
     """
     if arch is None:
         import torch

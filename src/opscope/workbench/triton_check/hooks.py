@@ -361,7 +361,7 @@ class Watch:
 
 
 def _memories(value: Any) -> tuple[Memory, ...]:
-    """Return the memories that a pointer was made from; none if that is unknown, or the value is no pointer."""
+    """Return the memories that a pointer was made from; none if that is unknown, or the value is not a pointer."""
     attributes = getattr(value, "attr", None)
     return attributes.get(_KEY, ()) if isinstance(attributes, dict) else ()
 

@@ -246,7 +246,7 @@ _TENSILE_LETTERS: Final[Mapping[str, str]] = {"S": "f32", "D": "f64", "H": "f16"
 def _tensile_types(letters: str) -> tuple[str | None, str | None, str | None]:
     """Read the types of the inputs, the sum and the output: ``BBS`` reads and writes bf16 and adds up in f32.
 
-    One letter stands for all three. Two (``SB``) are an older form, whose second letter is no type: not read.
+    One letter stands for all three. Two (``SB``) are an older form, whose second letter is not a type: not read.
     """
     types = [_TENSILE_LETTERS.get(letter) for letter in letters]
     if len(types) == 1:
