@@ -5,6 +5,7 @@ Functions:
 - ``opscope.analyze("trace.json.gz")``: what bounds a trace, what to do first, every table. Needs no PyTorch.
 - ``opscope.read("trace.json.gz")``: the records of a trace as tables.
 - ``opscope.profile(model, inputs)``, or ``with opscope.profile() as session:``: profile a step, or any code.
+- ``opscope.advise("train.py")``: which known changes make a program faster, timed and proven.
 - ``opscope.bench({"one": f, "two": g}, inputs=(x,))``: which function is faster, and whether both are right.
 - ``opscope.diff(before, after)``: what changed between two runs, traces or analyses.
 - ``opscope.ranks("traces/")``: the traces of a job's ranks together: which are late, and why.
@@ -24,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from opscope.analysis.measured import Measured
+    from opscope.api.advise import advise
     from opscope.api.analyze import Analysis, analyze
     from opscope.api.bench import Comparison, bench
     from opscope.api.diff import Diff, diff
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from opscope.api.ranks import JobOfRanks, ranks
     from opscope.api.whatif import whatif
     from opscope.base.errors import BadInputError, EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
+    from opscope.documents.findings import Finding
+    from opscope.knowledge.devices import Device
     from opscope.readers import read
     from opscope.report.page.frame import Page
     from opscope.trace.model import Trace
@@ -40,10 +45,13 @@ __all__ = [
     "Analysis",
     "BadInputError",
     "Comparison",
+    "Device",
     "Diff",
     "EnvironmentLacksError",
+    "Finding",
     "InconclusiveError",
     "JobOfRanks",
+    "Measured",
     "OpscopeError",
     "Page",
     "ProfileSession",
@@ -52,6 +60,7 @@ __all__ = [
     "Trace",
     "UsageError",
     "__version__",
+    "advise",
     "analyze",
     "bench",
     "diff",
@@ -63,6 +72,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "advise": "opscope.api.advise",
     "Analysis": "opscope.api.analyze",
     "analyze": "opscope.api.analyze",
     "ProfileSession": "opscope.api.profile",
@@ -80,6 +90,9 @@ _HOMES = {
     "OpscopeError": "opscope.base.errors",
     "InconclusiveError": "opscope.base.errors",
     "UsageError": "opscope.base.errors",
+    "Device": "opscope.knowledge.devices",
+    "Finding": "opscope.documents.findings",
+    "Measured": "opscope.analysis.measured",
     "Trace": "opscope.trace.model",
     "read": "opscope.readers",
     "Page": "opscope.report.page.frame",
@@ -95,4 +108,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> "Any":
     if name not in _HOMES:
         raise AttributeError(f"module 'opscope' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value.__module__ = __name__  # where users import it from, whatever the file
+    return value

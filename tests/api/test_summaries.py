@@ -66,3 +66,43 @@ def test_names_that_steer_a_terminal_are_shown_plainly() -> None:
     for shown in (summary.text(), summary.html()):
         assert not set(shown.replace("\n", "")) & {"\x1b", "\u202e"}
     assert summary.text().splitlines()[0] == "[31mred title"
+
+
+def test_one_finding_shows_its_saving_its_place_and_what_to_write() -> None:
+    first = opscope.analyze(TRACE).findings[0]
+    shown = repr(first)
+    assert len(shown) < 2000
+    assert shown.startswith(f"{first.id}: ")
+    words = " ".join(shown.split())
+    for part in (first.saving, first.action, first.prove):
+        assert " ".join(part.split())[:60] in words
+    assert "<table>" in first._repr_html_()
+
+
+def test_what_to_do_first_is_shown_with_its_saving_and_its_place() -> None:
+    analysis = opscope.analyze(ROOT / "examples" / "training_step.json.xz")
+    rows = dict(analysis.summary().rows)
+    assert rows["to do 1"] == "stop reading 63 values a step, saves 0.335 to 2.63 ms, programs.py:248"
+    assert rows["bound"] == analysis.bound.sentence
+
+
+def test_a_what_if_shows_the_step_before_and_after() -> None:
+    document = opscope.whatif(ROOT / "examples" / "training_step.json.xz", no_launch_gaps=True)
+    shown = repr(document)
+    assert len(shown) < 2000
+    assert "step with all changes" in shown
+    assert "--no-launch-gaps" in shown
+
+
+def test_a_prompt_completes_what_users_need() -> None:
+    analysis = opscope.analyze(TRACE)
+    public = [name for name in dir(analysis) if not name.startswith("_")]
+    assert len(public) <= 32
+    assert {"findings", "limits", "operators", "page", "bound", "trust"} <= set(public)
+    assert all(hasattr(analysis, name) for name in public)
+
+
+def test_public_names_say_where_they_are_imported_from() -> None:
+    for name in opscope.__all__:
+        if name != "__version__":
+            assert getattr(opscope, name).__module__ == "opscope", name

@@ -558,7 +558,6 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         top = self.operators.sort(column, descending=True, maintain_order=True).head(_SHOWN)
         rows = [
             ("bound", self.bound.sentence),
-            *((f"to do {number}", finding.title) for number, finding in enumerate(self.findings[:3], 1)),
             ("trust", str(self.trust.verdict)),
             *((f"{check.verdict} {check.name}", check.sentence) for check in self.trust.doubts()),
             ("steps", str(self.step_count or "none marked")),

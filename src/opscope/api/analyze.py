@@ -12,11 +12,13 @@ from opscope.analysis import analyzed
 from opscope.analysis.measured import Measured
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.units import format_ns, format_share
+from opscope.documents.brief import FirstScreen
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
+from opscope.report.brief import first_screen
 from opscope.report.page.frame import Page
 from opscope.report.step_parts import step_line
 from opscope.runs.pipeline import PageParts
@@ -78,6 +80,33 @@ class Limits(Summarised, tuple[LimitRow, ...]):
         return Summary("Limits", tuple(rows), bars, "Time lost: device time less the ideal time")
 
 
+# What a prompt completes. The rest is there for opscope itself.
+_MEMBERS = (
+    *(
+        "annotations",
+        "backward",
+        "bound",
+        "callers",
+        "captured",
+        "categories",
+        "devices",
+        "findings",
+        "gaps",
+        "graph_nodes",
+    ),
+    *("iterations", "kernels", "kernels_of", "launches", "limits", "memory", "modules", "operators", "page", "phases"),
+    *("shapes", "source", "step_count", "steps", "streams", "summary", "trace", "trust", "window"),
+)
+
+
+def to_do(screen: FirstScreen) -> list[tuple[str, str]]:
+    """Return what to do first as rows of a summary: in a few words, with what it saves and where it is."""
+    return [
+        (f"to do {number}", ", ".join(filter(None, (one.todo, one.saves and f"saves {one.saves}", one.place))))
+        for number, one in enumerate(screen.findings, 1)
+    ]
+
+
 class Analysis(analyzed.Analysis, frozen=True, dict=True):  # noqa: D101 (its base has the words)
     __doc__ = analyzed.Analysis.__doc__
 
@@ -92,10 +121,15 @@ class Analysis(analyzed.Analysis, frozen=True, dict=True):  # noqa: D101 (its ba
         return Limits(super().limits)
 
     def summary(self) -> Summary:
-        """Return the verdict, what a step takes, the trust in it, and the operators that cost most."""
-        result = super().summary()
-        (bound, *rest), step = result.rows, ("step", step_line(Measured(self).step_time))
-        return Summary(result.title, (bound, step, *rest), result.bars, result.bars_title)
+        """Return the verdict, what a step takes, what to do first, the trust, and the operators that cost most."""
+        result, screen = super().summary(), first_screen(Measured(self))
+        rest = [row for row in result.rows if row[0] != "bound"]
+        rows = [("bound", screen.sentence), ("step", step_line(screen.step)), *to_do(screen)]
+        return Summary(result.title, (*rows, *rest), result.bars, result.bars_title)
+
+    def __dir__(self) -> list[str]:
+        """Return what users need: the figures and tables, and not what opscope computes them with."""
+        return [*_MEMBERS, *(name for name in super().__dir__() if name.startswith("_"))]
 
     def page(self) -> Page:
         """Return a page that opens offline, with timeline, flame view and roofline; a notebook shows it in a frame."""
@@ -128,5 +162,15 @@ def analyze(
     result = analyzed.analyze(
         trace, functions, expect_device_work=expect_device_work, graph_capture=graph_capture, gpu=gpu
     )
-    fields: dict[str, Any] = {name: getattr(result, name) for name in result.__struct_fields__}
-    return Analysis(**fields)
+    return shown(result)
+
+
+def shown(analysis: analyzed.Analysis) -> Analysis:
+    """Return an analysis that shows itself in a notebook; what was computed of it is kept."""
+    fields: dict[str, Any] = {name: getattr(analysis, name) for name in analysis.__struct_fields__}
+    result = Analysis(**fields)
+    result.__dict__.update({name: value for name, value in analysis.__dict__.items() if name not in _OWN})
+    return result
+
+
+_OWN = frozenset(("findings", "limits"))  # have a class of their own here

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args, overload
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
+from opscope.api.analyze import Analysis, shown, to_do
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import kept_scratch
 from opscope.base.summary import Summarised, Summary
@@ -24,6 +24,7 @@ from opscope.record.configuration import Activity, CaptureOptions, Configuration
 from opscope.record.settings import Dtype, Mode
 from opscope.record.sweep import Manifest
 from opscope.render.markdown import render
+from opscope.report.brief import first_screen
 from opscope.report.kernel_report import kernel_report
 from opscope.report.page.frame import Page
 from opscope.report.step_parts import step_line
@@ -61,14 +62,16 @@ class Run(Summarised, Struct, frozen=True, weakref=True):
     def summary(self) -> Summary:
         """Summarise the step time, the bound, the trust in it, and the most expensive operators."""
         of_trace, step = self.analysis.summary(), self.measured.step_time
+        # By the unprofiled step, which a trace alone does not know.
+        first = [row for row in of_trace.rows if not row[0].startswith("to do ")]
         joined = {
             "step": " ".join(filter(None, (step_line(step), None if step is None else step.sentence))),
             "bound": self.measured.bound.sentence,
             "trust": str(self.measured.trust.verdict),
         }
         doubts = {f"{check.verdict} {check.name}": check.sentence for check in self.measured.trust.doubts()}
-        joined |= doubts
-        rows = (*joined.items(), *((name, value) for name, value in of_trace.rows if name not in joined))
+        joined |= dict(to_do(first_screen(self.measured))) | doubts
+        rows = (*joined.items(), *((name, value) for name, value in first if name not in joined))
         title = f"Run of {self.record.workload.name} in {self.directory}"
         return Summary(title, rows, of_trace.bars, of_trace.bars_title)
 
@@ -320,7 +323,7 @@ def _finish(record: CaptureRecord, manifest: Manifest, directory: RunDirectory, 
     manifest = described(with_entry(manifest, reported.entry), record)
     manifest = written_sweep(directory, directory.with_digests(manifest, manifest.entries))
     first = reported.results[0]
-    run = Run(record, first.analysis.trace, first.analysis, first.measured, first.document, directory.path)
+    run = Run(record, first.analysis.trace, shown(first.analysis), first.measured, first.document, directory.path)
     if temporary:  # the directory lives as long as the run that refers to it
         weakref.finalize(run, shutil.rmtree, directory.path, ignore_errors=True)
     return run

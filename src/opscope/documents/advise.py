@@ -5,6 +5,9 @@ from typing import Final, Literal
 
 from msgspec import Struct, field
 
+from opscope.base.summary import Summarised, Summary
+from opscope.base.units import format_ns
+
 UNDECIDED: Final = "not decidable"  # reasons begin with it where a measurement says neither yes nor no
 
 
@@ -271,7 +274,7 @@ class LargerBatch(Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class AdviseDocument(Struct, frozen=True, kw_only=True):
+class AdviseDocument(Summarised, Struct, frozen=True, kw_only=True):
     """What was tried on one target.
 
     Attributes:
@@ -308,3 +311,18 @@ class AdviseDocument(Struct, frozen=True, kw_only=True):
     ended: Ended | None = None
     input: InputProof | None = None
     larger_batches: tuple[LargerBatch, ...] = ()
+
+    def summary(self) -> Summary:
+        """Return the step as written, what is proven with the lines to write, and why less was tried than planned."""
+        rows = [("as written", f"{format_ns(self.baseline_ns)} a step on {self.device}")]
+        for place in self.best.values():
+            one = self.results[place]
+            rows.append(
+                (f"proven, {one.error_class}", f"{one.ratio or 0:.2f} times as fast: {' + '.join(one.changes)}")
+            )
+            rows += [("write", line) for line in one.lines]
+        if not self.best:
+            rows.append(("proven", "nothing"))
+        if self.unfinished is not None:
+            rows.append(("not done", self.unfinished))
+        return Summary(f"Advice on {self.target}", tuple(rows))

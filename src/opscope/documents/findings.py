@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from opscope.base.summary import Summarised, Summary
 from opscope.documents.statements import Basis
 
 
@@ -153,7 +154,7 @@ class Fact(Struct, frozen=True):
     source: Source | None = None
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Summarised, Struct, frozen=True, kw_only=True):
     """One thing to do.
 
     Attributes:
@@ -197,6 +198,19 @@ class Finding(Struct, frozen=True, kw_only=True):
     wrong_if: str
     overlaps: tuple[str, ...] = ()
     adds_ns: float | None = None
+
+    def summary(self) -> Summary:
+        """Return what it could save, where, the change to make, the evidence, and how to verify it."""
+        place = self.where.python or self.where.module or self.where.operator or self.where.annotation
+        rows = (
+            ("saves", self.saving or "nothing by itself"),
+            ("where", place or "unknown"),
+            ("write", self.action),
+            *(("evidence", f"{fact.text} ({fact.basis})") for fact in self.evidence),
+            ("prove", self.prove),
+            ("wrong if", self.wrong_if),
+        )
+        return Summary(f"{self.id}: {self.title}", rows)
 
 
 class Together(Struct, frozen=True, kw_only=True):

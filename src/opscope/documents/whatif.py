@@ -4,6 +4,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from opscope.base.summary import Summarised, Summary
+from opscope.base.units import format_ns
+
 
 class ChangeRow(Struct, frozen=True):
     """What a change does to a step. Times are nanoseconds a step.
@@ -55,7 +58,7 @@ class EdgeCount(Struct, frozen=True):
     count: int
 
 
-class WhatIfDocument(Struct, frozen=True, kw_only=True):
+class WhatIfDocument(Summarised, Struct, frozen=True, kw_only=True):
     """The document. Times are nanoseconds a step, means over the replayed steps.
 
     Attributes:
@@ -102,3 +105,20 @@ class WhatIfDocument(Struct, frozen=True, kw_only=True):
     critical: tuple[CriticalRow, ...]
     changed_critical: tuple[CriticalRow, ...]
     edges: tuple[EdgeCount, ...]
+
+    def summary(self) -> Summary:
+        """Return the step before and after, and what each change saves."""
+        rows = [("step as recorded", format_ns(self.step_ns)), ("step to start from", format_ns(self.base_ns))]
+        if self.no_promise is not None:
+            rows.append(("no saving is given", self.no_promise))
+        if self.changed_ns is not None:
+            rows.append(("step with all changes", format_ns(self.changed_ns)))
+        rows += [(one.change, _saved(one)) for one in self.changes]
+        return Summary(f"What if: {self.trace}", tuple(rows))
+
+
+def _saved(change: ChangeRow) -> str:
+    """Return what a change saves alone, and what it assumes."""
+    if change.saving_ns is None:
+        return change.assumption
+    return f"saves {format_ns(change.saving_ns)} alone; assumes: {change.assumption}"

@@ -1,0 +1,87 @@
+"""The Python API of advice: ``opscope.advise``."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.files import scratch
+from opscope.base.threads import cores
+from opscope.documents.advise import AdviseDocument, ErrorClass
+from opscope.documents.change_names import INPUT, LARGER_BATCH
+from opscope.record.settings import Value
+from opscope.sweep.plan import default_sizes, expand
+from opscope.workloads.catalog import is_script
+
+_MOST_AT_ONCE = 8  # processes that start at once
+
+
+def advise(
+    target: str | Path,
+    *,
+    arguments: Sequence[str] = (),
+    only: Sequence[str] = (),
+    precision: str = ErrorClass.LOWER,
+    budget_s: float = 180.0,
+    device: str = "auto",
+    steps: str | None = None,
+    patch: bool = False,
+    say: Callable[[str], None] | None = None,
+    **parameters: Value,
+) -> AdviseDocument:
+    """Try known changes on a program without an edit: time them, prove them, and return the lines to write.
+
+    Every variant runs in a process of its own, so the program is named, not passed: what a notebook defines cannot be
+    tried. A script runs many times in the current folder, and overwrites the files that it writes.
+
+    Args:
+        target: a script, ``train.py``; a function that returns a step or (module, example inputs), ``file.py:function``
+            or ``package.module:function``; or a built-in workload.
+        arguments: of a script.
+        only: names of the changes to try; empty for all.
+        precision: nothing of a lower precision is tried: ``exact``, ``tf32``, ``bf16`` or ``lower``.
+        budget_s: how long it may take, in seconds.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; a script decides that itself.
+        steps: which steps of a script, as ``--steps`` of the command names them.
+        patch: whether a patch of a script is tried even if the time is up.
+        say: gets a line for each thing that is tried, and every ten seconds.
+        **parameters: the workload's, or the function's own, such as ``batch_size=8``.
+
+    Returns:
+        The document of ``opscope advise --format json``: what is proven, how many times as fast it is, and its lines.
+
+    Raises:
+        UsageError: there is no such change, or the target does not take what was asked for.
+        EnvironmentLacksError: PyTorch is not installed.
+        AdviseError: the step as written does not run.
+        InconclusiveError: the time was over before anything was measured.
+    """
+    if find_spec("torch") is None:
+        raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
+    from opscope.advise.changes import BY_NAME
+    from opscope.advise.trying import Plan
+    from opscope.advise.trying import advise as tried
+
+    if unknown := [name for name in only if name not in (*BY_NAME, INPUT, LARGER_BATCH)]:
+        raise UsageError(f"there is no change {unknown[0]!r}; there are {', '.join((*BY_NAME, INPUT, LARGER_BATCH))}")
+    if precision not in list(ErrorClass):
+        raise UsageError(f"there is no precision {precision!r}; there are {', '.join(ErrorClass)}")
+    name = str(target)
+    if arguments and not is_script(name):
+        raise UsageError(f"{name} is not a script, and takes no arguments")
+    sizes = {one: values[:1] for one, values in default_sizes(name).items()}
+    with scratch() as folder:
+        plan = Plan(
+            configuration=expand(name, {**sizes, **{one: (value,) for one, value in parameters.items()}})[0],
+            device=device,
+            arguments=shlex.join(arguments),
+            steps=steps,
+            only=tuple(only),
+            precision=ErrorClass(precision),
+            budget_s=budget_s,
+            width=max(1, min(_MOST_AT_ONCE, cores() // 2)),
+            log=str(folder / "log.txt"),
+            wants_patch=patch,
+        )
+        return tried(plan, say or (lambda _: None))

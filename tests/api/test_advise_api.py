@@ -1,0 +1,64 @@
+"""``opscope.advise`` in Python: the same document as the command's, that shows itself."""
+
+from pathlib import Path
+
+import pytest
+
+import opscope
+from opscope.documents.advise import Outcome
+
+TARGET = """
+import torch
+
+def train():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(50)))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, foreach=False)
+    x = torch.randn(4, 8)
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_advice_is_a_document_that_shows_itself(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "target.py").write_text(TARGET)
+    said: list[str] = []
+    document = opscope.advise(
+        f"{tmp_path / 'target.py'}:train", only=["fused_optimizer"], device="cpu", budget_s=90, say=said.append
+    )
+    (tried,) = document.results
+    assert tried.changes == ("fused_optimizer",)
+    assert tried.verdict in (Outcome.PROVEN, Outcome.NO_DIFFERENCE, Outcome.UNDECIDED)
+    assert said[0] == "the step as written"
+    shown = repr(document)
+    assert shown.startswith(f"Advice on {tmp_path / 'target.py'}:train\n  as written")
+    assert len(shown) < 2000
+    assert "<table>" in document._repr_html_()
+    # Its modules were imported meanwhile: the package in the function's place can be called, too.
+    with pytest.raises(opscope.UsageError, match="no change 'magic'"):
+        opscope.advise("target.py", only=["magic"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"only": ["magic"]}, "no change 'magic'"),
+        ({"precision": "sloppy"}, "no precision 'sloppy'"),
+        ({"arguments": ["--epochs", "1"]}, "is not a script"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(arguments: dict[str, object], reason: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(opscope.UsageError, match=reason):
+        opscope.advise("bert", **arguments)  # type: ignore[arg-type]
