@@ -664,21 +664,26 @@ class _Trying:
         self._again |= set(finalists)
         self._measure_again(finalists)
         faster = [names for names in finalists if is_faster(self._known[names])]
+        try:
+            self._compare(faster, facts, written, began)
+        finally:
+            self._comparing.drop_early()
+
+    def _compare(self, faster: Sequence[Names], facts: Facts, written: Sequence[Worker], began: float) -> None:
+        """Compare what is faster with float64; where patches are tried at once, also try those of what is right."""
         patching = self._patching if self._patches_at_once else None
         early = [] if patching is None or self._built is None else patching.jobs(faster, self._built)
         self._proofs |= self._comparing.proofs(faster, facts, early)
         if faster:
             self._proof_s = time.monotonic() - began
-        for names in faster:
-            if self._is_right(names):
-                gain = self._known[names].gain
-                assert gain is not None
-                self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
         right = [names for names in faster if self._is_right(names)]
+        for names in right:
+            gain = self._known[names].gain
+            assert gain is not None
+            self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
         if patching is not None and self._built is not None and right:
             built = self._built
             self._phase("patches", lambda: self._patches.update(patching.patches(right, built, written)))
-        self._comparing.drop_early()
 
     @property
     def _patches_at_once(self) -> bool:
