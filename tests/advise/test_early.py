@@ -76,10 +76,13 @@ def test_where_launches_are_waited_for_graphs_come_first() -> None:
 
 
 def test_starting_workers_counts_once_an_epoch() -> None:
-    loaded = Loaded(steps=10, waits_ns=[100] * 20, received_ns=[10] * 20, starts_ns=[4000, 6000], epoch=500)
+    loaded = Loaded(steps=10, waits_ns=[100] * 20, received_ns=[10] * 20, starts_ns=[5000], epoch=500)
     assert loaded.batches == 2
     assert loaded.wait_ns == 200
     assert loaded.start_ns == 10  # a batch: 5,000 ns for 500 of them
-    unknown = Loaded(steps=10, waits_ns=[100] * 20, received_ns=[10] * 20, starts_ns=[4000, 6000], epoch=None)
-    assert unknown.start_ns == 500
+    unknown = Loaded(steps=10, waits_ns=[100] * 20, received_ns=[10] * 20, starts_ns=[5000], epoch=None)
+    assert unknown.start_ns == 250
+    # The loop leaves its epochs after 20 of 500 batches.
+    left = Loaded(steps=10, waits_ns=[100] * 40, received_ns=[10] * 40, starts_ns=[4000, 5000, 6000], epoch=500)
+    assert left.start_ns == 250
     assert Loaded(steps=0, waits_ns=[], received_ns=[], starts_ns=[], epoch=None).wait_ns == 0

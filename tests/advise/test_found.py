@@ -1,5 +1,6 @@
 """What steps work with, however they are written."""
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
@@ -187,6 +188,36 @@ def test_a_compiled_model_is_found_and_compiled_as_without_opscope(in_place: boo
     assert len(sizes) == 2
     assert len(roots) == 1
     assert getattr(roots[0], "_orig_mod", roots[0]) is model
+
+
+def test_a_step_that_is_compiled_as_a_whole_is_observed() -> None:
+    """Its optimizer steps within the compiled region, where a script's boundaries are heard."""
+    torch._dynamo.reset()
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    observed = contextlib.ExitStack()
+    seen = []
+
+    def boundary(*_: object) -> None:
+        observed.close()
+        if len(seen) < 2:
+            seen.append(observed.enter_context(observing()))
+
+    handle = optimizer.register_step_post_hook(boundary)
+
+    @torch.compile(backend="eager")
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = model(X).square().mean()
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    handle.remove()
+    assert len(seen) == 2
+    compiled = torch.compile(lambda x: torch.compiler.is_compiling(), backend="eager")
+    assert compiled(X)  # what is compiled afterwards is compiled again
 
 
 def stepping(change: Callable[[], object]) -> tuple[str, ...]:

@@ -1,11 +1,15 @@
 """``opscope.advise`` in Python: the same document as the command's, that shows itself."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import opscope
 from opscope.documents.advise import Outcome
+from tests.command import ROOT
 
 TARGET = """
 import torch
@@ -56,9 +60,30 @@ def test_advice_is_a_document_that_shows_itself(tmp_path: Path) -> None:
         ({"only": ["magic"]}, "no change 'magic'"),
         ({"precision": "sloppy"}, "no precision 'sloppy'"),
         ({"arguments": ["--epochs", "1"]}, "is not a script"),
+        ({"patch": True}, "is not a script"),
+        ({"target": "train.py", "device": "cpu"}, "is a script"),
     ],
 )
 def test_what_cannot_be_tried_is_refused(arguments: dict[str, object], reason: str) -> None:
     pytest.importorskip("torch")
     with pytest.raises(opscope.UsageError, match=reason):
-        opscope.advise("bert", **arguments)  # type: ignore[arg-type]
+        opscope.advise(**{"target": "bert", **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "target.py").write_text(TARGET)
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import opscope\nprint('begins')\n"
+        "found = opscope.advise('target.py:train', only=['fused_optimizer'], device='cpu', budget_s=60)\n"
+        "print(len(found.results), found.target)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "begins\n1 target.py:train\n"

@@ -1,7 +1,7 @@
 """Compares finalists with float64, and over a longer run: whole variants, and what of them is exact."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from opscope.advise.search import Names
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.documents.advise import UNDECIDED, ErrorClass, Facts
 
+T = TypeVar("T")
 _RECORDED: Final = 4
 _LONG_RUN: Final = 30
 _SEEDS: Final = (0, 1, 2)
@@ -151,13 +152,12 @@ class Comparing:
         built = self._session.build(lacking)
         self._early += zip(lacking, built, strict=True)
         workers = self.started(jobs)
-        if len(wanted) > len(jobs) and any(
-            worker.broken is not None and worker.broken.lacks_memory for worker in built
-        ):
+        self._drop_broken()
+        if len(wanted) > len(jobs) and _lack_memory(built):
             self.drop_early()  # there is no memory for so many at once
             self._session.close(workers)
             workers = self._session.build(jobs)
-        result = self._session.ask_each([(worker, Record(_RECORDED)) for worker in workers], Recording)
+        workers, result = self._asked(workers, jobs, [Record(_RECORDED)] * len(jobs), Recording)
         self._session.close(workers)
         self._note_memory(workers)
         return [_why(worker) if one is None else one for one, worker in zip(result, workers, strict=True)]
@@ -170,8 +170,8 @@ class Comparing:
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = self._runs(jobs)
         workers = self.started([job for job, _ in runs])
-        asked = [(worker, Losses(_LONG_RUN, number)) for worker, (_, number) in zip(workers, runs, strict=True)]
-        result = self._session.ask_each(asked, LongRun)
+        asked = [Losses(_LONG_RUN, number) for _, number in runs]
+        workers, result = self._asked(workers, [job for job, _ in runs], asked, LongRun)
         self._note_memory(workers)
         self._session.close(workers)
         kept = [one for one in result[: len(written)] if one is not None]
@@ -212,12 +212,33 @@ class Comparing:
         self._session.close([worker for job, worker in self._early if job not in but])
         self._early = [(job, worker) for job, worker in self._early if job in but]
 
+    def _asked(
+        self, workers: list[Worker], jobs: Sequence[Job], asked: Sequence[object], kind: type[T]
+    ) -> tuple[list[Worker], list[T | None]]:
+        """Ask processes; where memory is too small for that beside those that started early, again without these."""
+        result = self._session.ask_each(list(zip(workers, asked, strict=True)), kind)
+        if not self._early or not _lack_memory(workers):
+            return workers, result
+        self.drop_early()
+        self._session.close(workers)
+        workers = self._session.build(jobs)
+        return workers, self._session.ask_each(list(zip(workers, asked, strict=True)), kind)
+
+    def _drop_broken(self) -> None:
+        """End those that started early and failed, perhaps as so many did at once: they start anew when needed."""
+        self._session.close([worker for _, worker in self._early if worker.broken is not None])
+        self._early = [(job, worker) for job, worker in self._early if worker.broken is None]
+
     def _note_memory(self, workers: Sequence[Worker]) -> None:
-        if any(worker.broken is not None and worker.broken.lacks_memory for worker in workers):
+        if _lack_memory(workers):
             self.lacked_memory = True
 
     def _differs(self, result: LongRun) -> str | None:
         return runs_agree(result, self._written) if self._written else None
+
+
+def _lack_memory(workers: Sequence[Worker]) -> bool:
+    return any(worker.broken is not None and worker.broken.lacks_memory for worker in workers)
 
 
 def _is_exact(name: str) -> bool:

@@ -229,6 +229,23 @@ def _is_float(value: object) -> bool:
 
 
 @contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Run what the user compiles as it is written; a step that is compiled as a whole stays compiled.
+
+    Its boundaries lie within compiled code, where PyTorch refuses to change the stance.
+    """
+    try:
+        stance = torch.compiler.set_stance("force_eager")
+    except RuntimeError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        torch._dynamo.disable(lambda: stance.__exit__(None, None, None))()
+
+
+@contextmanager
 def observing() -> Iterator[Observed]:
     """Observe a step that runs inside; it runs as it would, but for hooks around calls of modules.
 
@@ -282,7 +299,7 @@ def observing() -> Iterator[Observed]:
     torch.autograd.backward, torch.optim.Optimizer.zero_grad = counted, watched
     torch.Tensor.item = fetched
     try:
-        with torch.compiler.set_stance("force_eager"):
+        with _uncompiled():
             yield observed
     finally:
         torch.autograd.backward, torch.optim.Optimizer.zero_grad = backward, zero_grad
@@ -307,7 +324,7 @@ def observed_step() -> Routine[Observed | None]:
 
     handles = [root.module.register_forward_pre_hook(hearing, with_kwargs=True) for root in first.roots]
     try:
-        with torch.compiler.set_stance("force_eager"):
+        with _uncompiled():
             if (yield) is Ran.INTERRUPTED:
                 return None
     finally:

@@ -81,21 +81,25 @@ class Proving(Struct):
             others = [worker for worker in others if worker.broken is None]
             before = least_gain(base, twin)
             # Those that were timed before show what noise there is: one of them is enough beside the others.
-            self.time([base, memory, *others] if written else [base, twin, memory, *others])
-            others = [worker for worker in others if worker.broken is None]
-            loaded, since_ns = self._loaded(base), time_ns()
-            self._loaded(staged)
-            self._check([base, twin, memory, staged])
-            self.session.close(workers)
-            fetched = _read(lines, since_ns)
-        noise = before if written else least_gain(base, twin)
-        result = _proof(facts, [base, memory, *others], max(_LEAST_GAIN, noise), loaded, fetched)
+            timed = len(base.blocks)
+            try:
+                self.time([base, memory, *others] if written else [base, twin, memory, *others])
+                others = [worker for worker in others if worker.broken is None]
+                loaded, since_ns = self._loaded(base), time_ns()
+                self._loaded(staged)
+                self._check([base, twin, memory, staged])
+                fetched = _read(lines, since_ns)
+                noise = before if written else least_gain(base, twin)
+                waited = waited_for_others([base] if written else [base, twin], timed)
+                result = _proof(facts, [base, memory, *others], max(_LEAST_GAIN, noise), loaded, fetched)
+            finally:
+                self.session.close(workers)
+                if written:  # rounds without its twin cannot be compared with it
+                    del base.blocks[timed:], base.waited[timed:]
         gain = Interval(result.ratio, result.ci_low, result.ci_high, len(memory.blocks))
-        if written:  # rounds without its twin cannot be compared with it
-            base.blocks, base.waited = base.blocks[: len(twin.blocks)], base.waited[: len(twin.waited)]
         if gain.low is not None and gain.low > noise**2:
             noise = LEAST_GAIN  # as written at its fastest, from memory at its slowest: a gain even then
-        reason = not_decidable(gain, noise, waited_for_others([base, twin]))
+        reason = not_decidable(gain, noise, waited)
         if reason is not None:
             result = replace(result, blamed=False, undecided=reason, others=())
         return result

@@ -120,7 +120,8 @@ class Loaders:
 
     def epoch(self, before: dict[int, int]) -> int | None:
         """Return how many batches the loader has that was read most since `reads` said ``before``; None if unknown."""
-        most = max(self.read_since(before), key=lambda one: one.reads, default=None)
+        reads = {id(one): one.reads - before.get(place, 0) for place, one in enumerate(self.made)}
+        most = max(self.read_since(before), key=lambda one: reads[id(one)], default=None)
         loader = None if most is None else most.loader()
         try:
             return None if loader is None else len(loader)

@@ -94,10 +94,15 @@ def least_gain(base: Worker, twin: Worker) -> float:
     return max(LEAST_GAIN, high, 1 / low)
 
 
-def waited_for_others(written: Sequence[Worker]) -> float:
-    """Return how long threads of the step as written waited for a core, as a share of the time; 0 if it has workers."""
+def waited_for_others(written: Sequence[Worker], since: int = 0) -> float:
+    """Return how long threads of the step as written waited for a core, as a share of the time; 0 if it has workers.
+
+    Args:
+        written: its processes.
+        since: rounds before this one do not count.
+    """
     own_workers = any(one.built is not None and one.built.facts.prefetched for one in written)
-    waited = [share for one in written for share in one.waited]
+    waited = [share for one in written for share in one.waited[since:]]
     return 0.0 if own_workers or not waited else median(waited)
 
 

@@ -211,7 +211,11 @@ class Loaded(Struct, frozen=True):
         """What starting workers costs per batch, in nanoseconds."""
         if not self.starts_ns:
             return 0.0
-        batches = self.epoch or len(self.waits_ns) / len(self.starts_ns)
+        # A loop may leave an epoch early: the starts that were seen tell how many batches lie between two.
+        seen = len(self.waits_ns) / max(1, len(self.starts_ns) - 1)
+        batches = seen if self.epoch is None else self.epoch
+        if len(self.starts_ns) > 1:
+            batches = min(batches, seen)
         return sum(self.starts_ns) / len(self.starts_ns) / max(1.0, batches)
 
 

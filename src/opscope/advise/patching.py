@@ -52,6 +52,8 @@ class Patching(Struct):
     def patches(self, proven: Sequence[Names], built: Built, written: Sequence[Worker] = ()) -> dict[Names, Patch]:
         """Return a patch for each of some combinations, tried; or why there is none.
 
+        With ``written``, those that may succeed without the processes of the search are left out.
+
         Args:
             proven: the combinations.
             built: the script as written, with the places in its source.
@@ -66,6 +68,9 @@ class Patching(Struct):
         self.time([base, twin], [worker for worker in workers if worker.broken is None])
         for worker in (base, twin):
             if worker.broken is not None:
+                self.session.close(workers)
+                if written:  # they were started long ago, and their script may be at its end
+                    return {}
                 raise AdviseError(f"the script as written fails: {worker.broken.reason}")
         tried = dict(zip(ready, workers, strict=True))
         running = [names for names in ready if tried[names].broken is None]
@@ -76,7 +81,10 @@ class Patching(Struct):
             wrong = self._wrong({names: jobs[names] for names in running if is_faster(known[names])}, built.facts)
         finally:
             self.comparing.drop_early()
-        return {names: _patch(text, known.get(names), wrong.get(names)) for names, text in texts.items()}
+        patches = {names: _patch(text, known.get(names), wrong.get(names)) for names, text in texts.items()}
+        # Beside the processes of the search there may be too little memory or time: then they are tried after it.
+        again = {names for names, one in known.items() if written and (one.lacks_memory or one.is_passing)}
+        return {names: patch for names, patch in patches.items() if names not in again}
 
     def _wrong(self, jobs: Mapping[Names, Job], facts: Facts) -> dict[Names, str]:
         """Return why a patched script does something else, for those that do: by its losses, or by its results."""

@@ -6,12 +6,15 @@ import multiprocessing.util
 import os
 import random
 import signal
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from opscope.advise.messages import Broken, Built, Job, Time, Turn
@@ -31,6 +34,7 @@ _COMPILING_PROCESSES: Final = "TORCHINDUCTOR_COMPILE_THREADS"
 _PRELOADED: Final = ["torch", "torch._dynamo", "opscope.advise.worker"]
 # Bytes of a folder with room for `/pymp-XXXXXXXX/listener-XXXXXXXX` in the path of a socket, which has 103 on macOS.
 _LONGEST_FOLDER: Final = 70
+_HIDING: Final = threading.Lock()
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
 _ENDS_AT_ONCE_S: Final = 0.1
@@ -216,7 +220,7 @@ class Session:
         process = self._context.Process(target=enter, args=(job, theirs, self._is_path_safe), daemon=False)
         compiling = str(max(1, cores() // self._at_a_time))
         # The process that others are forked from begins as `python -c`, and must not import from the current folder.
-        with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: compiling, SAFE_PATH: "1"}):
+        with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: compiling, SAFE_PATH: "1"}), _without_main():
             process.start()
         theirs.close()
         worker = Worker(job, process, ours)
@@ -279,6 +283,18 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in own:  # another thread, which starts a process too, may have done so already
             os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program that runs from a process that is started: it would run it again, as multiprocessing has it."""
+    with _HIDING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _is_launched_by_host(worker: Worker) -> bool:

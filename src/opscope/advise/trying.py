@@ -408,17 +408,20 @@ class _Trying:
         known = {names: self._known[names] for names in finalists}
         try:
             self._prove(finalists, facts, written)
-            proof = self._proofs.get(best)
-            failed = self._known[best].lacks_memory or (
-                proof is not None and not proof.right and self._comparing.lacked_memory
-            )
+            failed = {names for names in finalists if self._may_lack_memory(names)}
         except AdviseError:
-            failed = True
-        if failed:  # beside the processes of the search there may be too little memory: it has its turn after them
-            self._known |= known
-            self._again -= known.keys()
-            self._proofs = {names: proof for names, proof in self._proofs.items() if names not in known}
+            failed = set(finalists)
+        if failed:  # beside the processes of the search there may be too little memory: they have their turn after them
+            self._known |= {names: one for names, one in known.items() if names in failed}
+            self._again -= failed
+            self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
             self._proves_early = False
+
+    def _may_lack_memory(self, names: Names) -> bool:
+        """Tell whether what was just proven, or not, may be another thing with more memory."""
+        proof = self._proofs.get(names)
+        refused = proof is not None and not proof.right and self._comparing.lacked_memory
+        return self._known[names].lacks_memory or refused
 
     def _together_with(self, best: Names, proven: float) -> list[Names]:
         """Return what is proven at once: where nothing has to be compiled, the best of more precise classes, too.
@@ -509,7 +512,7 @@ class _Trying:
 
     def _first_written(self) -> list[Worker]:
         """Start the step as written, and on a GPU a third process that records how long the device works in a step."""
-        if not Path(_GPU_NODE).exists():
+        if self._plan.device == "cpu" or not Path(_GPU_NODE).exists():
             return self.as_written()
         began = time.monotonic()
         *written, scout = self._session.build([self._job] * 3)
@@ -517,6 +520,9 @@ class _Trying:
         (worked,) = self._session.ask_each([(scout, Work(_RECORDED_STEPS))], Worked)
         self._device_ns = None if worked is None else worked.device_ns
         self._session.close([scout])
+        if any(worker.broken is not None and worker.broken.lacks_memory for worker in written):
+            self._session.close(written)  # there is no memory for three
+            return self.as_written()
         return self._running_as_written(written)
 
     def possible(self, facts: Facts) -> tuple[list[Tried], list[str]]:

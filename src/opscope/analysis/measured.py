@@ -135,7 +135,11 @@ class Measured(Struct, frozen=True, dict=True):
             return None
         estimates = (one.of_step_ns for one in self.findings if one.of_step is StepBasis.ESTIMATED)
         ns = window.duration_ns / steps
-        return StepFigure(ns=ns, basis=StepBasis.RECORDED, steps=steps, estimate_ns=next(estimates, None))
+        estimate = next(estimates, None)
+        # A step is not longer without the profiler: there the replay has added time that no record explains.
+        if estimate is not None and estimate > ns:
+            estimate = None
+        return StepFigure(ns=ns, basis=StepBasis.RECORDED, steps=steps, estimate_ns=estimate)
 
     @cached_property
     def bound(self) -> Bound:

@@ -68,8 +68,11 @@ def advise(
     if precision not in list(ErrorClass):
         raise UsageError(f"there is no precision {precision!r}; there are {', '.join(ErrorClass)}")
     name = str(target)
-    if arguments and not is_script(name):
-        raise UsageError(f"{name} is not a script, and takes no arguments")
+    for option, value in (("arguments", arguments), ("steps", steps), ("patch", patch)):
+        if value and not is_script(name):
+            raise UsageError(f"{name} is not a script: {option} is for scripts")
+    if is_script(name) and (parameters or device != "auto"):
+        raise UsageError(f"{name} is a script: it decides device and sizes itself; arguments=[...] go to it")
     sizes = {one: values[:1] for one, values in default_sizes(name).items()}
     with scratch() as folder:
         plan = Plan(

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from opscope.documents.brief import BriefDocument
 
 
+_LONGEST_NAME = 40  # characters of a file's name at the head of what is read first
+
+
 class Analysed(Struct, frozen=True):
     """One of the command's traces.
 
@@ -228,9 +231,11 @@ def _named(one: Analysed, *, alone: bool) -> Inline:
     named = f" ({process})" if process != analysis.source.path else ""
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
     trust = measured.trust.verdict
-    doubts = len(tuple(measured.trust.doubts()))
+    doubts = sum(check.verdict is trust for check in measured.trust.doubts())
     text = f"{trust} ({doubts})" if doubts else str(trust)
     path = Path(one.path).name if alone else one.path
+    if alone and len(path) > _LONGEST_NAME:
+        path = f"{path[: _LONGEST_NAME - 1]}…"
     return Name(f"{path}{named}"), *_on(one), f": {steps}; trust: ", of_trust(text, trust)
 
 

@@ -117,8 +117,9 @@ def _first(document: TraceDocument) -> Iterator[Block]:
     for doubt in doubts:
         yield Paragraph((Toned(f"  NOT TO BE TRUSTED: {doubt}", Tone.BAD),))
     if document.first_screen is not None:
-        # What fails is said above, with what to do about it, and so is the step.
-        yield from screen_blocks(replace(document.first_screen, failed=(), step=None))
+        # Checks that fail are named above, with what to do about them, and so is the step.
+        warned = tuple(line for line in document.first_screen.failed if not line.startswith("FAIL"))
+        yield from screen_blocks(replace(document.first_screen, failed=warned, step=None))
     if document.operators:
         yield Paragraph.of("The operators that cost most:")
     yield from (Paragraph.of(f"  - {_operator(operator, document)}") for operator in document.operators[:_SHOWN])

@@ -24,7 +24,9 @@ _DOUBTS: Final = 3
 _LEAST_PART: Final = 0.005  # of a step: smaller parts are not listed
 _CATEGORIES: Final = 4  # of operators, where nothing ran on a device
 _FRAME: Final = re.compile(r"(?:.*[/\\])?([^/\\]+)\((\d+)\): .*")  # as torch.profiler names Python's frames
-_SHORT: Final = 24  # characters of a place: at 80 columns, so many are left beside what to do and what it saves
+_SHORT: Final = 18  # characters of a place: at 80 columns, so many are left beside what to do and what it saves
+_LINE: Final = 78  # characters of a check: what it says is to take one line
+_FAILED: Final = 2  # checks on the first screen
 OF_CPU: Final = "the operators' CPU time"
 
 
@@ -53,10 +55,13 @@ def first_screen(measured: Measured) -> FirstScreen:
         failed=tuple(_failed(trust)),
         doubts=tuple(f"{check.verdict} {check.name}: {check.sentence}" for check in doubts),
         findings=first,
-        findings_reason=_no_findings(measured),
+        findings_reason=measured.findings_reason,
         further_findings=tuple(finding.id for finding in findings if not finding.is_first),
         together=None if together is None else "".join(together_line(together)),
-        left=None if together is None else left_text(together),
+        # Changes that save only together may count more than those that are replayed one after the other.
+        left=None
+        if together is None or any(one.likely_ns > together.likely_ns for one in first)
+        else left_text(together),
         not_measured=not_measured,
     )
 
@@ -74,14 +79,6 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
     screen = first_screen(measured)
     fields = {name: getattr(screen, name) for name in FirstScreen.__struct_fields__}
     return BriefDocument(trace=printable(path), next=following, **fields)
-
-
-def _no_findings(measured: Measured) -> str | None:
-    """Return why there are no findings, where another check does not say so already."""
-    has_verdict = measured.bound.kind != BoundKind.UNKNOWN or measured.analysis.has_device_times
-    if not has_verdict or measured.trust.failed(CheckName.FILE_IS_VALID):
-        return None
-    return measured.findings_reason
 
 
 def _failed(trust: Trust) -> Iterator[str]:
@@ -140,12 +137,14 @@ def _first(findings: Sequence[Finding]) -> Iterator[BriefFinding]:
 def _short_place(where: Where) -> str | None:
     """Return where a finding is in a few characters: the file and line, the module, the operator or the range."""
     if where.python is not None and (frame := _FRAME.fullmatch(where.python)):
-        return f"{frame[1]}:{frame[2]}"
-    text = where.python or where.module or where.operator or where.annotation
-    if text is None:
-        return None
-    text = printable(text)
-    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+        text = printable(f"{frame[1]}:{frame[2]}")
+        return text if len(text) <= _SHORT else f"…{text[1 - _SHORT :]}"  # the line is what leads there
+    name = where.python or where.module or where.operator or where.annotation
+    return None if name is None else _cut(printable(name), _SHORT)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _not_measured(measured: Measured) -> Iterator[Unmeasured]:
@@ -206,17 +205,25 @@ def screen_blocks(screen: FirstScreen) -> Iterator[Block]:
         saves = "Saves a step" if screen.step_count else "Saves"
         if any(one.overlaps for one in screen.findings):
             saves = f"{saves} (with)"  # the numbers of those above that save some of the same time
-        yield Table(("", "Do first", saves if screen.step_count else saves.replace("a step", "at most"), "Where"), rows)
+        yield Table(("", "Do first", saves, "Where"), rows)
     if screen.left is not None:
         yield Paragraph.of(f"  {screen.left}")
-    if screen.findings_reason is not None:
-        yield Paragraph.of(screen.findings_reason)
-    for line in screen.failed:
-        yield Paragraph((of_trust(line, Verdict.FAIL if line.startswith("FAIL") else Verdict.WARN),))
+    reason = screen.findings_reason
+    if (
+        reason is not None
+        and reason.rstrip(".") not in screen.sentence
+        and not any(reason in one for one in screen.failed)
+    ):
+        yield Paragraph.of(reason)
+    for line in screen.failed[:_FAILED]:
+        verdict = Verdict.FAIL if line.startswith("FAIL") else Verdict.WARN
+        yield Paragraph((of_trust(_cut(line, _LINE), verdict),))
+    if len(screen.failed) > _FAILED:
+        yield Paragraph.of(f"and {len(screen.failed) - _FAILED} more checks: --why")
 
 
 def _row(number: int, finding: BriefFinding) -> tuple[str, ...]:
-    same = f" ({', '.join(map(str, finding.overlaps))})" if finding.overlaps else ""
+    same = f" ({min(finding.overlaps)})" if finding.overlaps else ""
     return (
         str(number),
         finding.todo or printable(finding.title),
@@ -247,7 +254,7 @@ def _facts(brief: BriefDocument) -> Iterator[Inline]:
         more = f"; {step.sentence.rstrip('.')}" if step.sentence else ""
         yield (f"{step_line(step)}{more} [{brief.step_address}]",)
     if brief.parts:
-        whole = "a CPU-only step goes, by operators" if brief.parts_of == OF_CPU else f"{brief.parts_of} goes"
+        whole = f"{brief.parts_of} goes"
         parts = ", ".join(
             f"{one.name} {format_ns(one.ns)} ({format_share(one.share, 1)})"
             for one in brief.parts

@@ -53,7 +53,8 @@ def overview_section(document: TraceDocument, losses: Losses) -> Section:
 
 def _verdict(document: TraceDocument) -> Iterator[Block]:
     if document.first_screen is not None:
-        yield from screen_blocks(replace(document.first_screen, failed=()))  # those are told below
+        warned = tuple(line for line in document.first_screen.failed if not line.startswith("FAIL"))
+        yield from screen_blocks(replace(document.first_screen, failed=warned))  # those that fail are named below
     if document.bound.evidence:
         yield Paragraph.of(f"How that is known: {document.bound.evidence}")
     doubts = [c for c in document.trust.checks if c.verdict is Verdict.FAIL]

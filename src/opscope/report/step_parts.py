@@ -13,7 +13,7 @@ from opscope.documents.trace import DeviceEntry, WindowEntry
 
 _WIDTH: Final = 48  # characters of a bar
 _LEAST: Final = 0.005  # of the window: smaller causes are put together as "other"
-_NAMED: Final = 3  # causes of idle time
+_NAMED: Final = 2  # causes of idle time
 _IDLE: Final = "idle: "
 # Causes of idle time that the verdict counts as one.
 _SAME: Final = {str(IdleCause.LATENCY): str(IdleCause.DISPATCH), str(IdleCause.TAIL): str(IdleCause.HOST_WORK)}

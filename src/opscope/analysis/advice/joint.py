@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.advice.context import MOST_OF_TODO, Context, Draft
+from opscope.analysis.advice.context import Context, Draft
 from opscope.analysis.advice.evidence import derived, nanoseconds
 from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.replayed import Replayed, Together
@@ -68,9 +68,7 @@ def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
             *host.evidence[:1],
             *device.evidence[:1],
         ),
-        todo=named
-        if len(named := f"{host.rule} + {device.rule}") <= MOST_OF_TODO
-        else "two changes that need each other",
+        todo="two changes together: see --why",
         action=f"both: {device.action}  AND  {host.action}",
         wrong_if=f"{host.wrong_if}; or {device.wrong_if}",
         claims=host.claims | device.claims,
