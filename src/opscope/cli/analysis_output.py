@@ -200,12 +200,10 @@ def _screen(one: Analysed, *, alone: bool = False) -> list[Block]:
     from opscope.report.brief import first_screen, screen_blocks
 
     losses = one.analysis.losses
+    screen = or_reason(losses, "the first screen", lambda: screen_blocks(first_screen(one.measured)), Paragraph.of)
+    # Made after it: its trust is also about what failed in the screen.
     named = or_reason(losses, "the file's name", lambda: (Paragraph(_named(one, alone=alone)),), Paragraph.of)
-    # Built before it is written: writing it may fail, and what fails is to be said.
-    return [
-        *named,
-        *or_reason(losses, "the first screen", lambda: screen_blocks(first_screen(one.measured)), Paragraph.of),
-    ]
+    return [*named, *screen]
 
 
 def _why(one: Analysed) -> Iterator[Block]:
