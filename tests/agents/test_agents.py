@@ -353,7 +353,7 @@ def test_what_is_no_file_is_refused_before_it_is_opened(name: str, kind: str) ->
         paths = {one.name: place.name for one in tool.parameters if one.kind is Kind.PATH}
         answer = Caller.of([Path(short)], seconds=60)(name, {**CALLS[name][0], **paths})
     assert answer.failed
-    assert "no regular file" in answer.text or "outside of" in answer.text
+    assert "not a regular file" in answer.text or "outside of" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,7 @@ def test_a_library_whose_names_overlap_is_refused(tmp_path: Path) -> None:
 
 def test_a_pipe_is_no_library(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "lib.so")
-    assert "no regular file" in refused("explain", "aten::mm", "--library", tmp_path / "lib.so")
+    assert "not a regular file" in refused("explain", "aten::mm", "--library", tmp_path / "lib.so")
 
 
 def test_a_name_of_digits_is_a_name(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ CALLS = {
     "aten::relu": ("default", [[1 << 20, 1 << 20]], ["float"], [""], "more than are built"),
     "aten::sum": ("default", [["x"], []], ["float", ""], ["", ""], "not recorded whole"),
     "prim::Print": ("default", [[8]], ["float"], [""], "not an operator of PyTorch itself"),
-    "aten::div": ("Tensor_mode", [[8], [8], []], ["float", "float", ""], ["", "", "/etc/passwd"], "no option"),
+    "aten::div": ("Tensor_mode", [[8], [8], []], ["float", "float", ""], ["", "", "/etc/passwd"], "not an option"),
 }  # fmt: skip
 
 

@@ -187,7 +187,7 @@ def test_a_pipe_at_the_place_of_a_trace_is_named_and_loses_no_other_rank(job: Pa
     for paths in ([folder], sorted(folder.glob("*.json"))):
         document = package.ranks(paths).document
         assert [one.rank for one in document.ranks if one.path] == [0, 2]
-        assert "no regular file" in document.unread[str(folder / "rank1.json")]
+        assert "not a regular file" in document.unread[str(folder / "rank1.json")]
 
 
 def trace_that_says(path: Path, info: object) -> Path:

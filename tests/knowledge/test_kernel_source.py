@@ -213,7 +213,7 @@ def test_versions() -> None:
         assert version is not None
         assert not version.final
     assert TorchVersion.parse("latest") is None
-    with pytest.raises(UsageError, match="no version of PyTorch"):
+    with pytest.raises(UsageError, match="not a version of PyTorch"):
         parse_version("latest")
     assert by_nearness(TorchVersion.parse("2.9.5"))[0].startswith("2.9.1")
 

@@ -101,7 +101,7 @@ def test_a_wheel_of_another_platform_is_read(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_no_wheel_of_pytorch_is_refused(tmp_path: Path) -> None:
-    for content, said in ((b"no zip", "no wheel of PyTorch"), (None, "does not say which PyTorch")):
+    for content, said in ((b"no zip", "not a wheel of PyTorch"), (None, "does not say which PyTorch")):
         path = wheel(tmp_path, version="nothing")
         if content is not None:
             path.write_bytes(content)
@@ -110,7 +110,7 @@ def test_what_is_no_wheel_of_pytorch_is_refused(tmp_path: Path) -> None:
     empty = tmp_path / "other.whl"
     with zipfile.ZipFile(empty, "w") as archive:
         archive.writestr("numpy/version.py", "")
-    with pytest.raises(BadInputError, match="no wheel of PyTorch"), torch_in_wheel(empty):
+    with pytest.raises(BadInputError, match="not a wheel of PyTorch"), torch_in_wheel(empty):
         pass
 
 

@@ -183,7 +183,7 @@ def test_it_needs_no_pytorch() -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["gelu", "--torch", "newest"], 2, "no version of PyTorch"),
+        (["gelu", "--torch", "newest"], 2, "not a version of PyTorch"),
         (["gelu", "--torch", "9.9"], 2, "no index of PyTorch 9.9 is shipped; there are 2.10.0+cu128"),
         (["gelu", "--configuration", "bs1"], 2, "name it with --in"),
         (["gelu", "--in", str(RUN), "--configuration", "bs77"], 2, "there are bs1_seq128, bs8_seq128, bs16_seq128"),

@@ -331,7 +331,7 @@ def test_a_device_is_never_replaced(tmp_path: Path) -> None:
         pytest.skip("devices cannot be made or used here")
     files.write_output(null, b"content")
     assert null.is_char_device()
-    with pytest.raises(EnvironmentLacksError, match="no regular file"):
+    with pytest.raises(EnvironmentLacksError, match="not a regular file"):
         files.write_whole(null, b"content")
 
 

@@ -217,7 +217,9 @@ def screen_blocks(screen: FirstScreen) -> Iterator[Block]:
         yield Paragraph.of(reason)
     for line in screen.failed[:_FAILED]:
         verdict = Verdict.FAIL if line.startswith("FAIL") else Verdict.WARN
-        yield Paragraph((of_trust(_cut(line, _LINE), verdict),))
+        # Of a file that is damaged it must be clear what is lost; a verdict hardly takes any room then.
+        short = line if CheckName.FILE_IS_VALID in line else _cut(line, _LINE)
+        yield Paragraph((of_trust(short, verdict),))
     if len(screen.failed) > _FAILED:
         yield Paragraph.of(f"and {len(screen.failed) - _FAILED} more checks: --why")
 
