@@ -9,26 +9,8 @@ import pytest
 
 import opscope
 from opscope.documents.advise import Outcome
+from tests.advise.test_budget import TARGET
 from tests.command import ROOT
-
-TARGET = """
-import torch
-
-def train():
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(50)))
-    optimizer = torch.optim.Adam(model.parameters(), 1e-4, foreach=False)
-    x = torch.randn(4, 8)
-
-    def step():
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
-"""
 
 
 @pytest.mark.slow
