@@ -415,6 +415,7 @@ class _Trying:
             self._known |= {names: one for names, one in known.items() if names in failed}
             self._again -= failed
             self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
+            self._patches = {names: patch for names, patch in self._patches.items() if names not in failed}
             self._proves_early = False
 
     def _may_lack_memory(self, names: Names) -> bool:
