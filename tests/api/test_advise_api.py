@@ -31,7 +31,7 @@ def test_advice_is_a_document_that_shows_itself(tmp_path: Path) -> None:
     assert len(shown) < 2000
     assert "<table>" in document._repr_html_()
     # Its modules were imported meanwhile: the package in the function's place can be called, too.
-    with pytest.raises(opscope.UsageError, match="no change 'magic'"):
+    with pytest.raises(opscope.UsageError, match="unknown change 'magic'"):
         opscope.advise("target.py", only=["magic"])
 
 
@@ -39,8 +39,8 @@ def test_advice_is_a_document_that_shows_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"only": ["magic"]}, "no change 'magic'"),
-        ({"precision": "sloppy"}, "no precision 'sloppy'"),
+        ({"only": ["magic"]}, "unknown change 'magic'"),
+        ({"precision": "sloppy"}, "unknown precision 'sloppy'"),
         ({"arguments": ["--epochs", "1"]}, "is not a script"),
         ({"patch": True}, "is not a script"),
         ({"target": "train.py", "device": "cpu"}, "is a script"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope import analyze
-from opscope.analysis.advice.context import MOST_OF_TODO
+from opscope.analysis.advice.context import MOST_IN_SHORT
 from opscope.base.units import format_ns
 from tests.command import opscope, screen
 from tests.conftest import DATA
@@ -73,7 +73,7 @@ def test_what_is_read_first_fits_into_fourteen_lines(lines: dict[str, dict[str, 
     text = " ".join(" ".join(first).split())
     assert f"[{found['bound']}]" in text
     for one in found["findings"]:
-        assert 0 < len(one["todo"]) <= MOST_OF_TODO
+        assert 0 < len(one["todo"]) <= MOST_IN_SHORT
         assert one["saves"] in text
         (whole,) = (whole for whole in document["findings"] if whole["id"] == one["id"])
         assert whole["saving_ns"] == one["saving_ns"]

@@ -77,11 +77,11 @@ class WrittenOut(Struct, frozen=True):
         trains, absent = self.module.training, tuple(self.absent.items())
 
         def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            values = any(
+            has_other = any(
                 kwargs.get(name) is not None or (len(args) > place and args[place] is not None)
                 for name, place in absent
             )
-            if values or module.training is not trains:
+            if has_other or module.training is not trains:
                 return as_written(*args, **kwargs)
             return fused(*args, **kwargs)
 

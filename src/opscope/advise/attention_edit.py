@@ -168,7 +168,7 @@ class _Reading(Struct, frozen=True):
             return before.followed(statement.value, read)  # type: ignore[attr-defined]
         return None
 
-    def _is_used_here_alone(self, name: str, values: int) -> bool:
+    def _is_used_here_alone(self, name: str, uses: int) -> bool:
         """Tell whether a value that a statement gives a name is read by the statement in question, and nowhere else."""
         here = self.block[self.place]
         last = next((place for place in range(self.place, len(self.block)) if _gives(self.block[place], name)), None)
@@ -180,7 +180,7 @@ class _Reading(Struct, frozen=True):
             if not isinstance(node, ast.Name) or node.id != name or isinstance(node.ctx, ast.Store):
                 continue
             place = statements.get(id(node))
-            is_before = place is not None and place <= values and not repeats  # the value that it had before
+            is_before = place is not None and place <= uses and not repeats  # the value that it had before
             is_behind = place is not None and last is not None and place > last  # one that it is given later
             if id(node) in inner or not (place == self.place or is_before or is_behind):
                 return False

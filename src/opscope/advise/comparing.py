@@ -139,8 +139,8 @@ class Comparing:
 
     def _recorded(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
-        text = iter(self._record([job for job in jobs if self._kept(job) is None], later))
-        results = [kept if (kept := self._kept(job)) is not None else next(text) for job in jobs]
+        recorded = iter(self._record([job for job in jobs if self._kept(job) is None], later))
+        results = [kept if (kept := self._kept(job)) is not None else next(recorded) for job in jobs]
         for job, one in zip(jobs, results, strict=True):
             if isinstance(one, Recording) and not (job.changes or job.sources):
                 self._known[job.reference, job.rounding] = one
@@ -262,8 +262,8 @@ def _judged(
         if NO_WEIGHTS in result:
             return Judged(None, f"{UNDECIDED}: {result}", 0.0, 0.0, is_float64=is_float64)
         return Judged(False, f"it fails when its results are recorded: {result}", 0.0, 0.0)
-    text = judged(result, written, right, explains, " + ".join(names), is_float64=is_float64)
-    return replace(text, is_float64=is_float64)
+    verdict = judged(result, written, right, explains, " + ".join(names), is_float64=is_float64)
+    return replace(verdict, is_float64=is_float64)
 
 
 def _why(worker: Worker) -> str:

@@ -292,12 +292,12 @@ class _Trying:
         proven = {names: gains[names] for names, proof in proofs.items() if proof.right and names in gains}
         again = set(self._again)
         seen = {names: gain for names, gain in gains.items() if names not in again and gain > LEAST_GAIN}
-        text = []
+        parts = []
         for what, some in (("proven", proven), ("measured, not yet compared", seen)):
             if some:
                 names = max(some, key=lambda one: some[one])
-                text.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
-        return f"best so far: {'; '.join(text)}" if text else "nothing faster so far"
+                parts.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
+        return f"best so far: {'; '.join(parts)}" if parts else "nothing faster so far"
 
     def _waits_for_data(self, worker: Worker) -> bool:
         """Tell whether a step waits for its batches for a good part of the time."""

@@ -337,15 +337,15 @@ class _Written:
     """What calls write into copies of what they were given.
 
     Args:
-        given: what they were given.
+        inputs: what they were given.
         cast: by identity of the objects in it, what they were cast to.
     """
 
-    def __init__(self, values: object, cast: dict[int, Any]) -> None:
-        tensors = [(one, cast.get(id(one), one)) for one in own_tensors(values).values()]
+    def __init__(self, inputs: object, cast: dict[int, Any]) -> None:
+        tensors = [(one, cast.get(id(one), one)) for one in own_tensors(inputs).values()]
         self._tensors = [(one, other, other.detach().clone()) for one, other in tensors if one is not other]
         self._containers: list[tuple[Any, Any, list[Any]]] = []
-        waiting, seen = [values], set[int]()
+        waiting, seen = [inputs], set[int]()
         while waiting:
             one = waiting.pop()
             if not isinstance(one, dict | list | tuple) or id(one) in seen:

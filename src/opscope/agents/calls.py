@@ -122,8 +122,8 @@ class Caller(Struct, frozen=True):
                 self._check(entry, path)
         return result / named.name if of_run else result
 
-    def _check(self, result: Path, path: str) -> None:
-        if not any(result == root or root in result.parents for root in self.roots):
+    def _check(self, resolved: Path, path: str) -> None:
+        if not any(resolved == root or root in resolved.parents for root in self.roots):
             raise UsageError(f"{path} is outside of {', '.join(map(str, self.roots))}")
 
 

@@ -64,9 +64,9 @@ def advise(
     from opscope.advise.trying import advise as tried
 
     if unknown := [name for name in only if name not in (*BY_NAME, INPUT, LARGER_BATCH)]:
-        raise UsageError(f"there is no change {unknown[0]!r}; there are {', '.join((*BY_NAME, INPUT, LARGER_BATCH))}")
+        raise UsageError(f"unknown change {unknown[0]!r}: choose from {', '.join((*BY_NAME, INPUT, LARGER_BATCH))}")
     if precision not in list(ErrorClass):
-        raise UsageError(f"there is no precision {precision!r}; there are {', '.join(ErrorClass)}")
+        raise UsageError(f"unknown precision {precision!r}: choose from {', '.join(ErrorClass)}")
     name = str(target)
     for option, value in (("arguments", arguments), ("steps", steps), ("patch", patch)):
         if value and not is_script(name):

@@ -54,8 +54,8 @@ class Comparison(Struct, frozen=True):
         measure = doc.headline(self.results)
         rows = [(result.name, _shown(result)) for result in self.results]
         rows += [(f"{result.variant} beside {result.baseline}", result.sentence) for result in self.comparisons]
-        outcome = ((result, result.duration(measure)) for result in self.results)
-        bars = tuple(Bar(_titled(result), time.median, _with_interval(time)) for result, time in outcome if time)
+        durations = ((result, result.duration(measure)) for result in self.results)
+        bars = tuple(Bar(_titled(result), time.median, _with_interval(time)) for result, time in durations if time)
         return Summary("Benchmark", tuple(rows), bars, f"Medians by {_measure_name(measure)}, with 95 % intervals")
 
     def _repr_html_(self) -> str:

@@ -86,15 +86,15 @@ def print_lines(analysed: Sequence[Analysed], output_format: str, sort: str | No
     from opscope.report.trace_lines import line_of, lines_table, lines_values, shared, sorted_lines
 
     lines = sorted_lines([line_of(one.path, one.measured) for one in analysed], sort)
-    table, message = lines_table(lines), shared(lines)
+    table, sentences = lines_table(lines), shared(lines)
 
     def text() -> None:
         echo_table(table)
         say("", err=False)
-        echo_lines(message)
+        echo_lines(sentences)
         say("opscope: --each shows each of them, --by rows of all", err=True)
 
-    section = Section(("Traces",), (table, Bullets(tuple((sentence,) for sentence in message))))
+    section = Section(("Traces",), (table, Bullets(tuple((sentence,) for sentence in sentences))))
     emit(
         Output(document=lambda: lines, values=lambda: lines_values(lines), sections=lambda: (section,), text=text),
         output_format,

@@ -59,8 +59,8 @@ def axes_of(size: str | None, dtype: str | None, settings: Sequence[str]) -> dic
     """
     words = [("size", size), ("dtype", dtype)]
     for setting in settings:
-        name, result, values = setting.partition("=")
-        if not result or not name.isidentifier() or not values:
+        name, equals, values = setting.partition("=")
+        if not equals or not name.isidentifier() or not values:
             raise UsageError(f"--set takes NAME=VALUE,VALUE,..., not {setting!r}")
         words.append((name, values))
     return {name: tuple(text.split(",")) for name, text in words if text}

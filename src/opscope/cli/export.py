@@ -144,8 +144,8 @@ def _write_parts(pieces: "Iterable[Piece]", output: Path, stale: dict[int, Path]
     for number, of_file in itertools.groupby(pieces, key=lambda piece: piece.part):
         target = _target(output, number)
         events, size = _write(target, of_file)
-        text = output == STANDARD_OUTPUT  # which holds the trace, so what is said goes to standard error
-        say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=text)
+        to_stderr = output == STANDARD_OUTPUT  # which holds the trace, so what is said goes to standard error
+        say(f"{target}: {events:,} events, {size:,} bytes unpacked", err=to_stderr)
     for earlier, left_over in stale.items():
         if earlier > number and _is_export(left_over):
             left_over.unlink()  # of an earlier export, of another trace

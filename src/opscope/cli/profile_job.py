@@ -139,10 +139,10 @@ def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:
             continue
         if rank == first:
             directory, manifest = done[rank]
-            text = manifest.entries[0].failure or failure
-            where = f" (log: {directory.path / text.log})" if text.log else ""
-            say(f"opscope: rank {rank} failed first: {text.message}{where}")
-            for line in last_lines(directory, text):
+            failed = manifest.entries[0].failure or failure
+            where = f" (log: {directory.path / failed.log})" if failed.log else ""
+            say(f"opscope: rank {rank} failed first: {failed.message}{where}")
+            for line in last_lines(directory, failed):
                 say(line)
         else:
             reasons.setdefault(failure.message, []).append(rank)

@@ -175,10 +175,10 @@ def last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
     ours = next(
         (at for at, line in enumerate(lines) if line.startswith("Traceback") and _is_ours(lines[at + 1 :])), None
     )
-    text = [line for line in lines[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
-    if text and text[-1].startswith("SystemExit"):  # the program said before why it ended
-        text = text[: max((at for at, line in enumerate(text) if line.startswith("Traceback")), default=len(text))]
-    return [f"{_QUOTE}{line}" for line in text[-_LAST_LINES:]]
+    shown = [line for line in lines[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
+    if shown and shown[-1].startswith("SystemExit"):  # the program said before why it ended
+        shown = shown[: max((at for at, line in enumerate(shown) if line.startswith("Traceback")), default=len(shown))]
+    return [f"{_QUOTE}{line}" for line in shown[-_LAST_LINES:]]
 
 
 def _is_ours(following: Sequence[str]) -> bool:

@@ -156,8 +156,8 @@ class _Comparison:
 
     def _larger(self) -> pl.DataFrame:
         """Return the operators that have more elements to work on, where both ranks tell how many."""
-        text = pl.col("dims").is_null() == pl.col("dims_right").is_null()
-        return self._of_operators().filter(text & (pl.col("elements") > _LARGER * pl.col("elements_right")))
+        alike = pl.col("dims").is_null() == pl.col("dims_right").is_null()
+        return self._of_operators().filter(alike & (pl.col("elements") > _LARGER * pl.col("elements_right")))
 
     def _of_operators(self) -> pl.DataFrame:
         own, theirs = (_by_operator(work) for work in (self._work, self._their_work))

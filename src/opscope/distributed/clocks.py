@@ -82,17 +82,17 @@ def clocks_of(calls: pl.DataFrame) -> Clocks | None:
         calls: `Matched.calls`.
     """
     collectives = _some(calls.filter(pl.col("collective").is_in(TIES) & ~pl.col("is_uneven")))
-    text = pl.concat([collectives, _messages_waited_for(calls)])
-    every = np.unique(text["rank"].to_numpy())
+    calls_together = pl.concat([collectives, _messages_waited_for(calls)])
+    every = np.unique(calls_together["rank"].to_numpy())
     alone = _largest(collectives, every)  # those that collectives tie together
-    kept = _largest(text, every)
-    text = text.filter(pl.col("rank").is_in(kept.tolist()))
+    kept = _largest(calls_together, every)
+    calls_together = calls_together.filter(pl.col("rank").is_in(kept.tolist()))
     if len(kept) < 2:
         return None
-    ranks, rank = np.unique(text["rank"].to_numpy(), return_inverse=True)
-    _, call = np.unique(text["call"].to_numpy(), return_inverse=True)
-    start, end = (text[name].to_numpy().astype(np.int64) for name in ("start_ns", "end_ns"))
-    fit = _Fit(call, rank, start, end, (text["operation"] == "message").to_numpy())
+    ranks, rank = np.unique(calls_together["rank"].to_numpy(), return_inverse=True)
+    _, call = np.unique(calls_together["call"].to_numpy(), return_inverse=True)
+    start, end = (calls_together[name].to_numpy().astype(np.int64) for name in ("start_ns", "end_ns"))
+    fit = _Fit(call, rank, start, end, (calls_together["operation"] == "message").to_numpy())
     by_messages = ~np.isin(ranks, alone)
     result = fit.solved(ranks.astype(np.int64), by_messages, np.setdiff1d(every, kept).astype(np.int64))
     return result if result.scale_ns <= _MOST_SCALE_NS else None
@@ -105,12 +105,12 @@ def contradicted(calls: pl.DataFrame, clocks: Clocks) -> float:
         calls: `Matched.calls`.
         clocks: the ranks' clocks.
     """
-    text = calls.filter(pl.col("collective").is_in(TOGETHER) & pl.col("rank").is_in(clocks.ranks.tolist()))
-    if not text.height:
+    together = calls.filter(pl.col("collective").is_in(TOGETHER) & pl.col("rank").is_in(clocks.ranks.tolist()))
+    if not together.height:
         return 0.0
-    rank = text["rank"].to_numpy()
-    times = {name: clocks.true(rank, text[name].to_numpy()) for name in ("start_ns", "end_ns")}
-    ends = text.select("call", **{name: pl.Series(values) for name, values in times.items()}).group_by("call")
+    rank = together["rank"].to_numpy()
+    times = {name: clocks.true(rank, together[name].to_numpy()) for name in ("start_ns", "end_ns")}
+    ends = together.select("call", **{name: pl.Series(values) for name, values in times.items()}).group_by("call")
     early = ends.agg(early=pl.col("end_ns").min() < pl.col("start_ns").max())["early"]
     return int(early.sum()) / len(early)
 

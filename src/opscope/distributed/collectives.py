@@ -38,8 +38,8 @@ def collectives_of(
         # A group's calls are what each of its ranks has recorded, or the rank with most of them.
         of_ranks = part.group_by("group", "members", "rank").len()
         count = int(of_ranks.group_by("group", "members").agg(pl.col("len").max())["len"].sum())
-        text = replace(_of_kind(key, own, count), link_bandwidth=peaks.get(str(key[0])))
-        rows.append((text, int((part["end_ns"] - part["start_ns"]).sum())))
+        entry = replace(_of_kind(key, own, count), link_bandwidth=peaks.get(str(key[0])))
+        rows.append((entry, int((part["end_ns"] - part["start_ns"]).sum())))
     return [one for one, _ in sorted(rows, key=lambda row: -row[1])]
 
 
@@ -85,9 +85,9 @@ def _of_kind(key: tuple[object, ...], calls: pl.DataFrame | None, count: int) ->
     assert isinstance(group, str)
     assert isinstance(name, str)
     assert size is None or isinstance(size, int)
-    text = JobCollective(group, name, size, count, 0, *(None,) * 7)
+    row = JobCollective(group, name, size, count, 0, *(None,) * 7)
     if calls is None or not calls.height:
-        return text
+        return row
     transfer, ranks = int(_median(calls["transfer_ns"])), int(_median(calls["ranks"]))
     together = name in TOGETHER
     even = size is not None and transfer > 0 and not calls["is_uneven"].any()

@@ -181,9 +181,9 @@ def _waited(collectives: Collectives, ranks: list[int], rows: Ints) -> Floats:
     It is NaN where one of them could not be matched. A collective may run on the device while the step before or behind
     it does, so these count as well.
     """
-    text = collectives.matched.filter(pl.col("collective").is_in(TOGETHER) | (pl.col("operation") == "message"))
+    timed = collectives.matched.filter(pl.col("collective").is_in(TOGETHER) | (pl.col("operation") == "message"))
     duration = pl.col("end_ns") - pl.col("start_ns")
-    waits = text.with_columns(wait=duration - duration.min().over("call"))
+    waits = timed.with_columns(wait=duration - duration.min().over("call"))
     waits = waits.group_by("rank", "row").agg(pl.col("wait").sum(), found=pl.len())
     kinds = pl.col("collective").is_in((*TOGETHER, *MESSAGES))
     issued = collectives.every.filter(kinds).group_by("rank", "row").agg(issued=pl.len())

@@ -92,9 +92,9 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
     if not table.height:
         of_step = np.zeros(trace.activities.height, np.int64)
     base = base_of(trace)
-    text = _told_of_kernels(trace)
-    communications = _communications(analysis, text, of_step, base)
-    labelled = text.height if trace.communications.height else 0
+    kernels = _told_of_kernels(trace)
+    communications = _communications(analysis, kernels, of_step, base)
+    labelled = kernels.height if trace.communications.height else 0
     parts = busy_parts(trace, None)
     return RankSummary(
         facts=_facts(analysis, path, device, max(0, int(parts.communicates.sum()) - labelled)),
@@ -115,12 +115,12 @@ def base_of(trace: Trace) -> int:
 
 
 def _facts(analysis: _Analysis, path: str, device: DeviceTimeline | None, unlabelled: int) -> RankFacts:
-    text = rank_told(analysis.trace.source)
+    rank = rank_told(analysis.trace.source)
     return RankFacts(
         path=path,
-        rank=text.rank,
-        world=text.world,
-        untrue=text.untrue,
+        rank=rank.rank,
+        world=rank.world,
+        untrue=rank.untrue,
         host=analysis.trace.source.metadata.get(HOST_NAME),
         device=None if device is None else device.name,
         damage=analysis.trace.source.damage,
@@ -210,7 +210,7 @@ def _waiting(host: HostTime, trace: Trace) -> Intervals:
     return Intervals.union_of(host.start[waits], host.end[waits])
 
 
-def _communications(analysis: _Analysis, text: pl.DataFrame, of_step: Ints, base: int) -> pl.DataFrame:
+def _communications(analysis: _Analysis, named: pl.DataFrame, of_step: Ints, base: int) -> pl.DataFrame:
     trace, links = analysis.trace, analysis.links
     launched = np.where(
         links.activity_launch >= 0,
@@ -223,7 +223,7 @@ def _communications(analysis: _Analysis, text: pl.DataFrame, of_step: Ints, base
     )
     # Two kernels of one launch that begin together are one here.
     kernels = kernels.unique(["correlation", "start_ns"], keep="first", maintain_order=True)
-    result = text.join(kernels, on=["correlation", "start_ns"], how="inner").filter(pl.col("row") >= 0)
+    result = named.join(kernels, on=["correlation", "start_ns"], how="inner").filter(pl.col("row") >= 0)
     of_call = pl.when(pl.col("external_id") > 0).then("external_id").otherwise(-pl.col("correlation"))
     # What only has a name is one call a kernel: all kernels of a replayed graph have one number.
     call = of_call if trace.communications.height else pl.int_range(pl.len(), dtype=pl.Int64)
@@ -296,10 +296,10 @@ def _named_collectives(trace: Trace) -> pl.DataFrame:
     operations = {
         name: None if (kind := collective_of(name)) is None else NAMED.get(kind) for name in names.unique().to_list()
     }
-    text = kernels.select("correlation", "external_id", "start_ns", "duration_ns").with_columns(
+    named = kernels.select("correlation", "external_id", "start_ns", "duration_ns").with_columns(
         collective=pl.Series([operations[name] for name in names.to_list()], dtype=pl.String)
     )
-    return shaped("communications", text.filter(pl.col("collective").is_not_null())).with_columns(
+    return shaped("communications", named.filter(pl.col("collective").is_not_null())).with_columns(
         pl.col(pl.Categorical).cast(pl.String)
     )
 

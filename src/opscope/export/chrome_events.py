@@ -240,7 +240,7 @@ def _slices(
 
 def _operators(trace: Trace, tids: Ints, classifier: Classifier) -> Events:
     calls = trace.communications.filter(pl.col("correlation").is_null())
-    table, text = _with_communication(trace.operators, calls, ["external_id", "start_ns"])
+    table, extra = _with_communication(trace.operators, calls, ["external_id", "start_ns"])
 
     def category(name: str) -> str:
         return f'"category": {json.dumps(str(classifier.classify(name).category))}'
@@ -250,7 +250,7 @@ def _operators(trace: Trace, tids: Ints, classifier: Classifier) -> Events:
         *_after(_numbers(table, _OPERATOR_NUMBERS)),
         *(_optional(table[name], key, str) for key, name in _OPERATOR_LISTS.items()),
         _optional(table["kernel_file"], "kernel_file", _encoded),
-        *text,
+        *extra,
     ]
     return _slices(table, tids, "cpu_op", arguments)
 
@@ -302,7 +302,7 @@ def _allocations(trace: Trace, tids: Ints) -> Events:
 
 def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Classifier) -> Events:
     kernels = trace.communications.filter(pl.col("correlation").is_not_null())
-    table, text = _with_communication(trace.activities, kernels, ["correlation", "start_ns"])
+    table, extra = _with_communication(trace.activities, kernels, ["correlation", "start_ns"])
     table = table.with_columns(
         pl.Series("process", tracks.device + DEVICE),
         trace.operators["name"].gather(owner).alias("operator"),
@@ -325,7 +325,7 @@ def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Clas
         _Text(pl.when("linked").then(operators.of), operators.longest),
         _geometry(table["grid"]),
         _geometry(table["block"]),
-        *(text or [_optional(table["collective"], "Collective name", _encoded)]),
+        *(extra or [_optional(table["collective"], "Collective name", _encoded)]),
     ]
     kind = _texts(table["kind"], lambda texts: texts.replace(renamed), "None")
     return _slices(table, tracks.activities, kind, arguments, [_number("process")])

@@ -114,14 +114,14 @@ class _Bounds:
             raise sqlite3.DataError(self.exceeded)
         return kept.decode("utf-8", "replace")
 
-    def rows(self, result: sqlite3.Cursor) -> list[Row]:
+    def rows(self, cursor: sqlite3.Cursor) -> list[Row]:
         """Return the rows of a query.
 
         Raises:
             sqlite3.DataError: there are more rows than the file's bytes can hold.
         """
         rows: list[Row] = []
-        while more := result.fetchmany(_ROWS_AT_ONCE):
+        while more := cursor.fetchmany(_ROWS_AT_ONCE):
             rows += more
             if len(rows) > self._rows:
                 self.exceeded = "it holds more rows than its bytes can"

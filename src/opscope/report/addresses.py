@@ -42,8 +42,8 @@ def shown(document: Struct, address: str) -> ShownValue:
     means: str | None = _first_sentence(type(document))
     rest, taken = address.strip("/"), list[str]()
     while rest:
-        step, value, rest, text = _into(value, rest, "/".join(taken))
-        means = text or means
+        step, value, rest, meaning = _into(value, rest, "/".join(taken))
+        means = meaning or means
         taken.append(step)
     return ShownValue(
         address="/".join(taken),

@@ -87,10 +87,10 @@ def bench_table(document: BenchDocument) -> Table:
 
 
 def _shown(result: BenchResult, measure: Measure) -> str:
-    outcome = result.duration(measure)
-    if outcome is None:
+    duration = result.duration(measure)
+    if duration is None:
         return "not measured"
-    return f"{format_ns(outcome.median)}{_width(outcome)}"
+    return f"{format_ns(duration.median)}{_width(duration)}"
 
 
 def _width(result: Duration) -> str:

@@ -171,8 +171,10 @@ def _not_measured(measured: Measured) -> Iterator[Unmeasured]:
 
 def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Command]:
     quoted = shell_path(path)
-    text = measured.advice.replayed is not None  # else whatif gives no saving
-    replayable = [one.id for one in document.findings if text and one.is_first and one.id in measured.advice.remedies]
+    is_replayed = measured.advice.replayed is not None  # else whatif gives no saving
+    replayable = [
+        one.id for one in document.findings if is_replayed and one.is_first and one.id in measured.advice.remedies
+    ]
     if replayable:
         changes = " ".join(f"--finding {name}" for name in replayable)
         yield Command(f"opscope whatif {quoted} {changes}", "the step with these findings done, by replay")

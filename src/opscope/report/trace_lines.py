@@ -121,16 +121,16 @@ def lines_values(lines: Sequence[TraceLine]) -> Table:
 def shared(lines: Sequence[TraceLine]) -> list[str]:
     """Return sentences on what the traces have in common: what bounds them, and what is found first."""
     bounds = Counter(one.bound for one in lines).most_common()
-    text = [f"What bounds {len(lines)} traces: {_counted(bounds)}."]
+    sentences = [f"What bounds {len(lines)} traces: {_counted(bounds)}."]
     findings = Counter(one.finding for one in lines if one.finding is not None).most_common()
     if findings:
-        text.append(f"Top finding: {_counted(findings)}.")
+        sentences.append(f"Top finding: {_counted(findings)}.")
     doubted = [one for one in lines if one.trust == "fail"]
     if doubted:
-        text.append(
+        sentences.append(
             f"{len(doubted)} of them fail a trust check: read the failed checks before relying on their figures."
         )
-    return text
+    return sentences
 
 
 def _counted(counts: Sequence[tuple[str, int]]) -> str:

@@ -144,10 +144,10 @@ def _of_execution(folder: Path) -> Iterator[TraceFile]:
     """
     from opscope.record.codec import decode
 
-    text = folder / EXECUTION
-    if text.is_symlink() and not _is_within(text, folder):
-        raise BadInputError(f"{text} leads out of {folder}: it is not read")
-    record = decode(regular(text), Execution)
+    path = folder / EXECUTION
+    if path.is_symlink() and not _is_within(path, folder):
+        raise BadInputError(f"{path} leads out of {folder}: it is not read")
+    record = decode(regular(path), Execution)
     names = record.recordings or (_left_in(folder) if record.cut_off else ())
     if not names:
         program = record.command[0] if record.command else "the command"

@@ -117,8 +117,8 @@ def _row(directory: RunDirectory, manifest: Manifest, entry: Entry) -> RunRow:
     outcome, step = entry.failure.message if entry.failure is not None else entry.status, None
     if entry.status == "done" and entry.files.cycles:
         with suppress(BadInputError):
-            text = decode(directory.inside(entry.files.cycles[0].statistics), _Told)
-            outcome, step = text.bound.kind, text.step_time
+            statistics = decode(directory.inside(entry.files.cycles[0].statistics), _Told)
+            outcome, step = statistics.bound.kind, statistics.step_time
     return RunRow(
         folder=str(directory.path),
         target=entry.configuration.target,

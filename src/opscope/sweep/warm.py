@@ -92,11 +92,11 @@ class Forked:
 
     Args:
         pid: of the worker.
-        told: where its exit code comes from.
+        ended: where its exit code comes from.
     """
 
-    def __init__(self, pid: int, text: socket.socket) -> None:
-        self._pid, self._told, self._code = pid, text, None
+    def __init__(self, pid: int, ended: socket.socket) -> None:
+        self._pid, self._told, self._code = pid, ended, None
 
     _code: int | None
 

@@ -64,10 +64,10 @@ def _work(parent: socket.socket, messages: int, descriptors: list[int]) -> None:
     """Become a worker, as if it had been started."""
     try:
         parent.close()
-        request, log, text = descriptors
+        request, log, ended = descriptors
         # The request becomes standard input, the log both outputs; messages keep the number that the request names.
         # Messages come last: their number, which whoever asks chose, may be that of the request or the log here.
-        for target, source in ((0, request), (1, log), (2, log), (messages, text)):
+        for target, source in ((0, request), (1, log), (2, log), (messages, ended)):
             if source != target:
                 os.dup2(source, target)
         os.set_inheritable(messages, False)

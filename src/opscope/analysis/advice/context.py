@@ -37,7 +37,7 @@ from opscope.readers.formats import format_named
 from opscope.record.configuration import Configuration
 from opscope.trace.model import DeviceProperties, Trace
 
-MOST_OF_TODO: Final = 34  # characters: beside a saving and a place it fits a terminal of 80 columns
+MOST_IN_SHORT: Final = 34  # characters: beside a saving and a place it fits a terminal of 80 columns
 LEAST_SHARE: Final = 0.02  # of the step: a smaller saving is not worth a line
 _SIDE_BY_SIDE: Final = 1.02  # summed durations over busy time: from here on, streams count as running at once
 # The kinds of waiting in which the host sits in a call.
@@ -85,7 +85,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     """What a rule found, before findings are compared with each other.
 
     Attributes:
-        todo: what to do, in at most `MOST_OF_TODO` characters, for a list that is read at a glance.
+        todo: what to do, in at most `MOST_IN_SHORT` characters, for a list that is read at a glance.
         action: the change to make.
         claims: the time that it would save, as names of rows of work or of kinds of idle time. Findings that share a
             claim overlap.

@@ -126,7 +126,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
             ),
             *seen(context, where),
         ),
-        todo=_TODO.get(rule, "copy during the step before"),
+        todo=_IN_SHORT.get(rule, "copy during the step before"),
         action=_copy_better(context, rule, directions, pinned=pinned),
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
@@ -191,7 +191,7 @@ _NOTHING: Final = 1e-6  # of a copy's time: it is still made
 _PINNING: Final = "x.pin_memory(), non_blocking=True"
 
 
-_TODO: Final = {
+_IN_SHORT: Final = {
     Rule.BLOCKING_COPY: "pin memory, copy asynchronously",
     Rule.STREAM_DEPENDENCY: "use two buffers for copies",
 }

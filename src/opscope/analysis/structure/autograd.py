@@ -103,9 +103,9 @@ class BackwardPass(Struct, frozen=True):
 def _innermost_engine_range(trace: Trace) -> Ints:
     rows = trace.operators.with_row_index("row").filter(pl.col("name").cat.starts_with(_ENGINE))
     ranges = nesting_of(rows)
-    outcome = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
-    result = np.full(len(outcome), -1, np.int64)
-    result[outcome >= 0] = column(rows, "row")[outcome[outcome >= 0]]
+    innermost = ranges.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
+    result = np.full(len(innermost), -1, np.int64)
+    result[innermost >= 0] = column(rows, "row")[innermost[innermost >= 0]]
     return result
 
 

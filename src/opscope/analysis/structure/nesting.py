@@ -107,8 +107,8 @@ class Nesting(Struct, frozen=True):
             first, last = np.searchsorted(sorted_thread, [number, number + 1])
             asked = np.flatnonzero(thread == number)
             position = first + np.searchsorted(sorted_start[first:last], time[asked], side="right") - 1
-            outcome = position >= first
-            result[asked[outcome]] = self.order[position[outcome]]
+            inside = position >= first
+            result[asked[inside]] = self.order[position[inside]]
         return result
 
     def _positions(self) -> Ints:

@@ -58,10 +58,10 @@ def process_name(source: TraceSource) -> str:
     return ": ".join(filter(None, [rank or "", " ".join(filter(None, program))])) or source.path
 
 
-def _rank_of_world(text: RankTold) -> str | None:
-    if text.rank is None:
+def _rank_of_world(named: RankTold) -> str | None:
+    if named.rank is None:
         return None
-    return f"rank {text.rank}{'' if text.world is None else f' of {text.world}'}"
+    return f"rank {named.rank}{'' if named.world is None else f' of {named.world}'}"
 
 
 def rank_told(source: TraceSource) -> RankTold:

@@ -28,10 +28,10 @@ def step_of_activities(trace: Trace, links: Links, table: pl.DataFrame) -> Ints:
     launched = np.flatnonzero(links.activity_launch >= 0)
     thread, time = (column(trace.launches, name)[links.activity_launch[launched]] for name in ("thread", "start_ns"))
     start, end = column(table, "start_ns"), column(table, "end_ns")
-    outcome = Nesting.of(column(table, "thread"), start, end).innermost_at(thread, time)
-    elsewhere = np.flatnonzero(outcome < 0)
-    outcome[elsewhere] = latest_around(start, end, time[elsewhere])
-    result[launched] = outcome
+    innermost = Nesting.of(column(table, "thread"), start, end).innermost_at(thread, time)
+    elsewhere = np.flatnonzero(innermost < 0)
+    innermost[elsewhere] = latest_around(start, end, time[elsewhere])
+    result[launched] = innermost
     return result
 
 

@@ -35,13 +35,13 @@ class TimedInputs:
         self._count = 0
 
     def _kept(self, tensor: torch.Tensor) -> _Input:
-        options = tensor.clone()
+        copied = tensor.clone()
         places, values = [], []
         for _ in range(min(_PLACES, tensor.numel())):
             index = tuple(self._draw.randrange(size) for size in tensor.shape)
             places.append(tensor[index])
-            values.append((options[index].clone(), options[index] * _STEP))
-        return _Input(tensor, options, places, values)
+            values.append((copied[index].clone(), copied[index] * _STEP))
+        return _Input(tensor, copied, places, values)
 
     def __enter__(self) -> "TimedInputs":
         return self

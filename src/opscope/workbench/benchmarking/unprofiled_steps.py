@@ -48,11 +48,11 @@ def benchmark(step: Callable[[], object], device: torch.device, progress: Callab
     events: list[int] = []
     with ClockSampler(device) as sampler:
         waited = waited_for_cpu_ns()
-        began = text = time.perf_counter()
+        began = reported = time.perf_counter()
         while not _enough(len(wall), (now := time.perf_counter()) - began):
-            if now - text > _PROGRESS_SECONDS:
+            if now - reported > _PROGRESS_SECONDS:
                 progress(min(1.0, (now - began) / _MAX_SECONDS))
-                text = now
+                reported = now
             if timer is None:
                 wall.append(time_once(step, device))
             else:

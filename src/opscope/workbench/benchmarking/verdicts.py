@@ -57,8 +57,8 @@ def in_a_row_ns(result: BenchResult) -> float | None:
     It is as long as issuing one takes, or as the device works on one.
     """
     kernel = result.kernel_warm_ns or result.kernel_ns or result.event_ns
-    outcome = (result.wall_ns,) if kernel is None else (kernel, result.issue_ns)
-    return max((one.median for one in outcome if one is not None), default=None)
+    durations = (result.wall_ns,) if kernel is None else (kernel, result.issue_ns)
+    return max((one.median for one in durations if one is not None), default=None)
 
 
 def at_precision(baseline: str, precision: str) -> str:

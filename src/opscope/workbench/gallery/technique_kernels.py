@@ -33,8 +33,8 @@ def _ready(value: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Ten
         UsageError: the tensor is of another data type, or not on a GPU.
     """
     if value.dtype != dtype:
-        wanted, values = (str(name).removeprefix("torch.") for name in (dtype, value.dtype))
-        raise UsageError(f"the kernels of {_SOURCE} take {wanted} here, not {values}")
+        wanted, actual = (str(name).removeprefix("torch.") for name in (dtype, value.dtype))
+        raise UsageError(f"the kernels of {_SOURCE} take {wanted} here, not {actual}")
     if not value.is_cuda:
         raise UsageError(f"the kernels of {_SOURCE} take tensors on a GPU, not on {value.device}")
     return dense(value)

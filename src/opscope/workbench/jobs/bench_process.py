@@ -381,8 +381,8 @@ def _read(stream: IO[str], take: Callable[[str | None], None]) -> None:
     take(None)
 
 
-def _failure(process: "subprocess.Popen[str]", message: tuple[str, str]) -> OpscopeError:
-    last, errors = message
+def _failure(process: "subprocess.Popen[str]", output: tuple[str, str]) -> OpscopeError:
+    last, errors = output
     text = errors.strip()
     # Without a word, a function of the user's ended the process, and the code is its own.
     if process.returncode == UsageError.exit_code and text:

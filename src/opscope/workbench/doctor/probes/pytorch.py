@@ -19,7 +19,7 @@ _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.
 
 def main() -> None:
     """Try PyTorch and print the result."""
-    with warnings.catch_warnings(record=True) as text:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     counts = torch.cuda.device_count() if available else 0
@@ -32,7 +32,7 @@ def main() -> None:
         hip=torch.version.hip,
         architectures=tuple(torch.cuda.get_arch_list()) if torch.version.cuda else (),
         available=available,
-        warning=" ".join(str(text[0].message).split()) if text else None,
+        warning=" ".join(str(warned[0].message).split()) if warned else None,
         computed=tuple(_computed(at) for at in range(counts)),
         nccl=_nccl(),
         reduced=_reduced(counts) if counts > 1 else None,
