@@ -55,16 +55,17 @@ _LOOKED_S: Final = 1.0  # for so long is looked whether steps wait for their dat
 _LOOKED_BATCHES: Final = 8
 _INPUT_SHARE: Final = 0.35  # of what is left of the time, for that, where other changes are tried as well
 _WAITS: Final = 0.1  # of a step, for its data: more is looked into before anything else
-_GPU_NODE: Final = "/dev/nvidiactl"  # there where the driver is
+_GPU_NODE: Final = "/dev/nvidiactl"  # exists where the driver is loaded
 _NOISY: Final = 1.03
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _ROUNDS_SHARE: Final = 0.07  # of the whole time, for the same: building and comparing them need several times as long
 _TURN_S: Final = 0.15  # of one variant in one round
 _MOST_NEIGHBOURS: Final = 8
 _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as written
-# The first of them are few: a proof of what is most likely to help begins the sooner.
+# The first batch is small, so that the proof of what is most likely to help begins sooner.
 _FIRST_TOGETHER: Final = 3
-_LAUNCH_BOUND: Final = 0.6  # of the step: where the device works for less, launches are what it waits for
+# Of the step. A choice, not a measurement: it decides the order of what is tried, and no verdict.
+_LAUNCH_BOUND: Final = 0.6
 _RECORDED_STEPS: Final = 3
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
@@ -419,7 +420,7 @@ class _Trying:
             self._proves_early = False
 
     def _may_lack_memory(self, names: Names) -> bool:
-        """Tell whether what was just proven, or not, may be another thing with more memory."""
+        """Tell whether a change failed, or was refused, for lack of memory: then it has another turn."""
         proof = self._proofs.get(names)
         refused = proof is not None and not proof.right and self._comparing.lacked_memory
         return self._known[names].lacks_memory or refused
