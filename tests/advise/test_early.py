@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from opscope.advise.edits import Written
 from opscope.advise.messages import Loaded
 from opscope.advise.search import first_tries
 from opscope.advise.trying import Plan, advise
@@ -49,7 +50,6 @@ def test_a_patch_stands_as_soon_as_its_proof(tmp_path: Path) -> None:
         budget_s=150,
         log=str(tmp_path / "log"),
         width=4,  # on fewer, nothing starts early
-        wants_patch=True,
     )
     said: list[str] = []
     document = advise(plan, said.append)
@@ -60,7 +60,35 @@ def test_a_patch_stands_as_soon_as_its_proof(tmp_path: Path) -> None:
     assert best.patch.diff is not None, best.patch.reason
     assert "set_detect_anomaly" in best.patch.diff or "scaled_dot_product_attention" in best.patch.diff
     assert best.patch.ratio is not None
-    assert said.index("the patched script") > next(place for place, line in enumerate(said) if "proven:" in line)
+    assert best.patch.ratio == best.ratio  # what is proven is the patch
+    assert sum(line.startswith("again, in new processes") for line in said) == sum(
+        line.startswith("comparing with float64") for line in said
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_what_fails_as_a_patch_is_proven_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    fails = Written(
+        {str(script): SCRIPT.replace("while True:", "raise ValueError('not so')\nwhile True:")}, "", tmp_path
+    )
+    monkeypatch.setattr("opscope.advise.trying.written_or_why", lambda *_: fails)
+    plan = Plan(
+        configuration=Configuration(target=str(script)),
+        device="cpu",
+        only=("no_anomaly_detection",),
+        budget_s=150,
+        log=str(tmp_path / "log"),
+    )
+    document = advise(plan, lambda _: None)
+    (best,) = [one for one in document.results if one.verdict is Outcome.PROVEN]
+    assert best.patch is not None
+    assert best.patch.diff is None
+    assert best.patch.reason is not None
+    assert "written into the source it fails: ValueError: not so (train.py:" in best.patch.reason
 
 
 def test_where_launches_are_waited_for_graphs_come_first() -> None:

@@ -42,7 +42,6 @@ def test_advice_is_a_document_that_shows_itself(tmp_path: Path) -> None:
         ({"only": ["magic"]}, "unknown change 'magic'"),
         ({"precision": "sloppy"}, "unknown precision 'sloppy'"),
         ({"arguments": ["--epochs", "1"]}, "is not a script"),
-        ({"patch": True}, "is not a script"),
         ({"target": "train.py", "device": "cpu"}, "is a script"),
     ],
 )

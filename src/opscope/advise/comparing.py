@@ -1,6 +1,6 @@
 """Compares finalists with float64, and over a longer run: whole variants, and what of them is exact."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from opscope.advise.session import AdviseError, Session, Worker
 from opscope.documents.advise import UNDECIDED, ErrorClass, Facts
 
 T = TypeVar("T")
+Finalist = tuple[Job, Job | None]  # a combination, and what is exact of it where that is less
 _RECORDED: Final = 4
 _LONG_RUN: Final = 30
 _SEEDS: Final = (0, 1, 2)
@@ -46,14 +47,12 @@ class Comparing:
         """Whether processes that are needed later start beside those that are needed first."""
         return self._session.width >= _WIDE
 
-    def proofs(self, finalists: Sequence[Names], facts: Facts, early: Sequence[Job] = ()) -> dict[Names, Judged]:
+    def proofs(self, finalists: Mapping[Names, Finalist], facts: Facts) -> dict[Names, Judged]:
         """Compare finalists with float64: as a whole, and what is exact of them at the precision as written.
 
         Args:
-            finalists: what is compared.
+            finalists: what is compared, by the changes that it stands for.
             facts: of the step.
-            early: what `started` will be asked for next; its processes start beside the others. They are ended by
-                `drop_early`.
 
         Raises:
             AdviseError: what the step as written computes cannot be recorded.
@@ -62,23 +61,31 @@ class Comparing:
             return {}
         self.lacked_memory = False
         self._say("comparing with float64")
-        wanted = dict.fromkeys(part for names in finalists for part in (names, _exact(names)) if part)
-        jobs = {names: replace(self._job, changes=names) for names in wanted}
-        later = [replace(self._job, changes=names) for names in finalists] if facts.training else []
-        result = self._proofs(finalists, self.compared(jobs, [*early, *(job for job, _ in self._runs(later))]), facts)
-        self.drop_early(early)
+        later = [whole for whole, _ in finalists.values()] if facts.training else []
+        result = self._proofs(finalists, self.compared(_parts(finalists), self._long_runs(later)), facts)
+        self.drop_early()
         return result
 
-    def _proofs(self, finalists: Sequence[Names], judged: Mapping[Names, Judged], facts: Facts) -> dict[Names, Judged]:
+    def needed(self, finalists: Mapping[Names, Finalist], facts: Facts) -> list[Job]:
+        """Return the processes that `proofs` will need: first those that take longest to start."""
+        if not finalists:
+            return []
+        later = [whole for whole, _ in finalists.values()] if facts.training else []
+        recorded = self._compared_jobs(_parts(finalists))
+        return [*reversed([job for job in recorded if self._kept(job) is None]), *self._long_runs(later)]
+
+    def _proofs(
+        self, finalists: Mapping[Names, Finalist], judged: Mapping[Names, Judged], facts: Facts
+    ) -> dict[Names, Judged]:
         results: dict[Names, Judged] = {}
-        for names in finalists:
-            exact = judged[_exact(names) or names]
+        for names, (_, part) in finalists.items():
+            exact = judged[exact_part(names) if part is not None else names]
             results[names] = exact if exact.right is False else judged[names]
         self.right |= {names for names in finalists if results[names].right}
         right_ones = [names for names in finalists if results[names].right] if facts.training else []
         if right_ones:
             self._say(f"{_LONG_RUN} steps of training each")
-            longer = self.longer([replace(self._job, changes=names) for names in right_ones])
+            longer = self.longer([finalists[names][0] for names in right_ones])
             for names, why in zip(right_ones, longer, strict=True):
                 if why is not None:
                     results[names] = replace(results[names], right=False, reason=why)
@@ -89,27 +96,17 @@ class Comparing:
         return replace(job, proving=True, begin=str(self._session.folder / "begin.pt"))
 
     def compared(self, jobs: Mapping[Names, Job], later: Sequence[Job] = ()) -> dict[Names, Judged]:
-        """Compare jobs with float64 that stand for some changes, such as patched scripts: as a whole.
+        """Compare jobs with float64, as a whole.
 
         Args:
             jobs: by the changes that they stand for.
-            later: what `longer` or `started` will be asked for: these processes start beside the others.
+            later: what `longer` will be asked for: these processes start beside the others.
 
         Raises:
             AdviseError: what the step as written computes cannot be recorded.
         """
-        simulated = list(dict.fromkeys(name for names in jobs for name in names if not _is_exact(name)))
-        proving = self.proving(self._job)
-        recorded = self._recorded(
-            [
-                proving,
-                replace(proving, reference=True),
-                *(replace(proving, reference=True, rounding=(name,)) for name in simulated),
-                *map(self.proving, jobs.values()),
-            ],
-            later,
-        )
-        written, reference, *others = recorded
+        proving, simulated = self.proving(self._job), _simulated(jobs)
+        written, reference, *others = self._recorded(self._compared_jobs(jobs), later)
         if isinstance(written, str):
             raise AdviseError(f"what the step as written computes cannot be recorded: {written}")
         right, plain = reference, written
@@ -137,6 +134,12 @@ class Comparing:
             result = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
         return result
 
+    def _compared_jobs(self, jobs: Mapping[Names, Job]) -> list[Job]:
+        """Return what is recorded to compare some jobs: the step as written, the same in float64, and they."""
+        proving = self.proving(self._job)
+        rounded = [replace(proving, reference=True, rounding=(name,)) for name in _simulated(jobs)]
+        return [proving, replace(proving, reference=True), *rounded, *map(self.proving, jobs.values())]
+
     def _recorded(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
         """Return what each job computes, or why that is not known."""
         recorded = iter(self._record([job for job in jobs if self._kept(job) is None], later))
@@ -147,16 +150,7 @@ class Comparing:
         return results
 
     def _record(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
-        wanted = [*jobs, *(later if self.starts_early else ())]
-        lacking = self._lacking(wanted)
-        built = self._session.build(lacking)
-        self._early += zip(lacking, built, strict=True)
-        workers = self.started(jobs)
-        self._drop_broken()
-        if len(wanted) > len(jobs) and _lack_memory(built):
-            self.drop_early()  # there is no memory for so many at once
-            self._session.close(workers)
-            workers = self._session.build(jobs)
+        workers = self.started(jobs, later)
         workers, result = self._asked(workers, jobs, [Record(_RECORDED)] * len(jobs), Recording)
         self._session.close(workers)
         self._note_memory(workers)
@@ -169,7 +163,7 @@ class Comparing:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = self._runs(jobs)
-        workers = self.started([job for job, _ in runs])
+        workers = self.started(self._long_runs(jobs))
         asked = [Losses(_LONG_RUN, number) for _, number in runs]
         workers, result = self._asked(workers, [job for job, _ in runs], asked, LongRun)
         self._note_memory(workers)
@@ -187,15 +181,32 @@ class Comparing:
         written = [] if self._written or not jobs else [(self._job, number) for number in _SEEDS]
         return [*written, *((job, _SEEDS[0]) for job in jobs)]
 
-    def started(self, jobs: Sequence[Job]) -> list[Worker]:
-        """Return a process for each job: one that has started already, or a new one."""
-        lacking = self._lacking(jobs)
-        self._early += zip(lacking, self._session.build(lacking), strict=True)
-        results = []
-        for job in jobs:
-            place = next(place for place, (own, _) in enumerate(self._early) if own == job)
-            results.append(self._early.pop(place)[1])
-        return results
+    def _long_runs(self, jobs: Sequence[Job]) -> list[Job]:
+        return [job for job, _ in self._runs(jobs)]
+
+    def started(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Worker]:
+        """Return a process for each job: one that has started already, or a new one.
+
+        Args:
+            jobs: the jobs.
+            later: what will be asked for next: where there are the cores, its processes start beside the others. They
+                are ended by `drop_early`.
+        """
+        wanted = [*jobs, *(later if self.starts_early else ())]
+        lacking = self._lacking(wanted)
+        built = self._session.build(lacking)
+        self._early += zip(lacking, built, strict=True)
+        workers = [self._take(job) for job in jobs]
+        self._drop_broken()
+        if len(wanted) > len(jobs) and _lack_memory(built):
+            self.drop_early()  # there is no memory for so many at once
+            self._session.close(workers)
+            workers = self._session.build(jobs)
+        return workers
+
+    def _take(self, job: Job) -> Worker:
+        place = next(place for place, (own, _) in enumerate(self._early) if own == job)
+        return self._early.pop(place)[1]
 
     def _lacking(self, jobs: Sequence[Job]) -> list[Job]:
         """Return those of some jobs for which no process has started, each as often as one is lacking."""
@@ -207,10 +218,10 @@ class Comparing:
                 lacking.append(job)
         return lacking
 
-    def drop_early(self, but: Sequence[Job] = ()) -> None:
-        """End the processes that started early and were not needed, but for those of some jobs."""
-        self._session.close([worker for job, worker in self._early if job not in but])
-        self._early = [(job, worker) for job, worker in self._early if job in but]
+    def drop_early(self) -> None:
+        """End the processes that started early and were not needed."""
+        self._session.close([worker for _, worker in self._early])
+        self._early = []
 
     def _asked(
         self, workers: list[Worker], jobs: Sequence[Job], asked: Sequence[object], kind: type[T]
@@ -245,8 +256,20 @@ def _is_exact(name: str) -> bool:
     return BY_NAME[name].error_class is ErrorClass.EXACT
 
 
-def _exact(names: Names) -> Names:
+def exact_part(names: Names) -> Names:
+    """Return those of some changes that leave the precision as it is."""
     return tuple(name for name in names if _is_exact(name))
+
+
+def _simulated(jobs: Iterable[Names]) -> list[str]:
+    """Return the changes whose arithmetic is simulated in float64, to know how far it is off at most."""
+    return list(dict.fromkeys(name for names in jobs for name in names if not _is_exact(name)))
+
+
+def _parts(finalists: Mapping[Names, Finalist]) -> dict[Names, Job]:
+    """Return all that is compared of some finalists: each as a whole, and what is exact of it."""
+    exact = {exact_part(names): part for names, (_, part) in finalists.items() if part is not None}
+    return exact | {names: whole for names, (whole, _) in finalists.items()}
 
 
 def _judged(

@@ -61,6 +61,16 @@ def written(changes: Sequence[str], script: Path, places: Places, settings: Mapp
     return Written(changed, "".join(diffs), root)
 
 
+def written_or_why(changes: Sequence[str], script: Path, places: Places, settings: Mapping[str, str]) -> Written | str:
+    """Return what `written` does, or why there is nothing."""
+    try:
+        return written(changes, script, places, settings)
+    except NotWritableError as error:
+        return str(error)
+    except Exception as error:  # the source is the user's, and may be anything: no patch is better than no advice
+        return f"its source could not be changed: {type(error).__name__}: {error}"
+
+
 def _root_of(script: Path) -> Path:
     """Return the folder that ``git apply`` takes paths from: that of the repository, else the current one."""
     folder = script.absolute().parent

@@ -145,7 +145,7 @@ class Session:
     def __init__(self, job: Job, *, width: int, timeout_s: float, seed: int = 0, ends_at: float = float("inf")) -> None:
         self._job, self.width, self._timeout, self._ends_at = job, width, timeout_s, ends_at
         self._is_stopped = False
-        self._at_a_time = width  # how many of the processes that start now do so at once
+        self._at_a_time = width  # how many of the processes that start now compile at once
         self._orders = random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOADED)
@@ -175,7 +175,8 @@ class Session:
             OutOfTimeError: the session's time is over.
         """
         timeout = self._timeout if within_s is None else min(within_s, self._timeout)
-        self._at_a_time = max(1, min(self.width, len(jobs)))
+        compiling = sum(map(_compiles, jobs)) or len(jobs)
+        self._at_a_time = max(1, min(self.width, compiling))
         return self._at_once(jobs, lambda job: self._built(job, timeout))
 
     def _at_once(self, items: Sequence[S], work: Callable[[S], T]) -> list[T]:
@@ -271,6 +272,13 @@ class Session:
             is_over = self._is_stopped or time.monotonic() >= self._ends_at
             worker.close(_ENDS_AT_ONCE_S if is_over else _ENDS_S)
             self._open.remove(worker)
+
+
+def _compiles(job: Job) -> bool:
+    """Tell whether a variant is known to compile: what it changes does, or what is written into its source."""
+    return any(name.startswith("compile") for name in job.changes) or any(
+        "torch.compile(" in text for text in job.sources.values()
+    )
 
 
 @contextlib.contextmanager

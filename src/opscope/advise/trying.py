@@ -1,7 +1,7 @@
 """From a target to a document: what is tried, timed, proven."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -9,14 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.advise.batches import larger_batch, with_batch
-from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
-from opscope.advise.comparing import Comparing
+from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than, settings_of
+from opscope.advise.comparing import Comparing, exact_part
+from opscope.advise.edits import Written, written_or_why
 from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
 from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, is_slower, least_gain, measured, of_itself
 from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Load, Loaded, Profile, Work, Worked, least_steps
-from opscope.advise.patching import Patching
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, best_of, first_tries, second_tries, to_prove_first, without_broken
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
@@ -24,6 +24,7 @@ from opscope.advise.telling import Telling
 from opscope.base.errors import InconclusiveError
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.advise import (
+    UNDECIDED,
     AdviseDocument,
     Ended,
     ErrorClass,
@@ -57,6 +58,9 @@ _INPUT_SHARE: Final = 0.35  # of what is left of the time, for that, where other
 _WAITS: Final = 0.1  # of a step, for its data: more is looked into before anything else
 _GPU_NODE: Final = "/dev/nvidiactl"  # exists where the driver is loaded
 _NOISY: Final = 1.03
+# Of a gain: where the low end of its interval has as much, no further round is timed. A choice: it decides how long is
+# measured, and no verdict.
+_CLEAR_SHARE: Final = 0.5
 _LONGEST_S: Final = 20.0  # of all rounds of the finalists
 _ROUNDS_SHARE: Final = 0.07  # of the whole time, for the same: building and comparing them need several times as long
 _TURN_S: Final = 0.15  # of one variant in one round
@@ -87,7 +91,6 @@ class Plan(Struct, frozen=True, kw_only=True):
         width: how many processes build at once.
         log: the file that gets what the target prints.
         journal: the file that keeps what is measured, and from which a run that was ended goes on; None for none.
-        wants_patch: whether a patch is written even if the time is up.
         traces: the folder that gets a trace of some steps as written, and one of the fastest that is proven; None for
             none.
     """
@@ -103,7 +106,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     width: int = 2
     log: str = ""
     journal: Path | None = None
-    wants_patch: bool = False
     traces: Path | None = None
 
 
@@ -142,7 +144,7 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
 def time_finalists(
     session: Session, written: Sequence[Worker], others: Sequence[Worker], longest_s: float = _LONGEST_S
 ) -> None:
-    """Time variants in turns with the step as written and its twin; with more rounds on a noisy machine.
+    """Time variants in turns with the step as written and its twin: with more rounds for a small gain, or in noise.
 
     Args:
         session: the session.
@@ -154,10 +156,20 @@ def time_finalists(
     session.time([*written, *others], rounds, _TURN_S)
     base, twin = written
     while base.broken is None and twin.broken is None and time.monotonic() - began < longest_s:
+        if others and all(worker.broken is not None or _is_clear(written, worker) for worker in others):
+            break
         if rounds >= _LAST_ROUNDS and (not others or least_gain(base, twin) <= _NOISY):
             break
         session.time([*written, *others], 1, _TURN_S)
         rounds += 1
+
+
+def _is_clear(written: Sequence[Worker], worker: Worker) -> bool:
+    """Tell whether a variant is faster by so much that more rounds would decide nothing."""
+    known = measured(written, worker, least_gain(written[0], written[1]))
+    if known.gain is None or known.gain.low is None or not is_faster(known):
+        return False
+    return known.gain.low - 1 > _CLEAR_SHARE * (known.gain.median - 1)
 
 
 def _job(plan: Plan) -> Job:
@@ -261,8 +273,6 @@ class _Trying:
             self._search(written, possible, facts)
             self._session.close(written)
             self._phase("the last round", lambda: self._finals(facts))
-            if is_script(self._plan.configuration.target):
-                self._phase("patches", self._write_patches)
         else:
             self._session.close(written)
         folder = self._plan.traces
@@ -378,13 +388,11 @@ class _Trying:
 
     @property
     def _kept_free_s(self) -> float:
-        """The seconds that the search leaves for what comes after it: to prove the best, and to write its patch."""
+        """The seconds that the search leaves for what comes after it: to prove the best."""
         gains = self._gains()
         seen = max((gain for names, gain in gains.items() if names not in self._again), default=0.0)
         proven = max(self._proven().values(), default=1.0)
-        needed = self._proof_s if seen > max(LEAST_GAIN, _BETTER * proven) else 0.0
-        patched = self._patches_later and (needed or self._proven())
-        return needed + (self._proof_s if patched else 0.0)
+        return self._proof_s if seen > max(LEAST_GAIN, _BETTER * proven) else 0.0
 
     def _proven(self) -> dict[Names, float]:
         """Return what is proven, and how many times as fast each is."""
@@ -393,7 +401,7 @@ class _Trying:
     def _is_right(self, names: Names) -> bool:
         return self._proofs[names].right is True and is_faster(self._known[names])
 
-    def _prove_early(self, facts: Facts, written: Sequence[Worker] = ()) -> None:
+    def _prove_early(self, facts: Facts) -> None:
         """Prove the best as soon as it is clearly the best: then it stands, whatever becomes of the rest."""
         gains = {names: gain for names, gain in self._gains().items() if names not in self._again}
         proven = max(self._proven().values(), default=1.0)
@@ -408,7 +416,7 @@ class _Trying:
         finalists = self._together_with(best, proven)
         known = {names: self._known[names] for names in finalists}
         try:
-            self._prove(finalists, facts, written)
+            self._prove(finalists, facts)
             failed = {names for names in finalists if self._may_lack_memory(names)}
         except AdviseError:
             failed = set(finalists)
@@ -563,7 +571,7 @@ class _Trying:
             if not self._proofs:
                 self._proof_s = min(self._proof_s, _PROOF_BATCHES * self._batch_s)
             together = max(_FEWEST_TOGETHER, self._plan.width)
-            self._prove_early(facts, written)
+            self._prove_early(facts)
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
 
     def _broken(self) -> set[str]:
@@ -641,8 +649,7 @@ class _Trying:
             finalists = self._finalists()
             if not finalists:
                 break
-            more_s = self._proof_s * (2 if self._proven() and self._patches_later else 1)
-            if (attempt or self._proven()) and not self._has_time("the next best were not proven", more_s):
+            if (attempt or self._proven()) and not self._has_time("the next best were not proven", self._proof_s):
                 break
             left_s = self._plan.budget_s - (time.monotonic() - self._began)
             if left_s < _SEVERAL * self._proof_s:  # then one alone
@@ -663,86 +670,96 @@ class _Trying:
         ]
         return sorted(best, key=lambda names: -gains[names])
 
-    def _prove(self, finalists: Sequence[Names], facts: Facts, written: Sequence[Worker] = ()) -> None:
+    def _prove(self, finalists: Sequence[Names], facts: Facts) -> None:
         """Measure some combinations again, in new processes, and compare with float64 what is faster then.
 
-        What a patch needs starts beside the comparison, where processes may: then it stands as soon as the proof does.
+        Those of a script are written into its source where they can be, and that is what is measured and compared:
+        what is proven is the patch. What fails so is proven once more as it was searched.
+        """
+        self._again |= set(finalists)
+        searched = {names: self._known[names] for names in finalists}
+        texts = self._texts(finalists)
+        sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
+        jobs = {names: self._job_of(names, sources) for names in finalists}
+        self._prove_jobs(jobs, facts, sources)
+        for names, text in texts.items():
+            self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
+        failed = [names for names in sources if self._fails_as_patch(names, searched[names])]
+        if not failed:
+            return
+        self._known |= {names: searched[names] for names in failed}
+        self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
+        if self._has_time("what fails as a patch was not proven without one", self._proof_s):
+            self._say("without a patch, which fails")
+            self._prove_jobs({names: self._job_of(names, {}) for names in failed}, facts, {})
+
+    def _texts(self, finalists: Sequence[Names]) -> dict[Names, Written | str]:
+        """Return for each combination what it is as a patch of the script, or why there is none."""
+        target = self._plan.configuration.target
+        if self._built is None or not is_script(target):
+            return {}
+        places, settings = self._built.places, settings_of(self._built.facts)
+        return {names: written_or_why(names, Path(target), places, settings) for names in finalists}
+
+    def _job_of(self, names: Names, sources: Mapping[Names, dict[str, str]]) -> Job:
+        if names in sources:
+            return replace(self._job, sources=sources[names])
+        return replace(self._job, changes=names)
+
+    def _fails_as_patch(self, names: Names, searched: Measured) -> bool:
+        """Tell whether a combination that was clearly faster fails once it is written into the source."""
+        known, proof = self._known[names], self._proofs.get(names)
+        if known.lacks_memory or known.is_passing:  # then it has another turn
+            return False
+        was_clear = searched.gain is not None and searched.gain.median >= _CLEARLY
+        return (was_clear and not is_faster(known)) or (proof is not None and proof.right is False)
+
+    def _prove_jobs(self, jobs: Mapping[Names, Job], facts: Facts, sources: Mapping[Names, dict[str, str]]) -> None:
+        """Measure jobs again and compare them.
+
+        What the comparison needs starts beside them, where there are the cores and a gain is to be expected.
         """
         began = time.monotonic()
-        self._again |= set(finalists)
-        self._measure_again(finalists)
-        faster = [names for names in finalists if is_faster(self._known[names])]
+        parts = self._texts([part for names in sources if (part := exact_part(names))])
+        exact = {names: text.sources for names, text in parts.items() if isinstance(text, Written)}
+        compared = {names: (jobs[names], self._exact_job(names, names in sources, exact)) for names in jobs}
+        gains = self._gains()
+        clear = {names: compared[names] for names in jobs if gains.get(names, 0.0) >= _CLEARLY}
         try:
-            self._compare(faster, facts, written, began)
+            self._measure_again(jobs, self._comparing.needed(clear, facts))
+            faster = {names: compared[names] for names in jobs if is_faster(self._known[names])}
+            self._proofs |= self._comparing.proofs(faster, facts)
         finally:
             self._comparing.drop_early()
-
-    def _compare(self, faster: Sequence[Names], facts: Facts, written: Sequence[Worker], began: float) -> None:
-        """Compare what is faster with float64; where patches are tried at once, also try those of what is right."""
-        patching = self._patching if self._patches_at_once else None
-        early = [] if patching is None or self._built is None else patching.jobs(faster, self._built)
-        self._proofs |= self._comparing.proofs(faster, facts, early)
         if faster:
             self._proof_s = time.monotonic() - began
-        right = [names for names in faster if self._is_right(names)]
-        for names in right:
+        for names in faster:
             gain = self._known[names].gain
-            assert gain is not None
-            self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
-        if patching is not None and self._built is not None and right:
-            built = self._built
-            self._phase("patches", lambda: self._patches.update(patching.patches(right, built, written)))
+            if self._is_right(names) and gain is not None:
+                self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
 
-    @property
-    def _patches_at_once(self) -> bool:
-        """Whether a patch is tried as soon as its change is proven: where it is asked for, and there are the cores."""
-        is_wanted = self._plan.wants_patch and is_script(self._plan.configuration.target)
-        return is_wanted and self._comparing.starts_early
-
-    @property
-    def _patches_later(self) -> bool:
-        """Whether patches are tried after the search."""
-        return is_script(self._plan.configuration.target) and not self._patches_at_once
-
-    @property
-    def _patching(self) -> Patching:
-        return Patching(
-            self._session,
-            self._job,
-            self._comparing,
-            lambda written, others: time_finalists(self._session, written, others, self._rounds_s),
-            self._say,
-        )
-
-    def _write_patches(self) -> None:
-        """Write the best of each class into the script's own source."""
-        proven = self._proven()
-        best: dict[ErrorClass, Names] = {}
-        for names in sorted(proven, key=lambda one: proven[one]):
-            best[class_of(names)] = names
-        wanted = [names for names in best.values() if names not in self._patches]
-        if not wanted or self._built is None:
-            return
-        if self._plan.wants_patch or self._has_time("no patch was written", self._proof_s):
-            self._patches |= self._patching.patches(wanted, self._built)
+    def _exact_job(self, names: Names, is_patched: bool, exact: Mapping[Names, dict[str, str]]) -> Job | None:
+        """Return the job of what is exact in a combination; None where that is nothing, or all of it."""
+        part = exact_part(names)
+        return self._job_of(part, exact if is_patched else {}) if part and part != names else None
 
     @property
     def _rounds_s(self) -> float:
         return min(_LONGEST_S, _ROUNDS_SHARE * self._plan.budget_s)
 
-    def _measure_again(self, finalists: Sequence[Names]) -> None:
+    def _measure_again(self, jobs: Mapping[Names, Job], later: Sequence[Job]) -> None:
         """Measure in new processes: those that came first were lucky, too."""
-        self._say(f"again, in new processes: {', '.join(' + '.join(names) for names in finalists)}")
-        written, jobs = [self._job, self._job], [replace(self._job, changes=names) for names in finalists]
-        base, twin, *workers = self._session.build([*written, *jobs])
+        self._say(f"again, in new processes: {', '.join(' + '.join(names) for names in jobs)}")
+        base, twin, *workers = self._comparing.started([self._job, self._job, *jobs.values()], later)
         self._check([base, twin])
-        running = [worker for worker in workers if worker.broken is None]
-        time_finalists(self._session, [base, twin], running, self._rounds_s)
+        time_finalists(self._session, [base, twin], _running(workers), self._rounds_s)
         self._check([base, twin])
         least = least_gain(base, twin)
         self._measure_baseline([base, twin])
-        for worker in workers:
-            self._known[worker.job.changes] = measured([base, twin], worker, least)
+        for names, worker in zip(jobs, workers, strict=True):
+            # What was compiled then lies in caches now: how long the first start takes was seen in the search.
+            first_s = self._known[names].first_s
+            self._known[names] = replace(measured([base, twin], worker, least), first_s=first_s)
         self._session.close([base, twin, *workers])
 
     # ---------------------------------------------------------------- what is said
@@ -810,6 +827,23 @@ class _Trying:
             input=self._found,
             larger_batches=self._larger,
         )
+
+
+def _patch_of(text: Written | str, known: Measured, proof: Judged | None) -> Patch:
+    """Return what became of some changes as they stand in the source; without a patch, why there is none."""
+    if isinstance(text, str):
+        return Patch(reason=text)
+    if known.gain is None:
+        return Patch(reason=f"written into the source it fails: {known.broken}")
+    if not is_faster(known):
+        return Patch(reason=f"written into the source it is not faster: {verdict_of(known, None)[1]}")
+    if proof is None or proof.right is None:
+        why = "it was not compared with float64" if proof is None else proof.reason.removeprefix(f"{UNDECIDED}: ")
+        return Patch(reason=f"whether it is right once it is written into the source is not known: {why}")
+    if not proof.right:
+        return Patch(reason=f"written into the source it does something else: {proof.reason}")
+    gain = known.gain
+    return Patch(diff=text.diff, folder=str(text.root), ratio=gain.median, ci_low=gain.low, ci_high=gain.high)
 
 
 def _compiles(names: Names) -> bool:

@@ -26,7 +26,6 @@ def advise(
     budget_s: float = 180.0,
     device: str = "auto",
     steps: str | None = None,
-    patch: bool = False,
     say: Callable[[str], None] | None = None,
     **parameters: Value,
 ) -> AdviseDocument:
@@ -44,7 +43,6 @@ def advise(
         budget_s: how long it may take, in seconds.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; a script decides that itself.
         steps: which steps of a script, as ``--steps`` of the command names them.
-        patch: whether a patch of a script is tried even if the time is up.
         say: gets a line for each thing that is tried, and every ten seconds.
         **parameters: the workload's, or the function's own, such as ``batch_size=8``.
 
@@ -68,7 +66,7 @@ def advise(
     if precision not in list(ErrorClass):
         raise UsageError(f"unknown precision {precision!r}: choose from {', '.join(ErrorClass)}")
     name = str(target)
-    for option, value in (("arguments", arguments), ("steps", steps), ("patch", patch)):
+    for option, value in (("arguments", arguments), ("steps", steps)):
         if value and not is_script(name):
             raise UsageError(f"{name} is not a script: {option} is for scripts")
     if is_script(name) and (parameters or device != "auto"):
@@ -85,6 +83,5 @@ def advise(
             budget_s=budget_s,
             width=max(1, min(_MOST_AT_ONCE, cores() // 2)),
             log=str(folder / "log.txt"),
-            wants_patch=patch,
         )
         return tried(plan, say or (lambda _: None))

@@ -179,7 +179,6 @@ def command(
             width=max(1, min(8, cores() // 2)),
             log=str(log),
             journal=resume,
-            wants_patch=patch is not None,
             traces=traces,
         )
         try:
