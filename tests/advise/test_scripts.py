@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from opscope.advise.messages import Job
 from opscope.advise.of_script import ScriptClock
+from opscope.advise.session import Session
+from opscope.record.configuration import Configuration
 from tests.command import opscope
 
 KINDS = Path(__file__).parents[1] / "workloads" / "scripts" / "kinds.py"
@@ -55,6 +58,43 @@ def advised(*words: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document
+
+
+COMPILED = """
+import pathlib
+import torch
+
+
+def backend(graph, inputs):
+    with open(pathlib.Path(__file__).with_name("compiled"), "a") as file:
+        file.write(".")
+    return graph.forward
+
+
+model = torch.compile(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1)), backend=backend)
+optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+x = torch.randn(4, 8)
+while True:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("proving", [False, True])
+def test_what_a_script_compiles_is_compiled_once(proving: bool, tmp_path: Path) -> None:
+    """To compare results dropout is switched off: compiled before, the model would be compiled a second time."""
+    script = tmp_path / "train.py"
+    script.write_text(COMPILED)
+    job = Job(configuration=Configuration(target=str(script)), device="cpu", proving=proving, log=str(tmp_path / "log"))
+    with Session(job, width=1, timeout_s=120) as session:
+        (worker,) = session.build([job])
+        assert worker.broken is None, worker.broken
+        assert worker.built is not None
+        assert worker.built.facts.compiled
+        session.time([worker], 2, 0.05)
+        assert worker.blocks
+    assert (tmp_path / "compiled").read_text() == "."
 
 
 @pytest.mark.slow

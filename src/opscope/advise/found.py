@@ -21,6 +21,7 @@ from opscope.advise.places import Call, Stack, here
 from opscope.advise.routine import Ran, Routine
 from opscope.torch_support.tensors import parts_of, tensors_of
 
+_EAGER: Final = "force_eager"  # the stance in which nothing is compiled
 _MOST_OBJECTS: Final = 20_000
 _DEEPEST: Final = 12
 _ITERATORS: Final = (itertools.count, itertools.repeat)
@@ -229,20 +230,23 @@ def _is_float(value: object) -> bool:
 
 
 @contextmanager
-def _uncompiled() -> Iterator[None]:
+def uncompiled() -> Iterator[None]:
     """Run what the user compiles as it is written; a step that is compiled as a whole stays compiled.
 
-    Its boundaries lie within compiled code, where PyTorch refuses to change the stance.
+    Its boundaries lie within compiled code, where PyTorch refuses to change the stance. A stance that the user's code
+    takes inside is left as it is.
     """
     try:
-        stance = torch.compiler.set_stance("force_eager")
+        stance = torch.compiler.set_stance(_EAGER)
     except RuntimeError:
         yield
         return
     try:
         yield
     finally:
-        torch._dynamo.disable(lambda: stance.__exit__(None, None, None))()
+        own = getattr(torch._dynamo.eval_frame, "_stance", None)
+        if getattr(own, "stance", _EAGER) == _EAGER:
+            torch._dynamo.disable(lambda: stance.__exit__(None, None, None))()
 
 
 @contextmanager
@@ -299,7 +303,7 @@ def observing() -> Iterator[Observed]:
     torch.autograd.backward, torch.optim.Optimizer.zero_grad = counted, watched
     torch.Tensor.item = fetched
     try:
-        with _uncompiled():
+        with uncompiled():
             yield observed
     finally:
         torch.autograd.backward, torch.optim.Optimizer.zero_grad = backward, zero_grad
@@ -324,7 +328,7 @@ def observed_step() -> Routine[Observed | None]:
 
     handles = [root.module.register_forward_pre_hook(hearing, with_kwargs=True) for root in first.roots]
     try:
-        with _uncompiled():
+        with uncompiled():
             if (yield) is Ran.INTERRUPTED:
                 return None
     finally:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 
-from opscope.advise.found import Reached, reached_from
+from opscope.advise.found import Reached, reached_from, uncompiled
 from opscope.advise.loaders import Loaders
 from opscope.advise.places import Stack, here
 from opscope.advise.routine import Ran, Routine, T
@@ -191,7 +191,7 @@ class ScriptVariant(Variant):
     ) -> None:
         super().__init__(torch.device("cpu"), loaders)  # where its modules are is known once they are called
         self._script, self._arguments, self._wanted, self._end = script, arguments, wanted, end
-        self._running, self._clock = ExitStack(), ScriptClock()
+        self._running, self._eager, self._clock = ExitStack(), ExitStack(), ScriptClock()
         self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Stack] = weakref.WeakKeyDictionary()
 
     def drive(self, routine: Routine[T]) -> T:
@@ -203,6 +203,7 @@ class ScriptVariant(Variant):
         seed(0)
         self._clock.install()
         os.register_at_fork(after_in_child=self._clock.forked)
+        self._eager.enter_context(uncompiled())
         error = run_script(self._script, self._arguments, lambda: None)
         steps.active = False
         if isinstance(error, SystemExit) and error.code not in (None, 0):
@@ -210,6 +211,14 @@ class ScriptVariant(Variant):
         failed = error is not None and not isinstance(error, SystemExit)
         self._end(error if failed else steps.missed)
         raise AssertionError("the process goes on after its end")
+
+    def observe(self) -> Routine[None]:
+        """Find out, over two whole steps, what the step calls; what the script compiles is compiled afterwards, once.
+
+        By then changes are made and dropout is off where it is to be: compiled before, it would be compiled twice.
+        """
+        yield from super().observe()
+        self._eager.close()
 
     def waiting(self) -> AbstractContextManager[None]:
         """Return a context in which no one asks for steps: the script's clocks stand still."""

@@ -206,6 +206,7 @@ class _Trying:
         self._proofs: dict[Names, Judged] = {}
         self._patches: dict[Names, Patch] = {}
         self._proves_early = True
+        self._unwritten: dict[Names, str] = {}  # why a combination has no patch, as the search has shown
         self._again: set[Names] = set()  # what was measured again, in new processes
         self._journal = Journal(None, Heading())
         self._comparing = Comparing(session, job, self._say)
@@ -584,22 +585,39 @@ class _Trying:
 
     def _measure_together(self, written: list[Worker], tries: Sequence[Names]) -> list[Names]:
         """Build and time combinations at once; return those for which the device's memory was too small."""
-        jobs = [replace(self._job, changes=names) for names in tries]
-        workers = self._session.build(jobs, self._may_build_s)
+        workers = self._built_to_search(tries)
         self._time([*written, *_running(workers)], _FIRST_ROUNDS)
         if any(worker.broken is not None and worker.broken.has_ended for worker in written):
             # Its script has come to its end, after many turns: it is run again, and so are these.
             self._session.close([*written, *workers])
             written[:] = self.as_written()
-            workers = self._session.build(jobs, self._may_build_s)
+            workers = self._built_to_search(tries)
             self._time([*written, *_running(workers)], _FIRST_ROUNDS)
         self._check(written)
         least = least_gain(written[0], written[1])
-        for worker in workers:
-            self._known[worker.job.changes] = measured(written, worker, least)
-            self._journal.keep(worker.job.changes, self._known[worker.job.changes])
+        for names, worker in zip(tries, workers, strict=True):
+            self._known[names] = measured(written, worker, least)
+            self._journal.keep(names, self._known[names])
         self._session.close(workers)
-        return [worker.job.changes for worker in workers if worker.broken is not None and worker.broken.lacks_memory]
+        lacking = (worker.broken is not None and worker.broken.lacks_memory for worker in workers)
+        return [names for names, lacks in zip(tries, lacking, strict=True) if lacks]
+
+    def _built_to_search(self, tries: Sequence[Names]) -> list[Worker]:
+        """Start combinations; those that compile as they are proven: what was compiled before is compiled fast."""
+        texts = self._texts([names for names in tries if _compiles(names)])
+        sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
+        workers = self._session.build([self._job_of(names, sources) for names in tries], self._may_build_s)
+        failed = {}
+        for place, (names, worker) in enumerate(zip(tries, workers, strict=True)):
+            broken = worker.broken
+            if names in sources and broken and not (broken.is_passing or broken.lacks_memory or broken.has_ended):
+                failed[place] = names
+                self._unwritten[names] = f"written into the source it fails: {broken.reason}"
+        self._session.close([workers[place] for place in failed])
+        again = self._session.build([self._job_of(names, {}) for names in failed.values()], self._may_build_s)
+        for place, worker in zip(failed, again, strict=True):
+            workers[place] = worker
+        return workers
 
     @property
     def _may_build_s(self) -> float:
@@ -699,7 +717,10 @@ class _Trying:
         if self._built is None or not is_script(target):
             return {}
         places, settings = self._built.places, settings_of(self._built.facts)
-        return {names: written_or_why(names, Path(target), places, settings) for names in finalists}
+        return {
+            names: self._unwritten.get(names) or written_or_why(names, Path(target), places, settings)
+            for names in finalists
+        }
 
     def _job_of(self, names: Names, sources: Mapping[Names, dict[str, str]]) -> Job:
         if names in sources:
