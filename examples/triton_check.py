@@ -1,4 +1,4 @@
-"""A Triton kernel that ``opscope triton-check examples/triton_check.py:softmax --set columns=100`` checks.
+"""A Triton kernel that ``opscope kernel check examples/triton_check.py:softmax --set columns=100`` checks.
 
 Without ``mask=at < columns`` the check names the line, and how far the kernel reads beyond the tensor.
 """

@@ -33,7 +33,7 @@ def _kind_of(args: tuple[str, ...]) -> str:
     """Return which warm process a command is forked from."""
     if args[:1] == ("profile",) and not any(word.endswith(".py") for word in args):  # a script imports PyTorch itself
         return "torch"
-    return "jobs" if args[:1] in (("bench",), ("triton-check",)) else "plain"
+    return "jobs" if args[:1] in (("bench",),) or args[:2] == ("kernel", "check") else "plain"
 
 
 def started(

@@ -1,6 +1,6 @@
 // Adds two arrays of a million numbers in unified memory, in three launch shapes, and times each.
 //
-//     opscope build examples/unified_memory/add.cu && examples/unified_memory/add
+//     opscope kernel build examples/unified_memory/add.cu && examples/unified_memory/add
 //
 // One thread does all the work in turn; one block uses one multiprocessor of many; a grid over all elements uses them all.
 // Times are of the kernel alone, by events, after the pages were moved to the device.

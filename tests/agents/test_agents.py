@@ -26,7 +26,7 @@ from tests.conftest import DATA, ROOT
 GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
 # A call of each tool, and the command that a user would type for it.
 CALLS: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "overview": ({"trace": "gpt2.json.gz"}, ["brief", "{gpt2}", "--brief"]),
+    "overview": ({"trace": "gpt2.json.gz"}, ["analyze", "{gpt2}", "--brief"]),
     "findings": ({"trace": "gpt2.json.gz"}, ["show", "{gpt2}", "findings", "--brief"]),
     "table": (
         {"trace": "gpt2.json.gz", "by": "kernel", "top": 7},
@@ -290,7 +290,7 @@ def test_no_other_command_loads_what_the_server_needs(root: Path) -> None:
         "import sys\nfrom opscope.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
         "print(sorted({m.split('.')[0] for m in sys.modules}))"
     )
-    done = opscope("brief", str(root / "gpt2.json.gz"), code=code)
+    done = opscope("analyze", "--brief", str(root / "gpt2.json.gz"), code=code)
     assert done.returncode == 0, done.stderr
     assert not {"mcp", "anyio", "pydantic"} & set(re.findall(r"'(\w+)'", done.stdout))
 

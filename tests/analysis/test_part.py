@@ -149,7 +149,7 @@ def test_commands_take_a_part(tmp_path: Path) -> None:
     assert "aten::op3" in text
     assert "aten::op5" not in text
     assert "Only steps 3 to 4 were read" in text
-    code, text = run("convert", path, "--window", "1.15ms..3.1ms", "-o", tmp_path / "store")
+    code, text = run("export", path, "--window", "1.15ms..3.1ms", "--parquet", tmp_path / "store")
     assert code == 0
     stored = read(tmp_path / "store")
     assert stored.operators["name"].to_list() == ["aten::op2"]
@@ -158,7 +158,7 @@ def test_commands_take_a_part(tmp_path: Path) -> None:
 
 def test_a_part_of_a_converted_trace_is_the_same(tmp_path: Path) -> None:
     path = steps_of_ten(tmp_path / "t.json")
-    assert run("convert", path, "-o", tmp_path / "store")[0] == 0
+    assert run("export", path, "--parquet", tmp_path / "store")[0] == 0
     part = Part(steps=(3, 4))
     assert rows(read_part(tmp_path / "store", part)) == rows(read_part(path, part))
 

@@ -70,7 +70,7 @@ def test_an_output_directory_is_a_run_directory_like_any_other(tmp_path: Path) -
     from tests.command import opscope as command
 
     opscope.profile(small(), torch.randn(4, 8), device="cpu", benchmark=False, output_dir=tmp_path / "run")
-    assert command("report", str(tmp_path / "run"), code=WITHOUT_TORCH).returncode == 0
+    assert command("export", "--reports", str(tmp_path / "run"), code=WITHOUT_TORCH).returncode == 0
 
 
 def test_what_cannot_be_profiled_is_refused() -> None:

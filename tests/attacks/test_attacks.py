@@ -95,9 +95,9 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[str, ...]]] = {
     "analyze --format json": lambda trace, _: ("analyze", "--format", "json", str(trace)),
     "analyze --format csv": lambda trace, _: ("analyze", "--by", "module", "--format", "csv", str(trace)),
     "explain": lambda trace, _: ("explain", "aten::addmm", "--in", str(trace)),
-    "dossier": lambda trace, _: ("dossier", str(trace)),
+    "dossier": lambda trace, _: ("explain", "--in", str(trace)),
     "export": lambda trace, out: ("export", str(trace), "--chrome", str(out / "out.json"), "--max-size", "20KB"),
-    "convert": lambda trace, out: ("convert", str(trace), "-o", str(out / "store")),
+    "convert": lambda trace, out: ("export", str(trace), "--parquet", str(out / "store")),
     "sql": lambda trace, _: ("sql", "select * from operators", str(trace)),
 }
 
@@ -212,10 +212,10 @@ def test_who_kills_a_command_finds_the_old_or_the_new_and_never_half(tmp_path: P
     old, new = DATA / "traces" / "square_variants.json.gz", DATA / "traces" / "resnet50_train_fp32.json.gz"
     operators = {read(path).operators.height for path in (old, new)}
     store, target = tmp_path / "store", tmp_path / "out.json"
-    opscope("convert", str(old), "-o", str(store))
+    opscope("export", str(old), "--parquet", str(store))
     opscope("export", str(old), "--chrome", str(target))
     for _ in range(examples(6)):
-        killed_after(random_.uniform(0.02, 0.5), "convert", new, "-o", store)
+        killed_after(random_.uniform(0.02, 0.5), "export", new, "--parquet", store)
         assert not store.exists() or read(store).operators.height in operators
         killed_after(random_.uniform(0.02, 0.5), "export", new, "--chrome", target)
         assert read(target).operators.height in operators
@@ -226,7 +226,7 @@ def test_who_kills_a_report_finds_documents_that_are_whole(tmp_path: Path) -> No
     random_, run = chance("reports"), tmp_path / "run"
     shutil.copytree(DATA / "h200_bert_small", run)
     for _ in range(examples(4)):
-        killed_after(random_.uniform(0.05, 1.0), "report", run)
+        killed_after(random_.uniform(0.05, 1.0), "export", "--reports", run)
         for path in run.glob("*.json"):
             json.loads(path.read_text())
-    assert opscope("report", str(run)).returncode == 0
+    assert opscope("export", "--reports", str(run)).returncode == 0

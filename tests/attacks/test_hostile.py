@@ -173,13 +173,13 @@ POISON = {
 }
 
 
-@pytest.mark.parametrize("command", ["analyze", "dossier", "export"])
+@pytest.mark.parametrize("command", ["analyze", "explain", "export"])
 @pytest.mark.parametrize("poison", [name for name in POISON if POISON[name][1]])
 def test_values_that_no_trace_has_are_refused_in_stores(poison: str, command: str, store: Path, tmp_path: Path) -> None:
     table, columns = POISON[poison]
     poisoned(store, table, **columns)
-    more = ["--chrome", str(tmp_path / "out.json")] if command == "export" else []
-    assert f"{table}.parquet has other" in refused(command, store, *more)
+    more = {"export": ["--chrome", str(tmp_path / "out.json")], "explain": ["aten::mm", "--in"]}.get(command, [])
+    assert f"{table}.parquet has other" in refused(command, *more, store)
 
 
 def test_a_store_whose_threads_are_gone_is_refused(store: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_name_of_digits_is_a_name(tmp_path: Path) -> None:
         trace.launched_kernel(name, (1_000, 1_000), (3_000, 7_000))
 
     path = trace_with(tmp_path, build)
-    for words in (("analyze",), ("dossier",), ("explain", name, "--in")):
+    for words in (("analyze",), ("explain", "--in"), ("explain", name, "--in")):
         assert opscope(*words, str(path)).returncode == 0
 
 
@@ -407,7 +407,7 @@ def test_digits_of_other_scripts_number_no_step(tmp_path: Path) -> None:
 
     path = trace_with(tmp_path, build)
     assert analyze(read(path)).step_count == 0
-    assert opscope("dossier", str(path)).returncode == 0
+    assert opscope("explain", "--in", str(path)).returncode == 0
 
 
 @pytest.mark.parametrize("place", ["name", "thread", "damage", "failed"])
@@ -422,7 +422,7 @@ def test_half_a_surrogate_pair_in_an_exports_header_is_no_text(place: str, tmp_p
     }[place]
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"opscope_export": origin, "traceEvents": [json.loads(KERNEL)]}))
-    for words in (("analyze", "--format", "json", path), ("convert", path, "-o", tmp_path / "store")):
+    for words in (("analyze", "--format", "json", path), ("export", path, "--parquet", tmp_path / "store")):
         result = opscope(*map(str, words))
         assert result.returncode in (0, 4), result.stderr
         assert "Traceback" not in result.stderr

@@ -79,12 +79,12 @@ def assert_data(text: str, what: str) -> None:
 @pytest.mark.parametrize("recorded", RECORDED)
 def test_every_name_is_a_quotation(recorded: str, names: str, tmp_path: Path) -> None:
     path = planted(RECORDED[recorded], tmp_path / "t.json", NAMES[names])
-    commands = [["brief"], ["show", "findings"], ["show", "bound"]]
+    commands = [["analyze", "--brief"], ["show", "findings"], ["show", "bound"]]
     if names == "all":
-        commands += [["analyze"], ["limits"], ["whatif"], ["stats"], ["trust"], ["show", "trust"]]
+        commands += [["analyze"], ["limits"], ["whatif"], ["analyze", "--by", "stream"], ["trust"], ["show", "trust"]]
         commands += [["analyze", "--by", by] for by in ("operator", "kernel", "module", "gap", "step")]
     for name, *words in commands:
-        done = opscope(name, str(path), *words, "--brief")
+        done = opscope(name, str(path), *words, *(() if "--brief" in words else ("--brief",)))
         assert "Traceback" not in done.stderr
         assert_data(done.stdout, f"{name} {words}")
     if names in ("all", "kernels"):
@@ -97,7 +97,7 @@ def test_every_name_is_a_quotation(recorded: str, names: str, tmp_path: Path) ->
 def test_names_that_could_be_those_of_functions_are_quotations_too(recorded: str, tmp_path: Path) -> None:
     path = planted(RECORDED[recorded], tmp_path / "t.json", NAMES["all"], PLAIN)
     by = ("operator", "kernel", "module", "gap", "step", "shape", "stream", "category", "annotation", "line")
-    commands = [[name, str(path)] for name in ("brief", "analyze", "limits", "whatif", "stats", "trust")]
+    commands = [[name, str(path)] for name in ("analyze", "limits", "whatif", "trust")]
     commands += [["show", f"{path}#{part}"] for part in ("findings", "bound", "trust")]
     commands += [["analyze", str(path), "--by", one] for one in by]
     for words in commands:
@@ -115,8 +115,10 @@ def test_other_commands_quote_names_too(tmp_path: Path) -> None:
         planted(RECORDED["gpt2"], other, NAMES["kernels"], text)
         commands = [
             ["ranks", str(tmp_path / folder)],
-            ["dossier", str(one), "aten::mm" + text],
-            ["dossier", str(one), "aten::mm"],
+            ["explain", "--in", str(one)],
+            ["explain", "aten::mm" + text, "--in", str(one)],
+            ["explain", "aten::mm", "--in", str(one)],
+            ["analyze", "--stats", "all", str(one)],
             ["sql", "select name, category, self_device_ns from operators limit 5", str(one)],
             ["sql", "select * from kernels limit 5", str(one)],
             ["diff", str(one), str(other)],

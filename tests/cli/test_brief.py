@@ -1,4 +1,4 @@
-"""``opscope brief``, ``opscope show`` and ``--brief``: short, whole, and every number can be found again."""
+"""``opscope analyze --brief``, ``opscope show`` and ``--brief``: short, whole, and every number can be found again."""
 
 import json
 import os
@@ -28,7 +28,7 @@ GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
 
 
 def brief(*words: object) -> str:
-    done = opscope("brief", *map(str, words))
+    done = opscope("analyze", "--brief", *map(str, words))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -76,12 +76,12 @@ def test_every_address_of_it_leads_to_a_value(trace: Path) -> None:
 
 
 def test_what_was_not_measured_is_said_with_its_reason(trace: Path, tmp_path: Path) -> None:
-    found = {one["what"]: one["why"] for one in document_of("brief", trace)["not_measured"]}
+    found = {one["what"]: one["why"] for one in document_of("analyze", "--brief", trace)["not_measured"]}
     assert found == {"a step without the profiler": "a trace holds no unprofiled steps"}
     built = KinetoTrace()
     built.operator("aten::mm", 0, 5_000)
     built.launched_kernel("k", (1_000, 1_000), (3_000, 9_000))
-    bare = document_of("brief", built.write(tmp_path / "bare.json"))
+    bare = document_of("analyze", "--brief", built.write(tmp_path / "bare.json"))
     assert {one["what"] for one in bare["not_measured"]} == {
         *("a step without the profiler", "steps", "lines of Python and modules", "limits of operators", "memory"),
     }
@@ -90,7 +90,7 @@ def test_what_was_not_measured_is_said_with_its_reason(trace: Path, tmp_path: Pa
 
 def test_of_a_run_the_unprofiled_step_counts_and_the_program_is_named(tmp_path: Path) -> None:
     run = shutil.copytree(DATA / "changes" / "before", tmp_path / "before")
-    found = document_of("brief", run)
+    found = document_of("analyze", "--brief", run)
     assert (found["step"]["basis"], found["step"]["steps"]) == ("unprofiled step", 848)
     assert found["step"]["ns"] == pytest.approx(580_735, rel=1e-3)
     assert found["findings"][0]["prove"] == (
@@ -101,7 +101,7 @@ def test_of_a_run_the_unprofiled_step_counts_and_the_program_is_named(tmp_path: 
 @pytest.mark.parametrize("name", [*NAMES])
 def test_commands_that_prove_run_as_they_are_printed(name: str, tmp_path: Path) -> None:
     path = shutil.copy(DATA / "traces" / f"{name}.json.gz", tmp_path / "a trace.json.gz")
-    found = document_of("brief", path)
+    found = document_of("analyze", "--brief", path)
     commands = [one["prove"] for one in found["findings"]] + [one["command"] for one in found["next"]]
     for command in commands:
         words = shlex.split(command, comments=True)
@@ -114,7 +114,7 @@ def test_commands_that_prove_run_as_they_are_printed(name: str, tmp_path: Path) 
 
 def test_what_the_brief_of_a_run_names_is_the_run_with_its_record(tmp_path: Path) -> None:
     run = shutil.copytree(DATA / "changes" / "before", tmp_path / "a run")
-    found = document_of("brief", run)
+    found = document_of("analyze", "--brief", run)
     assert found["trace"] == f"{run}/bs8"
     for command in [one["command"] for one in found["next"]]:
         words = shlex.split(command)[1:]
@@ -125,8 +125,8 @@ def test_what_the_brief_of_a_run_names_is_the_run_with_its_record(tmp_path: Path
     assert wall["value"] == found["step"]["ns"]
     (bound,) = document_of("show", f"{found['trace']}#bound/kind")["values"]
     assert bound["value"] == found["bound"] != "unknown"
-    assert document_of("brief", found["trace"]) == found
-    gone = opscope("brief", f"{run}/bs9")
+    assert document_of("analyze", "--brief", found["trace"]) == found
+    gone = opscope("analyze", "--brief", f"{run}/bs9")
     assert gone.returncode != 0
 
 
@@ -134,7 +134,9 @@ def test_a_number_sign_in_a_name_is_a_part_of_it(trace: Path, tmp_path: Path) ->
     odd = shutil.copy(trace, tmp_path / "a#b.json.gz")
     assert document_of("show", f"{odd}#bound/kind")["values"][0]["value"] == "unknown"
     assert document_of("show", odd, "bound/kind")["values"][0]["value"] == "unknown"
-    for command in [one["command"] for one in document_of("brief", odd)["next"] if "page" not in one["command"]]:
+    for command in [
+        one["command"] for one in document_of("analyze", "--brief", odd)["next"] if "page" not in one["command"]
+    ]:
         assert opscope(*shlex.split(command)[1:]).returncode == 0, command
 
 
@@ -143,14 +145,14 @@ def test_a_number_sign_in_a_name_is_a_part_of_it(trace: Path, tmp_path: Path) ->
 )
 def test_commands_for_odd_names_run_in_a_shell(trace: Path, tmp_path: Path, name: str) -> None:
     shutil.copy(trace, tmp_path / name)
-    text = opscope("brief", f"./{name}", cwd=tmp_path).stdout
+    text = opscope("analyze", "--brief", f"./{name}", cwd=tmp_path).stdout
     command = next(line for line in text.splitlines() if "opscope whatif" in line and "--finding" in line)
     words = command.split("`")[1].removeprefix("opscope ")
     shell = ["bash", "-c", f"{sys.executable} -P -m opscope {words}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, (words, done.stderr)
-    found = opscope("brief", f"./{name}", "--format", "json", cwd=tmp_path)
+    found = opscope("analyze", "--brief", f"./{name}", "--format", "json", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["schema"] == "opscope.brief/1"
 
@@ -158,7 +160,7 @@ def test_commands_for_odd_names_run_in_a_shell(trace: Path, tmp_path: Path, name
 def test_a_name_that_is_not_utf8_is_answered(trace: Path, tmp_path: Path) -> None:
     """Such a name cannot stand in text that is UTF-8, so no command can be printed that names it."""
     shutil.copy(trace, tmp_path / "caf\udce9.json.gz")
-    found = opscope("brief", "./caf\udce9.json.gz", "--format", "json", cwd=tmp_path)
+    found = opscope("analyze", "--brief", "./caf\udce9.json.gz", "--format", "json", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["schema"] == "opscope.brief/1"
 
@@ -189,18 +191,26 @@ def test_a_damaged_trace_says_so_in_every_format(tmp_path: Path) -> None:
     cut = tmp_path / "cut.json"
     cut.write_bytes(whole[:-30])
     for form in ("brief", "csv", "json"):
-        done = opscope("brief", str(cut), "--format", form)
+        done = opscope("analyze", "--brief", str(cut), "--format", form)
         assert done.returncode == 4
         assert "file_is_valid" in done.stdout + done.stderr, form
-    doubts = json.loads(opscope("brief", str(cut), "--format", "json").stdout)["doubts"]
+    doubts = json.loads(opscope("analyze", "--brief", str(cut), "--format", "json").stdout)["doubts"]
     assert doubts[0].startswith("fail ")
 
 
 def test_two_formats_at_once_are_refused(trace: Path) -> None:
     for words in (("--brief", "--format", "json"), ("--format", "csv", "--brief")):
-        done = opscope("analyze", str(trace), *words)
+        done = opscope("limits", str(trace), *words)
         assert done.returncode == 2
         assert "are two formats: give one" in done.stderr
+
+
+def test_the_document_of_the_brief_is_of_whole_traces(trace: Path) -> None:
+    refused = opscope("analyze", str(trace), "--brief", "--format", "json", "--by", "kernel")
+    assert refused.returncode == 2
+    assert "--brief --format json is of whole traces: leave out --by" in refused.stderr
+    csv = opscope("analyze", str(trace), "--brief", "--format", "csv").stdout
+    assert csv.splitlines()[0] == "id,likely_ns,title,prove"
 
 
 def test_several_traces_have_a_line_each(tmp_path: Path) -> None:
@@ -212,7 +222,7 @@ def test_several_traces_have_a_line_each(tmp_path: Path) -> None:
 
 
 def test_it_needs_no_pytorch(trace: Path) -> None:
-    for words in (("brief", str(trace)), ("show", f"{trace}#bound")):
+    for words in (("analyze", str(trace), "--brief"), ("show", f"{trace}#bound")):
         done = opscope(*words, code=WITHOUT_TORCH)
         assert done.returncode == 0, done.stderr
 
@@ -225,7 +235,7 @@ def test_names_without_end_do_not_make_it_long(tmp_path: Path) -> None:
         built.operator(f"my::{'x' * 50_000}{place}", at, 9_000)
         built.launched_kernel(f"{'k' * 50_000}{place}", (at + 2_000, 1_000), (at + 5_000, 50_000))
     path = built.write(tmp_path / "long.json")
-    for words in (("brief", path), ("analyze", path, "--brief"), ("analyze", path, "--by", "kernel", "--brief")):
+    for words in (("analyze", path, "--brief"), ("analyze", path, "--by", "kernel", "--brief")):
         done = opscope(*map(str, words))
         assert done.returncode == 0, done.stderr
         assert count_tokens(done.stdout) <= MOST_TOKENS
@@ -309,9 +319,10 @@ def test_every_command_that_prints_a_result_has_a_brief_form(trace: Path, tmp_pa
     before, after = (shutil.copytree(DATA / "changes" / name, tmp_path / name) for name in ("before", "tf32"))
     for words in (
         ("analyze", trace), ("analyze", trace, "--by", "kernel"), ("analyze", before, after), ("limits", trace),
-        ("dossier", trace), ("explain", "aten::mm", "--in", trace), ("whatif", trace, "--remove", "aten::add"),
-        ("diff", before, after), ("stats", trace), ("sql", "select * from operators", trace), ("gpus",),
-        ("runs", tmp_path), ("report", before), ("launch", "--gpu", "h100 pcie", "--grid", "64", "--block", "256"),
+        ("explain", "--in", trace), ("explain", "aten::mm", "--in", trace), ("whatif", trace, "--remove", "aten::add"),
+        ("diff", before, after), ("analyze", "--stats", "all", trace), ("sql", "select * from operators", trace),
+        ("gpus",), ("runs", tmp_path), ("export", "--reports", before),
+        ("kernel", "launch", "--gpu", "h100 pcie", "--grid", "64", "--block", "256"),
     ):  # fmt: skip
         done = opscope(*map(str, words), "--brief")
         assert done.returncode == 0, (words, done.stderr)

@@ -102,7 +102,7 @@ def test_no_number_is_taken_that_cannot_be_computed_with(words: tuple[str, ...],
 
 @pytest.mark.parametrize("given", ["nan", "inf", "-1", "0", "1e400"])
 def test_the_time_of_a_step_is_a_number(given: str) -> None:
-    result = CliRunner().invoke(cli, ["brief", "no_such_trace.json", "--step-time", given])
+    result = CliRunner().invoke(cli, ["analyze", "no_such_trace.json", "--step-time", given])
     assert result.exit_code == 2
     assert "--step-time" in result.output
     assert "Traceback" not in result.output
@@ -163,7 +163,7 @@ def test_options_that_do_not_apply_are_refused(configuration: Configuration, mes
         (["profile", "bert", "--device", "tpu"], 2, "--device takes auto, cpu, cuda or cuda:N, not 'tpu'"),
         (["profile", "bert", "--dtype", "int8"], 2, "'int8' is not one of"),
         (["frobnicate"], 2, "No such command 'frobnicate'"),
-        (["report", "no/such/folder"], 2, "does not exist"),
+        (["export", "--reports", "no/such/folder"], 2, "is not a run"),
     ],
 )
 def test_wrong_usage_is_said_in_words(args: list[str], code: int, message: str, tmp_path: Path) -> None:
@@ -192,20 +192,20 @@ def test_an_unwritable_folder_is_an_environment_error(bad: str, tmp_path: Path) 
 
 
 def test_a_folder_without_a_manifest_is_a_bad_input(tmp_path: Path) -> None:
-    result = opscope("report", str(tmp_path))
+    result = opscope("export", "--reports", str(tmp_path))
     assert result.returncode == 4
     assert "has no manifest.json" in result.stderr
 
 
 def test_a_damaged_manifest_is_a_bad_input(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema": "opscope.sweep/2", "entries": 5')
-    result = opscope("report", str(tmp_path))
+    result = opscope("export", "--reports", str(tmp_path))
     assert result.returncode == 4
     assert "is not what opscope wrote there" in result.stderr
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    assert "Traceback" in opscope("--debug", "report", str(tmp_path)).stderr
+    assert "Traceback" in opscope("--debug", "export", "--reports", str(tmp_path)).stderr
 
 
 def test_help_lists_every_command_and_imports_none() -> None:

@@ -35,7 +35,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
 def test_a_step_takes_the_same_on_every_screen(lines: dict[str, dict[str, str]], name: str) -> None:
     path, line = str(Path(lines["folder"]["path"]) / name), lines[name]
     document = json.loads(opscope("analyze", path, "--format", "json").stdout)
-    brief = json.loads(opscope("brief", path, "--format", "json").stdout)
+    brief = json.loads(opscope("analyze", "--brief", path, "--format", "json").stdout)
     step, bound = document["step_time"], document["bound"]
     assert brief["step"] == step
     assert brief["bound"] == line["bound"] == bound["kind"]
@@ -47,7 +47,7 @@ def test_a_step_takes_the_same_on_every_screen(lines: dict[str, dict[str, str]],
     for written in (
         opscope("analyze", path).stdout,
         opscope("analyze", path, "--format", "md").stdout,
-        opscope("brief", path).stdout,
+        opscope("analyze", "--brief", path).stdout,
         repr(analyze(path)),
     ):
         text = " ".join(written.replace("\\", "").split())
@@ -84,11 +84,11 @@ def test_what_is_read_first_fits_into_fourteen_lines(lines: dict[str, dict[str, 
 def test_a_run_s_step_is_that_of_its_traces(run: str, tmp_path: Path) -> None:
     """The unprofiled step of each configuration: in its report, its brief, the comparison and the list of runs."""
     folder = shutil.copytree(DATA / run, tmp_path / "run")
-    assert opscope("report", str(folder)).returncode == 0
+    assert opscope("export", "--reports", str(folder)).returncode == 0
     rows = json.loads(opscope("runs", str(folder), "--format", "json").stdout)["runs"]
     assert rows
     for row in rows:
-        brief = json.loads(opscope("brief", f"{folder}/{row['configuration']}", "--format", "json").stdout)
+        brief = json.loads(opscope("analyze", "--brief", f"{folder}/{row['configuration']}", "--format", "json").stdout)
         report = (folder / f"kernel_analysis_report_{row['configuration']}.md").read_text()
         assert f"Unprofiled step {format_ns(row['step_ns'])} (" in report
         assert format_ns(row["step_ns"]) in (folder / "comparison.md").read_text()

@@ -32,7 +32,7 @@ def test_each_stage_of_a_document_is_timed() -> None:
 
 
 def test_a_store_is_read_too(tmp_path: Path) -> None:
-    assert opscope("convert", str(TRACE), "-o", str(tmp_path / "store")).returncode == 0
+    assert opscope("export", str(TRACE), "--parquet", str(tmp_path / "store")).returncode == 0
     timed = opscope("analyze", str(tmp_path / "store"), "--timings")
     assert "read" in [match[1] for match in LINE.finditer(timed.stderr)]
 

@@ -35,13 +35,13 @@ COMMANDS = {
     "sql": ("sql", "select name from operators", "{}"),
     "sql csv": ("sql", "--format", "csv", "select name from operators", "{}"),
     "sql json": ("sql", "--format", "json", "select name from operators", "{}"),
-    "dossier": ("dossier", "{}"),
-    "dossier json": ("dossier", "--format", "json", "{}"),
-    "dossier csv": ("dossier", "--format", "csv", "{}"),
+    "dossier": ("explain", "--in", "{}"),
+    "dossier json": ("explain", "--format", "json", "--in", "{}"),
+    "dossier csv": ("explain", "--format", "csv", "--in", "{}"),
     "explain": ("explain", "aten::mm", "--in", "{}"),
     "explain json": ("explain", "aten::mm", "--format", "json", "--in", "{}"),
     "explain md": ("explain", "aten::mm", "--format", "md", "--in", "{}"),
-    "convert": ("convert", "{}", "-o", "{}.store"),
+    "convert": ("export", "{}", "--parquet", "{}.store"),
     "export": ("export", "{}", "--chrome", "{}.export.json"),
 }
 
@@ -68,7 +68,7 @@ def test_what_programs_read_has_the_failed_checks_on_standard_error(command: str
 
 
 def test_documents_hold_the_checks_that_a_trace_fails(cut: Path) -> None:
-    dossier = json.loads(opscope("dossier", "--format", "json", str(cut)).stdout)
+    dossier = json.loads(opscope("explain", "--format", "json", "--in", str(cut)).stdout)
     explanation = json.loads(opscope("explain", "aten::mm", "--format", "json", "--in", str(cut)).stdout)
     answer = json.loads(opscope("sql", "--format", "json", "select 1 as one from operators", str(cut)).stdout)
     for failed in (
@@ -88,11 +88,11 @@ def test_reports_of_a_run_end_so_too(tmp_path: Path) -> None:
     text = text[: text.rindex(b"]")]
     trace.write_bytes(gzip.compress(text) if packed else text)
     statistics = run / trace.name.split(".")[0].replace("bert_trace", "profiling_stats")
-    result = opscope("report", str(run))
+    result = opscope("export", "--reports", str(run))
     assert result.returncode == 4
     assert "it ends in the middle of its events. Measure it again" in result.stderr
     assert not statistics.with_suffix(".json").exists()
-    result = opscope("report", "--format", "csv", "--allow-damaged", str(run))
+    result = opscope("export", "--reports", "--format", "csv", "--allow-damaged", str(run))
     assert result.returncode == 0
     assert "FAIL file_is_valid" in result.stderr
     assert json.loads(statistics.with_suffix(".json").read_text())["bound"]["kind"] == "unknown"

@@ -81,5 +81,5 @@ def test_the_commands_show_it(folder: Path) -> None:
     (gpu,) = json.loads(result.stdout)["gpus"]
     assert "slice" in gpu["note"]
     assert opscope("gpus", "--detect", env=environment | {"FAKE_INIT": "crash"}).returncode == 3
-    launch = opscope("launch", "--grid", "1", "--block", "1", env={"LD_LIBRARY_PATH": str(folder)})
+    launch = opscope("kernel", "launch", "--grid", "1", "--block", "1", env={"LD_LIBRARY_PATH": str(folder)})
     assert launch.stdout.startswith("NVIDIA H200 (compute capability 9.0)")

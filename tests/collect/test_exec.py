@@ -146,7 +146,7 @@ def test_a_recording_travels(tmp_path: Path) -> None:
     """Converted, nothing is lost; exported, all processes stand in one file that says what each lacks."""
     source = tmp_path / "kill.cudarec.xz"
     shutil.copy(RECORDED / "kill.cudarec.xz", source)
-    assert fresh_opscope("convert", str(source), "--output-dir", str(tmp_path / "store")).returncode == 0
+    assert fresh_opscope("export", str(source), "--parquet", str(tmp_path / "store")).returncode == 0
     before, after = read(source), read(tmp_path / "store")
     assert after.source.not_recorded == before.source.not_recorded
     assert after.launches.equals(before.launches)
@@ -422,7 +422,7 @@ def test_the_command_line(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.Mo
     record = decode(tmp_path / "run" / "exec.json", Execution)
     assert record.command == (str(cuda.program), "everything")
     assert len(list(files_of([tmp_path / "run"]))) == 1
-    again = fresh_opscope("stats", "run", "--stats", "all", "--format", "json")
+    again = fresh_opscope("analyze", "run", "--stats", "all", "--format", "json")
     stats = json.loads(again.stdout)
     assert stats["schema"] == Stats(processes=(), reports=()).schema
     assert stats["reports"][0]["name"] == "cuda_api_sum"

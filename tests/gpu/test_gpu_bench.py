@@ -115,7 +115,7 @@ def test_what_launches_nothing_does_not_take_the_times_of_the_others() -> None:
 def test_saved_benchmarks_are_compared(tmp_path: Path) -> None:
     saved = tmp_path / "a.json"
     bench("add", "--seconds", "0.1", "--save", str(saved))
-    assert fresh_opscope("compare", str(saved), str(saved)).returncode == 0
+    assert fresh_opscope("diff", str(saved), str(saved)).returncode == 0
 
 
 def test_no_trick_of_streams_or_kept_results_is_accepted() -> None:

@@ -64,7 +64,7 @@ def test_counters_of_the_most_expensive_operators(tmp_path: Path) -> None:
     if shutil.which("ncu") is None:
         pytest.skip("ncu is not installed")
     run = profile_small(tmp_path)
-    result = command("dossier", str(run), "--top", "3", "--counters", "--format", "json")
+    result = command("explain", "--in", str(run), "--top", "3", "--counters", "--format", "json")
     assert result.returncode == 0, result.stderr
     for dossier in json.loads(result.stdout)["operators"]:
         findings = dossier["findings"]

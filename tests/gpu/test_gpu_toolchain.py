@@ -156,7 +156,7 @@ def test_what_is_refused_is_what_the_device_refuses(tmp_path: Path) -> None:
 
 def test_the_unified_memory_example_runs_in_three_launch_shapes(tmp_path: Path) -> None:
     output = tmp_path / "add"
-    result = fresh_opscope("build", str(EXAMPLES / "unified_memory" / "add.cu"), "-o", str(output))
+    result = fresh_opscope("kernel", "build", str(EXAMPLES / "unified_memory" / "add.cu"), "-o", str(output))
     assert result.returncode == 0, result.stderr
     ran = subprocess.run([output], capture_output=True, text=True, check=True, timeout=120)
     times = [float(line.split(":")[1].split()[0]) for line in ran.stdout.splitlines()]
@@ -214,16 +214,16 @@ def plain(x):
 def test_ptx_of_what_python_launches(tmp_path: Path) -> None:
     file = tmp_path / "calls.py"
     file.write_text(CALLS)
-    own = fresh_opscope("ptx", f"{file}:own")
+    own = fresh_opscope("kernel", "ptx", f"{file}:own")
     assert own.returncode == 0, own.stderr
     assert "calls.py:9  x = tl.load" in own.stdout
-    inductor = fresh_opscope("ptx", f"{file}:plain", "--inductor")
+    inductor = fresh_opscope("kernel", "ptx", f"{file}:plain", "--inductor")
     assert inductor.returncode == 0, inductor.stderr
     assert ".entry triton_" in inductor.stdout
 
 
 def test_a_kernel_of_triton_in_the_interpreter_and_on_the_gpu() -> None:
-    result = fresh_opscope("triton-check", f"{EXAMPLES / 'triton_check.py'}:softmax", "--format", "json")
+    result = fresh_opscope("kernel", "check", f"{EXAMPLES / 'triton_check.py'}:softmax", "--format", "json")
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["cpu"]["agreement"]["right"]

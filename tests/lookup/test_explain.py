@@ -1,4 +1,4 @@
-"""``opscope explain`` and ``opscope dossier``: what is said of operators and kernels, and what it rests on."""
+"""``opscope explain``: what is said of operators and kernels, and what it rests on."""
 
 import json
 import subprocess
@@ -425,7 +425,7 @@ def test_counters_are_found_by_the_function_whatever_its_spelling(namespace: str
 
 
 def test_a_runs_dossier_takes_the_unprofiled_step_for_what_bounds_it() -> None:
-    result = opscope("dossier", str(RUN), "--configuration", "bs16_seq128", "--top", "1", "--format", "json")
+    result = opscope("explain", "--in", str(RUN), "--configuration", "bs16_seq128", "--top", "1", "--format", "json")
     assert "of the unprofiled step" in json.loads(result.stdout)["bound"]
 
 
@@ -441,18 +441,18 @@ def test_counters_are_read_as_nsight_compute_wrote_them() -> None:
 
 
 def test_the_command_prints_all_forms() -> None:
-    result = opscope("dossier", str(TRACE), "--top", "2", "--format", "json")
+    result = opscope("explain", "--in", str(TRACE), "--top", "2", "--format", "json")
     document = json.loads(result.stdout)
     assert document["schema"] == "opscope.dossier/1"
     assert [dossier["explanation"]["name"] for dossier in document["operators"]] == ["aten::addmm", "aten::bmm"]
     for form in ("table", "csv", "md"):
-        result = opscope("dossier", str(RUN), "--format", form)
+        result = opscope("explain", "--in", str(RUN), "--format", form)
         assert result.returncode == 0
         assert "thread blocks" in result.stdout
 
 
 def test_counters_without_nsight_compute_are_refused(tmp_path: Path) -> None:
-    result = opscope("dossier", str(TRACE), "--counters", env={"PATH": str(tmp_path)})
+    result = opscope("explain", "--in", str(TRACE), "--counters", env={"PATH": str(tmp_path)})
     assert result.returncode == 3
     assert "ncu (Nsight Compute) is not on the PATH" in result.stderr
 

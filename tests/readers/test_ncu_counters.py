@@ -333,7 +333,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "Under ncu" in fresh_opscope("analyze", str(printed)).stdout
     tidy = tmp_path / "tidy.csv"
     tidy.write_text(Path(table).read_text().partition('"ID"')[1] + Path(table).read_text().partition('"ID"')[2])
-    assert "which opscope analyze reads" in fresh_opscope("stats", str(tidy)).stderr
+    assert "which opscope analyze reads" in fresh_opscope("analyze", "--stats", "cuda_gpu_sum", str(tidy)).stderr
     empty = tmp_path / "empty.csv"
     empty.write_text('"ID","Process ID","Process Name"\n')
     assert fresh_opscope("analyze", str(empty)).returncode == 4

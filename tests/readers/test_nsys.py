@@ -228,7 +228,7 @@ def test_sums_are_those_of_nsys(export: Path) -> None:
     assert [(row.name, row.duration_ns.total, row.duration_ns.count) for row in kernels] == [
         ("add(int, float *, float *)", 1_600, 2)
     ]
-    assert fresh_opscope("stats", str(export), "--stats", "all").returncode == 0
+    assert fresh_opscope("analyze", str(export), "--stats", "all").returncode == 0
     assert fresh_opscope("analyze", str(export)).returncode == 0
 
 

@@ -126,7 +126,7 @@ def test_a_name_that_is_no_utf_8_is_no_hindrance(no_utf_8: Path) -> None:
 
 def test_traces_of_such_names_can_be_converted_and_read_back(no_utf_8: Path, tmp_path: Path) -> None:
     target = tmp_path / os.fsdecode(b"out-\xff")
-    assert opscope("convert", str(no_utf_8), str(TRACE), "-o", str(target)).returncode == 0
+    assert opscope("export", str(no_utf_8), str(TRACE), "--parquet", str(target)).returncode == 0
     (store,) = (folder for folder in target.iterdir() if os.fsencode(folder.name) == b"\xff")
     assert read(store).activities.equals(read(TRACE).activities)
 

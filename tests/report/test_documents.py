@@ -28,7 +28,7 @@ def test_the_keys_in_milliseconds_are_what_they_were(tmp_path: Path) -> None:
     """The same run, reported by the version before (the fixture) and by this one."""
     old = json.loads((DOCUMENTS / "first_statistics.json").read_text())
     shutil.copytree(RUN, tmp_path / "run")
-    assert opscope("report", str(tmp_path / "run")).returncode == 0
+    assert opscope("export", "--reports", str(tmp_path / "run")).returncode == 0
     new = json.loads((tmp_path / "run" / "profiling_stats_bs1_seq128.json").read_text())
     assert old["summary"]["bound"].pop("idle_cause") == "host late"
     assert new["summary"]["bound"].pop("idle_cause") == "dispatch"  # what is known of the same time now
@@ -63,7 +63,7 @@ def test_records_of_before_the_first_release_are_refused_in_a_sentence(tmp_path:
     shutil.copytree(RUN, tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
     manifest.write_text(manifest.read_text().replace("opscope.sweep/2", "opscope.sweep/1"))
-    refused = opscope("report", str(tmp_path / "run"))
+    refused = opscope("export", "--reports", str(tmp_path / "run"))
     assert refused.returncode == 4
     assert "is not what opscope wrote there" in refused.stderr
 
@@ -80,7 +80,7 @@ def test_documents_of_today_fit_their_schema_and_come_back_equal() -> None:
 def test_report_and_analyze_say_the_same_of_a_run(configuration: str, tmp_path: Path) -> None:
     """A trace and its record are joined once: no share, verdict, check or figure may differ."""
     shutil.copytree(RUN, tmp_path / "run")
-    assert opscope("report", str(tmp_path / "run")).returncode == 0
+    assert opscope("export", "--reports", str(tmp_path / "run")).returncode == 0
     reported = json.loads((tmp_path / "run" / f"profiling_stats_{configuration}.json").read_text())
     result = opscope("analyze", str(tmp_path / "run"), "--format", "json")
     assert result.returncode == 0, result.stderr

@@ -124,7 +124,7 @@ def test_a_sweep_has_its_comparison_and_all_traces(sweep: Path, tmp_path: Path) 
     assert all(
         len(trace["samples_ns"]) == trace["document"]["measurement"]["wall"]["count"] for trace in found["traces"]
     )
-    opscope("report", str(sweep))
+    opscope("export", "--reports", str(sweep))
     (one,) = found["sweeps"]
     assert one["comparison"] == json.loads((sweep / "comparison.json").read_bytes())
     # The same page stands in the run directory.
@@ -166,7 +166,7 @@ def test_a_trace_of_nothing_and_a_damaged_one(tmp_path: Path) -> None:
 
 
 def test_pages_of_stores_recordings_and_several_inputs(tmp_path: Path) -> None:
-    assert opscope("convert", str(GPT2), "-o", str(tmp_path / "store")).returncode == 0
+    assert opscope("export", str(GPT2), "--parquet", str(tmp_path / "store")).returncode == 0
     stored, plain = (
         document_of(page(tmp_path / "page.html", path))["traces"][0] for path in (tmp_path / "store", GPT2)
     )
@@ -257,7 +257,7 @@ def test_a_page_that_cannot_be_made_costs_no_result(sweep: Path, monkeypatch: py
     from opscope.runs.store import RunDirectory
     from opscope.sweep import runner
 
-    opscope("report", str(sweep))
+    opscope("export", "--reports", str(sweep))
     directory = RunDirectory(sweep)
     manifest = decode(directory.manifest, Manifest)
     assert (sweep / "report.html").is_file()

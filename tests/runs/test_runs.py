@@ -107,7 +107,7 @@ def test_a_manifest_of_anybodys_deletes_and_writes_nothing(victim: str, command:
     manifest["digests"] = {victim: files.digest_of(folder / victim)}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     if command == "report":
-        done = opscope("report", str(folder))
+        done = opscope("export", "--reports", str(folder))
         assert done.returncode == 4
     else:
         for how in ("--overwrite", "--resume"):
@@ -154,7 +154,7 @@ def test_the_same_result_twice_is_no_manifest(tmp_path: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["entries"] *= 2000
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    for words in (("report", str(folder)), ("diff", str(folder), str(folder))):
+    for words in (("export", "--reports", str(folder)), ("diff", str(folder), str(folder))):
         done = opscope(*words)
         assert done.returncode == 4
         assert "twice" in done.stderr
@@ -241,7 +241,7 @@ def test_no_command_replaces_its_own_input(trace: Path, tmp_path: Path) -> None:
     shutil.copytree(CHANGES / "before", run)
     inside = next(run.glob("*_trace_*"))
     assert opscope("page", str(run), "-o", str(inside), "--overwrite").returncode == 2
-    assert opscope("convert", str(trace), "-o", str(tmp_path), "--overwrite").returncode == 2
+    assert opscope("export", str(trace), "--parquet", str(tmp_path), "--overwrite").returncode == 2
     assert trace.read_bytes() == before
 
 
@@ -249,7 +249,7 @@ def test_what_is_there_is_replaced_only_where_that_was_said(trace: Path, tmp_pat
     for words, target in (
         (("page", trace, "-o"), tmp_path / "p.html"),
         (("export", trace, "-o"), tmp_path / "e.json"),
-        (("convert", trace, "-o"), tmp_path / "store"),
+        (("export", trace, "--parquet"), tmp_path / "store"),
         (("diff", trace, trace, "--report"), tmp_path / "d.md"),
     ):
         assert opscope(*map(str, words), str(target)).returncode == 0
@@ -258,7 +258,7 @@ def test_what_is_there_is_replaced_only_where_that_was_said(trace: Path, tmp_pat
         assert "--overwrite" in again.stderr
         assert opscope(*map(str, words), str(target), "--overwrite").returncode == 0
     (tmp_path / "store" / "operators.parquet").write_bytes(b"mine")
-    changed = opscope("convert", str(trace), "-o", str(tmp_path / "store"), "--overwrite")
+    changed = opscope("export", str(trace), "--parquet", str(tmp_path / "store"), "--overwrite")
     assert changed.returncode == 2
     assert (tmp_path / "store" / "operators.parquet").read_bytes() == b"mine"
 
@@ -354,7 +354,7 @@ def test_a_page_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest
     from opscope.sweep.runner import written_sweep
 
     shutil.copytree(CHANGES / "before", tmp_path / "r")
-    assert opscope("report", str(tmp_path / "r")).returncode == 0
+    assert opscope("export", "--reports", str(tmp_path / "r")).returncode == 0
     directory = RunDirectory(tmp_path / "r")
     monkeypatch.setattr(pipeline, "page_html", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # so do the tests learn of it

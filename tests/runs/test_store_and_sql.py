@@ -33,7 +33,7 @@ def test_a_converted_trace_is_the_trace(path: Path, tmp_path: Path) -> None:
 
 def test_every_figure_is_the_same_from_either(tmp_path: Path) -> None:
     path = str(DATA / "traces" / "resnet50_train_fp32.json.gz")
-    converted = opscope("convert", path, "-o", str(tmp_path / "store"))
+    converted = opscope("export", path, "--parquet", str(tmp_path / "store"))
     assert converted.returncode == 0, converted.stderr
     documents = [opscope("analyze", item, "--format", "json").stdout for item in (path, str(tmp_path / "store"))]
     assert documents[0] == documents[1]
@@ -42,7 +42,7 @@ def test_every_figure_is_the_same_from_either(tmp_path: Path) -> None:
 def test_a_run_directory_is_its_traces(tmp_path: Path) -> None:
     document = json.loads(opscope("analyze", RUN, "--format", "json").stdout)
     assert len(document["traces"]) == 3
-    assert opscope("convert", RUN, "-o", str(tmp_path)).returncode == 0
+    assert opscope("export", RUN, "--parquet", str(tmp_path)).returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "bert_trace_bs16_seq128",
         "bert_trace_bs1_seq128",
@@ -72,7 +72,9 @@ def test_a_damaged_store_is_a_bad_input(damage: object, tmp_path: Path) -> None:
 def test_a_directory_of_another_kind_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"is a directory without store\.json"):
         read(tmp_path)
-    assert opscope("convert", str(tiny.inference().write(tmp_path / "t.json")), "-o", "/proc/none").returncode == 3
+    assert (
+        opscope("export", str(tiny.inference().write(tmp_path / "t.json")), "--parquet", "/proc/none").returncode == 3
+    )
 
 
 def sum_of_durations(path: Path) -> int:

@@ -94,7 +94,7 @@ def as_recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("quick", "full"):
         target = folder / "profiling_results" / name
         shutil.copytree(DATA / "h200_bert_small", target)
-        result = opscope("report", str(target), code=WITHOUT_TORCH)
+        result = opscope("export", "--reports", str(target), code=WITHOUT_TORCH)
         assert result.returncode == 0, result.stderr
     return folder
 

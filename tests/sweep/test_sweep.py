@@ -139,7 +139,7 @@ def test_the_reports_are_made_anew_without_pytorch(sweep: Path) -> None:
     before = {name: (sweep / name).read_bytes() for name in names}
     for name in names:
         (sweep / name).unlink()
-    result = opscope("report", str(sweep), code=WITHOUT_TORCH)
+    result = opscope("export", "--reports", str(sweep), code=WITHOUT_TORCH)
     assert result.returncode == 0, result.stderr
     assert {name: (sweep / name).read_bytes() for name in names} == before
 
@@ -149,12 +149,12 @@ def test_analysis_leaves_pytorch_alone_where_it_is_installed(sweep: Path) -> Non
         "import sys, atexit\natexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
         "from opscope.cli import main; main()"
     )
-    assert opscope("report", str(sweep), code=code).stderr.splitlines()[-1] == "False"
+    assert opscope("export", "--reports", str(sweep), code=code).stderr.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize("output_format", ["json", "csv", "md", "table"])
 def test_results_come_in_every_format_on_standard_output(sweep: Path, output_format: str) -> None:
-    result = opscope("report", str(sweep), "--format", output_format)
+    result = opscope("export", "--reports", str(sweep), "--format", output_format)
     assert result.returncode == 0
     if output_format == "json":
         jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "comparison-1.json"))
@@ -173,7 +173,7 @@ def test_packed_traces_serve_as_well(sweep: Path, tmp_path: Path) -> None:
     for trace in copy.glob("step_trace_*.json"):
         trace.with_suffix(".json.gz").write_bytes(gzip.compress(trace.read_bytes()))
         trace.unlink()
-    assert opscope("report", str(copy)).returncode == 0
+    assert opscope("export", "--reports", str(copy)).returncode == 0
 
 
 def test_a_manifest_cannot_lead_out_of_its_directory(sweep: Path, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_manifest_cannot_lead_out_of_its_directory(sweep: Path, tmp_path: Path
     shutil.copytree(sweep, copy)
     record = copy / "raw" / "capture_bs2.json"
     record.write_text(record.read_text().replace("step_trace_bs2.json", "../../../../etc/hostname"))
-    result = opscope("report", str(copy))
+    result = opscope("export", "--reports", str(copy))
     assert result.returncode == 4
     assert "names traces as opscope does not" in result.stderr
     shutil.rmtree(copy)
@@ -189,7 +189,7 @@ def test_a_manifest_cannot_lead_out_of_its_directory(sweep: Path, tmp_path: Path
     (tmp_path / "outside.json").write_bytes((copy / "step_trace_bs2.json").read_bytes())
     (copy / "step_trace_bs2.json").unlink()
     (copy / "step_trace_bs2.json").symlink_to(tmp_path / "outside.json")
-    led_out = opscope("report", str(copy))
+    led_out = opscope("export", "--reports", str(copy))
     assert led_out.returncode == 4
     assert "outside its directory" in led_out.stderr
 
@@ -517,7 +517,7 @@ def test_a_damaged_record_is_refused_and_leaves_no_old_report(
     record = copy / "raw" / "capture_bs2.json"
     assert before in record.read_text()
     record.write_text(record.read_text().replace(before, after))
-    result = opscope("report", str(copy))
+    result = opscope("export", "--reports", str(copy))
     assert result.returncode == 4
     assert "capture_bs2.json" in result.stderr
     assert not list(copy.glob("profiling_stats_bs2*"))
@@ -528,7 +528,7 @@ def test_without_its_operator_table_a_run_is_read_with_the_shipped_one(tmp_path:
     copy = shutil.copytree(sweep, tmp_path / "run")
     (table,) = (copy / "raw").glob("native_functions-*")
     table.unlink()
-    assert opscope("report", str(copy)).returncode == 0
+    assert opscope("export", "--reports", str(copy)).returncode == 0
 
 
 def test_report_goes_on_after_a_damaged_configuration_and_repairs_it_later(tmp_path: Path, sweep: Path) -> None:
@@ -536,12 +536,12 @@ def test_report_goes_on_after_a_damaged_configuration_and_repairs_it_later(tmp_p
     trace = copy / "step_trace_bs2.json"
     whole = trace.read_bytes()
     trace.write_bytes(whole[: len(whole) // 2])
-    result = opscope("report", str(copy))
+    result = opscope("export", "--reports", str(copy))
     assert result.returncode == 4
     assert "bs2 failed: " in result.stderr
     assert [entry.status for entry in manifest(copy).entries] == ["failed", "done"]
     trace.write_bytes(whole)
-    assert opscope("report", str(copy)).returncode == 0
+    assert opscope("export", "--reports", str(copy)).returncode == 0
     assert [entry.status for entry in manifest(copy).entries] == ["done", "done"]
 
 
@@ -563,7 +563,7 @@ def test_presets_print_all_their_sweeps_as_one_document(tmp_path: Path) -> None:
     result = opscope("profile", "bert", *args, "--output-dir", str(tmp_path), "--format", "json")
     assert result.returncode == 0, result.stderr
     jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "comparison-1.json"))
-    report = opscope("report", str(tmp_path / "quick"), "--format", "csv")
+    report = opscope("export", "--reports", str(tmp_path / "quick"), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(report.stdout)))
     assert [(row["sweep"], row["batch_size"], row["device_sum_ns"]) for row in rows] == [
         (str(tmp_path / "quick"), "1", ""),

@@ -58,7 +58,7 @@ def run(tmp_path: Path) -> Path:
     """A run of three configurations, of which the last one is not measured yet."""
     folder = tmp_path / "results" / "bert-1"
     shutil.copytree(ROOT / "tests" / "data" / "h200_bert_small", folder)
-    assert opscope("report", str(folder)).returncode == 0
+    assert opscope("export", "--reports", str(folder)).returncode == 0
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["entries"][-1]["status"] = "pending"
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -1,4 +1,4 @@
-"""``opscope bench`` and ``opscope compare``, the Python API and the pytest plugin, on the CPU, as users run them."""
+"""``opscope bench``, ``opscope diff`` of its files, the Python API, the pytest plugin: on the CPU, as users run them."""
 
 import functools
 import json
@@ -241,20 +241,20 @@ def test_what_takes_longer_now_is_a_regression(tmp_path: Path) -> None:
     code = {}
     for name, factor in (("same", 1.0), ("slower", 1.2), ("between", 1.055)):
         now = saved(tmp_path, f"{name}.json", factor)
-        result = opscope("compare", str(before), str(now), "--format", "json")
+        result = opscope("diff", str(before), str(now), "--format", "json")
         code[name] = result.returncode
         document = json.loads(result.stdout)
         assert document["schema"] == "opscope.compare/1"
     assert code == {"same": 0, "slower": 1, "between": 5}
-    assert opscope("compare", str(before), str(now), "--fail-over", "10%").returncode == 0
+    assert opscope("diff", str(before), str(now), "--fail-over", "10%").returncode == 0
     other = json.loads(before.read_text())
     other["framework"]["torch"] = "1.0"
     (tmp_path / "other.json").write_text(json.dumps(other))
-    refused = opscope("compare", str(before), str(tmp_path / "other.json"))
+    refused = opscope("diff", str(before), str(tmp_path / "other.json"))
     assert refused.returncode == 2
     assert "PyTorch" in refused.stderr
-    assert opscope("compare", str(before), str(tmp_path / "other.json"), "--any-environment").returncode == 0
-    assert opscope("compare", str(before), written(tmp_path, WAYS)).returncode == 4
+    assert opscope("diff", str(before), str(tmp_path / "other.json"), "--any-environment").returncode == 0
+    assert opscope("diff", str(before), written(tmp_path, WAYS)).returncode == 4
 
 
 def test_other_inputs_are_not_compared(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_other_inputs_are_not_compared(tmp_path: Path) -> None:
     assert all(one["inputs"] and one["inputs"][0].startswith("float32[") for one in other["results"])
     other["results"][0]["inputs"] = ["float32[7]"]
     (tmp_path / "other.json").write_text(json.dumps(other))
-    refused = opscope("compare", str(before), str(tmp_path / "other.json"))
+    refused = opscope("diff", str(before), str(tmp_path / "other.json"))
     assert refused.returncode == 2
     assert "now float32[7]" in refused.stderr
 
@@ -286,8 +286,8 @@ def test_what_cannot_be_told_is_measured_again(tmp_path: Path) -> None:
     document["results"][0]["wall_ns"] |= {"samples": wide, **ends}
     now.write_text(json.dumps(document))
     files = (str(tmp_path / "before.json"), str(now))
-    assert opscope("compare", *files).returncode == 5
-    again = opscope("compare", *files, "--again", "--target", f"{target}:doubled", cwd=tmp_path)
+    assert opscope("diff", *files).returncode == 5
+    again = opscope("diff", *files, "--again", "--target", f"{target}:doubled", cwd=tmp_path)
     assert again.returncode in (0, 5), again.stderr  # 5 where the cores are busy
     assert "again:" in again.stderr
 
@@ -301,13 +301,13 @@ def test_nothing_that_a_saved_benchmark_names_is_run(tmp_path: Path) -> None:
     }  # fmt: skip
     now = tmp_path / "hostile.json"
     now.write_text(json.dumps({**wide, "request": hostile}))
-    plain = opscope("compare", str(before), str(now), cwd=tmp_path)
+    plain = opscope("diff", str(before), str(now), cwd=tmp_path)
     assert plain.returncode == 5, plain.stderr
-    without = opscope("compare", str(before), str(now), "--again", cwd=tmp_path)
+    without = opscope("diff", str(before), str(now), "--again", cwd=tmp_path)
     assert without.returncode == 2
     assert "--target" in without.stderr
     for words in (("os:getpid",), ("os:getpid", "--inputs", "subprocess:getoutput"), (written(tmp_path, WAYS),)):
-        other = opscope("compare", str(before), str(now), "--again", "--target", *words, cwd=tmp_path)
+        other = opscope("diff", str(before), str(now), "--again", "--target", *words, cwd=tmp_path)
         assert other.returncode == 2, other.stderr
         assert "is of other" in other.stderr
     assert not (tmp_path / "ran").exists()
@@ -334,7 +334,7 @@ def test_durations_that_nothing_has_are_refused(poison: dict[str, Any], tmp_path
     document["results"][0]["wall_ns"] |= poison
     poisoned = tmp_path / "poisoned.json"
     poisoned.write_text(json.dumps(document))
-    result = opscope("compare", str(poisoned), str(poisoned))
+    result = opscope("diff", str(poisoned), str(poisoned))
     assert result.returncode == 4, result.stdout
     assert "what no benchmark measures: doubled" in result.stderr
 

@@ -191,19 +191,19 @@ def test_an_error_names_its_line(source: Path) -> None:
 
 @needs_nvcc
 def test_the_command(source: Path) -> None:
-    result = opscope("build", str(source), "--arch", "sm_80,sm_90", "--kind", "library", "--format", "json")
+    result = opscope("kernel", "build", str(source), "--arch", "sm_80,sm_90", "--kind", "library", "--format", "json")
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["schema"] == "opscope.build/1"
     assert source.with_suffix(".so").is_file()
-    text = opscope("build", str(source), "--arch", "9.0", "-o", str(source.with_name("program")))
+    text = opscope("kernel", "build", str(source), "--arch", "9.0", "-o", str(source.with_name("program")))
     assert "machine code for sm_90, PTX of compute_90" in text.stdout
-    listing = opscope("build", str(source), "--arch", "9.0", "--emit", "ptx", "--kernel", "scale<double>")
+    listing = opscope("kernel", "build", str(source), "--arch", "9.0", "--emit", "ptx", "--kernel", "scale<double>")
     assert "scale.cu:8  x[at] = tile" in listing.stdout
     assert "scale<float>" not in listing.stdout
-    assert opscope("build", str(source), "--arch", "9.0", "--emit", "ptx", "--kernel", "none").returncode == 2
-    assert opscope("build", str(source), "--arch", "9.0", "--universal").returncode == 2
-    assert opscope("build", str(source), "--arch", "sm_20").returncode == 2
+    assert opscope("kernel", "build", str(source), "--arch", "9.0", "--emit", "ptx", "--kernel", "none").returncode == 2
+    assert opscope("kernel", "build", str(source), "--arch", "9.0", "--universal").returncode == 2
+    assert opscope("kernel", "build", str(source), "--arch", "sm_20").returncode == 2
 
 
 @needs_nvcc
@@ -216,20 +216,22 @@ def test_nothing_is_overwritten_or_built_elsewhere(source: Path) -> None:
         (("--", "-o", "elsewhere"), "makes nvcc write something else"),
         (("--kernel", "none"), "no kernel's name holds 'none'"),
     ):
-        result = opscope("build", str(source), "--arch", "9.0", *arguments)
+        result = opscope("kernel", "build", str(source), "--arch", "9.0", *arguments)
         assert result.returncode == 2, arguments
         assert said in result.stderr
     assert source.read_bytes() == before
     strange = source.with_name("bt`touch x`.cu")
     strange.write_bytes(before)
-    assert "nvcc misreads names" in opscope("build", str(strange), "--arch", "9.0").stderr
-    nowhere = opscope("build", str(source), "--arch", "9.0", "-o", str(source.parent / "none" / "x"))
+    assert "nvcc misreads names" in opscope("kernel", "build", str(strange), "--arch", "9.0").stderr
+    nowhere = opscope("kernel", "build", str(source), "--arch", "9.0", "-o", str(source.parent / "none" / "x"))
     assert nowhere.returncode == 3
 
 
 @needs_nvcc
 def test_relocatable_code_says_that_its_figures_are_before_linking(source: Path) -> None:
-    result = opscope("build", str(source), "--arch", "9.0", "-o", str(source.with_name("p")), "--", "-rdc=true")
+    result = opscope(
+        "kernel", "build", str(source), "--arch", "9.0", "-o", str(source.with_name("p")), "--", "-rdc=true"
+    )
     assert result.returncode == 0, result.stderr
     assert "what kernels take is of each file before it is linked" in result.stdout
 
@@ -242,12 +244,12 @@ def test_without_nvcc_the_error_says_where_to_get_it(monkeypatch: pytest.MonkeyP
 
 @needs_nvcc
 def test_a_build_replaces_a_build_and_nothing_else_unasked(source: Path, tmp_path: Path) -> None:
-    words = ("build", str(source), "--kind", "library", "--arch", "9.0", "-o", str(tmp_path / "out"))
+    words = ("kernel", "build", str(source), "--kind", "library", "--arch", "9.0", "-o", str(tmp_path / "out"))
     for _ in range(2):
         assert opscope(*words).returncode == 0
     (tmp_path / "out").write_text("mine")
     assert opscope(*words).returncode == 2
     assert (tmp_path / "out").read_text() == "mine"
     assert opscope(*words, "--overwrite").returncode == 0
-    listing = ("build", str(source), "--arch", "9.0", "--emit", "ptx", "-o", str(tmp_path / "ptx"))
+    listing = ("kernel", "build", str(source), "--arch", "9.0", "--emit", "ptx", "-o", str(tmp_path / "ptx"))
     assert [opscope(*listing).returncode for _ in range(2)] == [0, 2]

@@ -38,7 +38,7 @@ TYPES = ("--signature", "*fp32,*fp32,i32", "--constant", "BLOCK=128", "--arch", 
 
 
 def test_a_kernel_is_compiled_for_types_that_are_named(file: Path) -> None:
-    result = opscope("ptx", f"{file}:scale", *TYPES, "--format", "json")
+    result = opscope("kernel", "ptx", f"{file}:scale", *TYPES, "--format", "json")
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["schema"] == "opscope.listing/1"
@@ -46,13 +46,13 @@ def test_a_kernel_is_compiled_for_types_that_are_named(file: Path) -> None:
     assert kernel["name"] == "scale"
     stored = [one for one in kernel["instructions"] if "st.global" in one["text"]]
     assert {(one["file"], one["line"]) for one in stored} == {(str(file), 10)}
-    text = opscope("ptx", f"{file}:scale", *TYPES)
+    text = opscope("kernel", "ptx", f"{file}:scale", *TYPES)
     assert "kernels.py:9  x = tl.load(x_pointer + at, mask=at < n)" in text.stdout
 
 
 @pytest.mark.skipif(find_program("nvdisasm") is None, reason="nvdisasm is not installed")
 def test_machine_code_of_a_kernel(file: Path) -> None:
-    result = opscope("ptx", f"{file}:scale", *TYPES, "--emit", "sass")
+    result = opscope("kernel", "ptx", f"{file}:scale", *TYPES, "--emit", "sass")
     assert result.returncode == 0, result.stderr
     assert "STG.E" in result.stdout
     assert "kernels.py:10" in result.stdout
@@ -65,8 +65,8 @@ def test_what_is_missing_is_said(file: Path) -> None:
         (("--arch", "sm_90"), "go with --signature"),
         (("--signature", "*fp32", "--constant", "BLOCK"), "NAME=VALUE"),
     ):  # fmt: skip
-        result = opscope("ptx", f"{file}:scale", *arguments)
+        result = opscope("kernel", "ptx", f"{file}:scale", *arguments)
         assert result.returncode == 2
         assert said in result.stderr
-    other = opscope("ptx", f"{file}:plain", "--signature", "i32", "--arch", "sm_90")
+    other = opscope("kernel", "ptx", f"{file}:plain", "--signature", "i32", "--arch", "sm_90")
     assert "is not a kernel of Triton" in other.stderr

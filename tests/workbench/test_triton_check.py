@@ -1,4 +1,4 @@
-"""What ``opscope triton-check`` says of kernels that are right, and of kernels that are wrong in one way each."""
+"""What ``opscope kernel check`` says of kernels that are right, and of kernels that are wrong in one way each."""
 
 import functools
 import importlib.util
@@ -31,7 +31,7 @@ def checked(case: str, **words: str) -> TritonCheckDocument:
     """Run a case in the interpreter alone: some are made for the CPU; tests of the GPU are elsewhere."""
     settings = [word for name, value in words.items() for word in ("--set", f"{name}={value}")]
     target = case if Path(case).is_absolute() else f"{CASES}/{case}"
-    done = opscope("triton-check", target, *settings, "--format", "json", env={"CUDA_VISIBLE_DEVICES": ""})
+    done = opscope("kernel", "check", target, *settings, "--format", "json", env={"CUDA_VISIBLE_DEVICES": ""})
     if done.returncode == UsageError.exit_code:
         raise UsageError(done.stderr)
     return msgspec.json.decode(done.stdout, type=TritonCheckDocument)

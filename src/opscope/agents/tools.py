@@ -159,7 +159,7 @@ TOOLS: Final = (
         "overview",
         "What a trace or run shows: what bounds a step, where it goes, up to three findings with what each could save, "
         "what was not measured, and what to do next. Begin here. Square brackets hold addresses for `findings`.",
-        "brief",
+        "analyze",
         (_trace(), _STEP_TIME),
     ),
     Tool(

@@ -155,6 +155,24 @@ def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows,
     emit(output, output_format)
 
 
+def print_briefs(analysed: Sequence[Analysed], output_format: str) -> None:
+    """Print the document of one trace's brief, or a line for each of several traces.
+
+    Args:
+        analysed: the traces.
+        output_format: ``json``, ``csv`` or ``md``.
+    """
+    from opscope.report.brief import brief_section
+
+    if len(analysed) != 1:
+        print_lines(analysed, output_format, None)
+        return
+    document = brief_of(analysed[0])
+    rows = ((one.id, str(round(one.likely_ns)), Name(one.title), Name(one.prove)) for one in document.findings)
+    table = Table(("id", "likely_ns", "title", "prove"), tuple(rows))
+    emit(Output.of_section(document, lambda: table, lambda: brief_section(document)), output_format)
+
+
 def brief_of(one: Analysed) -> "BriefDocument":
     """Return a trace in a few lines."""
     from opscope.report.brief import build_brief

@@ -9,13 +9,15 @@ import click
 from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, stage
 from opscope.cli.counters_output import is_counters_file, print_counters
-from opscope.cli.options import Positive, format_option, top_option
+from opscope.cli.options import Positive, brief_or_format_option, top_option
 from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
-from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.timings import timings_option
+from opscope.cli.startup import import_libraries, timings_option, tune_for_one_analysis
+from opscope.cli.stats_output import print_stats, stats_option
 from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
+from opscope.documents.stats import Report
 from opscope.knowledge.devices import Device
 from opscope.readers import read
+from opscope.render.table_formats import Format
 from opscope.report.by import By
 from opscope.runs.inputs import measured_of
 
@@ -57,13 +59,14 @@ from opscope.runs.inputs import measured_of
 @click.option(
     "--why", is_flag=True, help="Also print how it is known: evidence, devices, gaps, accounting, and checks in doubt."
 )
+@stats_option("Sum up what programs did with CUDA over all inputs, in the tables that nsys stats has")
 @click.option("--strict", is_flag=True, help="Exit with code 1 if a trust check fails.")
 @gpu_option
 @part_options
 @input_option
 @timings_option
 @damage_option
-@format_option
+@brief_or_format_option
 def command(
     inputs: tuple[Path, ...],
     by: str | None,
@@ -75,27 +78,43 @@ def command(
     tree: bool,
     full_names: bool,
     why: bool,
+    reports: tuple[Report, ...] | None,
     strict: bool,
     gpu: Device | None,
     steps: tuple[int, int] | None,
     window: tuple[int, int] | None,
     max_input: int,
     allow_damaged: bool,
+    brief: bool,
     output_format: str,
 ) -> None:
     """Analyse traces of torch.profiler (.json or .json.gz), of any PyTorch from 1.13 on, NVIDIA or AMD.
 
     INPUT may also be a run directory of opscope profile (then the step times that were measured beside the trace count
-    too) or of opscope exec, an SQLite export of Nsight Systems, a folder of traces, a directory that opscope convert
-    made, or - for standard input. With a CSV file of Nsight Compute (ncu --csv), alone or beside one of these, its
-    counters are shown, joined to the launches by kernel and order.
+    too) or of opscope exec, an SQLite export of Nsight Systems, a folder of traces, a directory that opscope export
+    --parquet made, or - for standard input. With a CSV file of Nsight Compute (ncu --csv), alone or beside one of
+    these, its counters are shown, joined to the launches by kernel and order.
 
     Of the traces of a folder there is a line each (what bounds it, how busy its device is, what is found first, whether
     it can be trusted), and what they share; --each shows all of them, and --by a table over all.
 
-    Shows what bounds the step, the accounting of the device time, the trust checks that do not pass, and a table.
-    --format json prints everything, by the schema opscope.analysis/1.
+    Shows what bounds the step, what to do first, the trust checks that fail, and a table. --format json prints
+    everything, by the schema opscope.analysis/1. --brief says what bounds a step, where it goes, up to three findings,
+    what was not measured and why, and which commands to run next; square brackets hold addresses, and opscope show
+    TRACE#ADDRESS prints what is there.
     """
+    if brief and output_format == Format.TABLE.value:
+        output_format = Format.BRIEF.value
+    as_brief = (
+        brief and reports is None and output_format != Format.BRIEF.value
+    )  # the document of the brief, in another format
+    if as_brief and (by or sort or tree or top is not None or each or why):
+        raise UsageError(f"--brief --format {output_format} is of whole traces: leave out --by, --top and the like")
+    if reports is not None:
+        if any((by, sort, graph_capture, step_time, each, tree, why, strict, gpu, steps, window)):
+            raise UsageError("--stats goes with --top, --full-names and --format alone")
+        _print_stats(inputs, reports, top, max_input, output_format, full_names=full_names, allow_damaged=allow_damaged)
+        return
     if tree:
         if by not in (None, By.TREE.value):
             raise UsageError(f"--tree is --by tree, and no --by {by}")
@@ -117,7 +136,7 @@ def command(
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_libraries(libraries_imported)
     with stage(Stage.IMPORT):
-        from opscope.cli.analysis_output import Analysed, Rows, print_analyses, print_lines
+        from opscope.cli.analysis_output import Analysed, Rows, print_analyses, print_briefs, print_lines
         from opscope.documents.trust import Verdict
         from opscope.knowledge.native_functions import NativeFunctions
 
@@ -127,7 +146,9 @@ def command(
         Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time, gpu=gpu), file.name)
         for file, trace in traces
     )
-    if _at_a_glance(inputs, len(analysed), output_format, asked=each or by is not None or top is not None):
+    if as_brief:
+        print_briefs(analysed, output_format)
+    elif _at_a_glance(inputs, len(analysed), output_format, asked=each or by is not None or top is not None):
         print_lines(analysed, output_format, sort)
     else:
         rows = Rows(None if by is None else By(by), sort, top, full_names)
@@ -137,6 +158,29 @@ def command(
     end_with(doubted, unreadable, told=output_format in TOLD, allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)
+
+
+def _print_stats(
+    inputs: tuple[Path, ...],
+    reports: tuple[Report, ...],
+    top: int | None,
+    max_input: int,
+    output_format: str,
+    *,
+    full_names: bool,
+    allow_damaged: bool,
+) -> None:
+    """Print sums over all inputs, in the tables that nsys stats has."""
+    # Written with a space instead of a comma, the name of a second table becomes an input.
+    if mistaken := [path for path in inputs if str(path) in set(Report) and not path.exists()]:
+        raise UsageError(f"--stats takes names with commas between them, as cuda_api_sum,{mistaken[0]}")
+    libraries_imported, unreadable = Event(), list[str]()
+    traces = traces_of(inputs, max_input, unreadable, libraries_imported)
+    import_libraries(libraries_imported)
+    opened = list(traces)
+    print_stats([trace for _, trace in opened], reports, top, output_format, full_names=full_names)
+    doubted = tuple(Doubted.of_file(str(file), trace.source) for file, trace in opened)
+    end_with(doubted, unreadable, told=output_format in TOLD, allow_damaged=allow_damaged)
 
 
 def _at_a_glance(inputs: tuple[Path, ...], traces: int, output_format: str, *, asked: bool) -> bool:

@@ -63,7 +63,7 @@ _TRIALS = 50
     metavar="SECONDS",
     help="End a process that takes longer.",
 )
-@output_option("Write the JSON document to a file as well; opscope compare reads it.", "--save")
+@output_option("Write the JSON document to a file as well; opscope diff reads it.", "--save")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),

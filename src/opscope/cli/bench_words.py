@@ -1,4 +1,4 @@
-"""The options that say what a benchmark runs: those of ``bench``, and of ``compare`` where it measures again."""
+"""The options that say what a benchmark runs: those of ``bench``, and of ``diff`` where it measures again."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

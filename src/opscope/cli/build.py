@@ -1,4 +1,4 @@
-"""``opscope build FILE.cu``: build with nvcc, and say what the kernels take."""
+"""``opscope kernel build FILE.cu``: build with nvcc, and say what the kernels take."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``opscope diff BEFORE AFTER``: whether the step changed, and what the change is made of. Needs no PyTorch."""
+"""``opscope diff BEFORE AFTER``: whether a step or a benchmark changed, and what caused it. Needs no PyTorch."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,8 @@ import click
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import refuse_outputs, write_output
+from opscope.cli.bench_words import axes_of, words_options
+from opscope.cli.diff_bench import Again, compare_benchmarks, is_benchmark
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option, shown_rows, top_option
 from opscope.cli.reading import input_option
 from opscope.cli.say import say
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     "--fail-over",
     type=Percent(),
     metavar="PERCENT",
-    help="Exit with code 1 if a step has become slower by more than this.",
+    help="Exit with code 1 if a step has become slower by more than this.  [default of benchmarks: 5%]",
 )
 @click.option(
     "--ranks",
@@ -53,6 +55,20 @@ if TYPE_CHECKING:
     help="Also list work by kernel, module (needs recorded stacks) or category, over all operators.",
 )
 @top_option("rows of work")
+@click.option("--any-environment", is_flag=True, help="Compare benchmarks even if devices, versions or inputs differ.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Measure inconclusive results of benchmarks again. This runs the targets that --target names.",
+)
+@click.option(
+    "--target",
+    "targets",
+    metavar="TARGET",
+    multiple=True,
+    help="A target that AFTER measured, for --again. May be repeated.",
+)
+@words_options
 @click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Also write a page for a browser.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Also write the result as Markdown.")
 @overwrite_option("files that --page and --report name")
@@ -69,6 +85,14 @@ def command(
     any_steps: bool,
     by: str | None,
     top: int | None,
+    any_environment: bool,
+    again: bool,
+    targets: tuple[str, ...],
+    size: str | None,
+    dtype: str | None,
+    settings: tuple[str, ...],
+    inputs: str | None,
+    reference: str | None,
     page: Path | None,
     report: Path | None,
     overwrite: bool,
@@ -78,8 +102,8 @@ def command(
 ) -> None:
     """Compare two runs: BEFORE, and AFTER; without them the last two runs of the target that ran last.
 
-    Each is a run directory of opscope profile, a trace, or a directory that opscope convert made. What differs in
-    environment and settings is said first; then whether the step changed, by the unprofiled steps of both; then the
+    Each is a run directory of opscope profile, a trace, or a directory that opscope export --parquet made. What differs
+    in environment and settings is said first; then whether the step changed, by the unprofiled steps of both; then the
     change is taken apart by operator and inputs, idle time, host and memory, so that the parts add up to it.
 
     With --fail-over 5%, ends with exit code 1 if a step proves to take over 5 % longer, and names what grew most;
@@ -89,7 +113,21 @@ def command(
     With --ranks each side is a job, and what is compared are its steps over all ranks: what they are made of, late
     ranks, process groups, collectives and kernels. --fail-over then ends with 5, and names them, while ranks are
     missing, damaged or not read.
+
+    Two benchmarks that opscope bench --save wrote are compared by the times of kernels where there are any, else by the
+    host's clock. Ends with exit code 1 where something takes longer than --fail-over allows, is wrong or missing; with
+    5 if that cannot be decided. Nothing that a file names is run: with --again, inconclusive results are measured once
+    more, four times as long, of the targets that you name, with the options of opscope bench.
     """
+    repeat = Again(
+        wanted=again, targets=targets, inputs=inputs, reference=reference, axes=axes_of(size, dtype, settings)
+    )
+    if before is not None and after is not None and (is_benchmark(before) or is_benchmark(after)):
+        if of_ranks or any_device or any_steps or by is not None or top is not None or page or report:
+            raise UsageError("of benchmarks, --fail-over, --any-environment and --again are for you, and --format")
+        sys.exit(compare_benchmarks(before, after, fail_over, repeat, output_format, any_environment=any_environment))
+    if any_environment or not repeat.is_empty:
+        raise UsageError("--any-environment, --again and what belongs to it are for two benchmarks of bench --save")
     tune_for_one_analysis()
     if of_ranks:
         if before is None or after is None:

@@ -25,7 +25,7 @@ _HELP: Final = """Run a program and record what it does with CUDA, in every proc
 
 Any program will do: C++, Fortran, Python, a script, torchrun. It runs as without opscope, with its own input, output
 and exit code; when COMMAND itself ends, tables are printed, after what it printed. The recording is kept: opscope
-stats, analyze, sql, convert and export read it (opscope stats RUN --format json gives the tables alone).
+analyze, sql and export read it (opscope analyze RUN --stats all --format json gives the tables alone).
 
 \b
 Examples:

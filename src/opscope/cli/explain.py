@@ -1,9 +1,9 @@
-"""``opscope explain NAME...``: what an operator or a kernel is, and where its source is. Needs no PyTorch."""
+"""``opscope explain``: what an operator or a kernel is, where its source is, how it runs. Needs no PyTorch."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from opscope.base.errors import UsageError
 from opscope.cli.emit import Output, emit
 from opscope.cli.lookup import LookupOptions, build_lookup
-from opscope.cli.options import format_option
+from opscope.cli.options import format_option, shown_rows, top_option
 from opscope.cli.reading import input_option
 from opscope.cli.say import say, show
 from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
@@ -20,7 +20,13 @@ from opscope.documents.source import PlaceEntry
 from opscope.render.blocks import Name, Table
 from opscope.report.explain_sections import explain_section
 
+if TYPE_CHECKING:
+    from opscope.documents.dossier import DossierDocument
+    from opscope.lookup.dossier import Measure
+    from opscope.lookup.explain import Lookup
+
 F = TypeVar("F", bound=Callable[..., Any])
+_OPERATORS: Final = 3
 
 
 def lookup_options(function: F) -> F:
@@ -49,13 +55,20 @@ def lookup_options(function: F) -> F:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option(
     "--in",
     "input_path",
     type=click.Path(path_type=Path),
     metavar="INPUT",
     help="A trace, a converted trace or a run directory: shows what the name launched there, and its cost.",
+)
+@top_option("of the most expensive operators, where no NAME is given", _OPERATORS)
+@click.option(
+    "--counters",
+    is_flag=True,
+    help="Replay each of the most expensive operators alone with its recorded shapes under Nsight Compute. Needs ncu, "
+    "PyTorch and a GPU.",
 )
 @lookup_options
 @input_option
@@ -64,6 +77,8 @@ def lookup_options(function: F) -> F:
 def command(
     names: tuple[str, ...],
     input_path: Path | None,
+    top: int | None,
+    counters: bool,
     configuration: str | None,
     torch: str | None,
     libraries: tuple[Path, ...],
@@ -77,10 +92,21 @@ def command(
     one a line. Without --in, names are looked up in the installed PyTorch, or in the index of --torch.
     --format json prints one object a line, by the schema opscope.explain/1. A name that nothing recognises ends the
     command with exit code 1.
+
+    Without NAME, the most expensive operators of --in are explained: how they use the device in parallel, and what
+    could be gained. Every statement says whether it was measured, derived from shapes and launches, or is general
+    knowledge. --format json then prints the schema opscope.dossier/1.
     """
     if configuration is not None and input_path is None:
         raise UsageError("--configuration belongs to a run directory: name it with --in")
+    if not names and input_path is None:
+        raise UsageError("name an operator or a kernel, or a trace with --in for its most expensive operators")
+    if names and (top is not None or counters):
+        raise UsageError("--top and --counters are for the most expensive operators: leave out NAME")
     lookup = build_lookup(LookupOptions(input_path, configuration, torch, libraries, max_input))
+    if not names:
+        _print_dossier(lookup, top, output_format, counters=counters, allow_damaged=allow_damaged)
+        return
     documents = [lookup.explain(name) for name in _names(names)]
     if output_format == "json":
         for document in documents:
@@ -99,6 +125,40 @@ def command(
     end_with(doubted, told=output_format in TOLD, allow_damaged=allow_damaged)
     if unknown:
         sys.exit(1)
+
+
+def _print_dossier(
+    lookup: "Lookup", top: int | None, output_format: str, *, counters: bool, allow_damaged: bool
+) -> None:
+    """Print how the most expensive operators use the device, and what could be gained."""
+    from opscope.lookup.dossier import build_dossier
+    from opscope.report.dossier_sections import dossier_section
+
+    document = build_dossier(lookup, shown_rows(top, _OPERATORS), _measure() if counters else None)
+    emit(
+        Output.of_section(document, lambda: _dossier_table(document), lambda: dossier_section(document)), output_format
+    )
+    doubted = (Doubted(document.trace, document.failed_checks),)
+    end_with(doubted, told=output_format in TOLD, allow_damaged=allow_damaged)
+
+
+def _measure() -> "Measure":
+    """Return what reads hardware counters; it is imported only for this."""
+    from opscope.collect.nsight_compute import counters_of, find_ncu
+
+    # Where ncu is missing, this is an error of the command; later it would be a reason at every operator.
+    find_ncu()
+    return counters_of
+
+
+def _dossier_table(document: "DossierDocument") -> Table:
+    rows = tuple(
+        (Name(dossier.explanation.name), about, str(statement.basis), Name(statement.text))
+        for dossier in document.operators
+        for about, statements in dossier.findings.by_topic().items()
+        for statement in statements
+    )
+    return Table(("operator", "about", "basis", "statement"), rows)
 
 
 def _names(values: Iterable[str]) -> Iterator[str]:

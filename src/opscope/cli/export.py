@@ -1,8 +1,9 @@
-"""``opscope export INPUT -o OUT``: a trace that viewers show whole, or a part of it."""
+"""``opscope export INPUT``: a trace for viewers or as Parquet files, or a run's reports anew. Needs no PyTorch."""
 
 import gzip
 import itertools
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from opscope.base.errors import UsageError
+from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output
 from opscope.base.files import output as output_file
-from opscope.cli.options import StepRange, output_option, overwrite_option
-from opscope.cli.reading import Size, input_option, part_of
+from opscope.cli.options import format_option, output_option, overwrite_option
+from opscope.cli.reading import Size, input_option, part_of, part_options
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
@@ -24,6 +25,7 @@ from opscope.readers import Reading, read
 from opscope.runs.inputs import TraceFile, files_of, is_execution, measured_of
 
 if TYPE_CHECKING:
+    from opscope.analysis.part import Part
     from opscope.export.chrome import Piece
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.trace.model import Trace
@@ -33,15 +35,22 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("input_path", metavar="INPUT", type=click.Path(path_type=Path))
-@output_option("The Chrome trace to write; packed if it ends in .gz.", "--chrome", required=True)
-@overwrite_option("the file and its further parts")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@output_option("The trace to write for viewers (Chrome's format); packed if it ends in .gz.", "--chrome")
 @click.option(
-    "--steps",
-    type=StepRange(),
-    metavar="FIRST[..LAST]",
-    help="Write only these steps, by the numbers that the profiler gave them.",
+    "--parquet",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Write the tables of traces as Parquet files, which every command reads where it reads a trace; several "
+    "traces get folders of their own in it.",
 )
+@click.option(
+    "--reports",
+    is_flag=True,
+    help="Write the reports of a run of opscope profile anew from its raw traces, into the run.",
+)
+@overwrite_option("a file and its further parts, or a converted trace")
+@part_options
 @click.option(
     "--ranks",
     is_flag=True,
@@ -51,23 +60,134 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
 @click.option("--max-size", type=Size(), help="Split into parts of at most this size before packing: 200MB.")
 @input_option
 @damage_option
+@format_option
 def command(
-    input_path: Path,
-    output: Path,
+    inputs: tuple[Path, ...],
+    output: Path | None,
+    parquet: Path | None,
+    reports: bool,
     overwrite: bool,
     steps: tuple[int, int] | None,
+    window: tuple[int, int] | None,
     ranks: bool,
     max_size: int | None,
     max_input: int,
     allow_damaged: bool,
+    output_format: str,
 ) -> None:
-    """Write a trace for ui.perfetto.dev or chrome://tracing.
+    """Write a trace for ui.perfetto.dev or chrome://tracing, as Parquet files, or a run's reports anew.
 
-    Viewers silently drop slices that overlap without nesting; here they get lanes of their own. Names are escaped,
-    operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the first
-    are named OUT.part2.json and so on. Of a run of opscope exec, all processes are written, on one
-    clock; what happens to unified memory is for viewers alone, opscope does not read it back.
+    --output: viewers silently drop slices that overlap without nesting; here they get lanes of their own. Names are
+    escaped, operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the
+    first are named OUT.part2.json and so on. Of a run of opscope exec, all processes are written, on one clock; what
+    happens to unified memory is for viewers alone, opscope does not read it back.
+
+    --parquet: the tables hold what opscope computes with; Concrete values of arguments and flows stay behind in the
+    trace.
+
+    --reports: every figure is computed again from the trace files. Neither PyTorch nor a GPU is needed, so results can
+    be carried to any machine, and a newer opscope can be applied to old measurements. A configuration whose files are
+    damaged is named, the others are written, and the exit code is 4. --format is that of the comparison it prints.
     """
+    if (output is not None) + (parquet is not None) + reports != 1:
+        raise UsageError("name one thing to write: --output FILE, --parquet DIRECTORY or --reports")
+    if output is None and (ranks or max_size is not None):
+        raise UsageError("--ranks and --max-size are for --output")
+    part = part_of(steps, window)
+    if parquet is not None:
+        _write_tables(inputs, parquet, part, max_input, overwrite=overwrite, allow_damaged=allow_damaged)
+    elif len(inputs) > 1:
+        raise UsageError("--output and --reports take one INPUT")
+    elif output is not None:
+        if window is not None:
+            raise UsageError("--window is for --parquet: viewers get whole steps, which --steps names")
+        _write_chrome(
+            inputs[0], output, steps, max_size, max_input, ranks=ranks, overwrite=overwrite, allow_damaged=allow_damaged
+        )
+    else:
+        if part is not None:
+            raise UsageError("reports are of whole traces: leave out --steps and --window")
+        _write_reports(inputs[0], output_format, allow_damaged=allow_damaged)
+
+
+def _write_reports(run: Path, output_format: str, *, allow_damaged: bool) -> None:
+    """Write the reports of a run anew, and print its comparison."""
+    from opscope.cli.results import print_sweep
+    from opscope.runs.pipeline import read_documents
+    from opscope.runs.store import RunDirectory, with_entry
+    from opscope.sweep.reporting import report
+    from opscope.sweep.runner import failed_entries, worthless_entries, written_sweep
+
+    if not run.is_dir():
+        raise UsageError(f"{run} is not a run: --reports takes a directory that opscope profile made")
+    directory = RunDirectory(run)
+    manifest = directory.read_manifest()
+    measured = [entry for entry in manifest.entries if entry.measured]
+    if not measured:
+        raise BadInputError(f"{run} holds no configuration that was measured")
+    for entry in measured:
+        manifest = with_entry(manifest, report(directory, entry, allow_damaged=allow_damaged)[0])
+    manifest = directory.with_digests(manifest, measured)
+    manifest = written_sweep(directory, manifest, allow_damaged=allow_damaged)
+    print_sweep([(directory, manifest)], output_format)
+    documents = read_documents(directory, manifest)
+    doubted = tuple(Doubted.of(f"{run}: {document.name}", document.trust) for document in documents)
+    end_with(doubted, told=output_format in ("table", "brief"), allow_damaged=allow_damaged)
+    # Configurations that were never measured had failed before: that is not a failure of the reports.
+    tried = {entry.configuration for entry in measured}
+    if any(entry.configuration in tried for entry in failed_entries(manifest)):
+        sys.exit(BadInputError.exit_code)
+    if worthless_entries(manifest):
+        sys.exit(1)
+
+
+def _write_tables(
+    inputs: Sequence[Path], folder: Path, part: "Part | None", max_input: int, *, overwrite: bool, allow_damaged: bool
+) -> None:
+    """Write traces as Parquet files."""
+    from opscope.analysis.part import read_part
+    from opscope.readers import parquet
+
+    files = [file.path for file in files_of(inputs)]
+    targets = [folder] if len(files) == 1 else [folder / name for name in _names(files)]
+    # All targets are checked before anything is read or written.
+    for path, target in zip(files, targets, strict=True):
+        parquet.refuse_target(target, path, overwrite=overwrite)
+    doubted = []
+    for path, target in zip(files, targets, strict=True):
+        trace = read(path, max_bytes=max_input) if part is None else read_part(path, part, max_bytes=max_input)
+        manifest = parquet.write(trace, target)
+        doubted.append(Doubted.of_file(str(path), trace.source))
+        size = sum(file.stat().st_size for file in target.glob("*.parquet"))
+        say(f"{target}: {sum(manifest.rows.values()):,} rows, {size:,} bytes", err=False)
+    end_with(doubted, allow_damaged=allow_damaged)
+
+
+def _names(paths: Sequence[Path]) -> Iterator[str]:
+    """Yield a distinct name for each trace: its own, else with its folder's before it, else with a number."""
+    taken: set[str] = set()
+    for path in paths:
+        name = path.name.removesuffix(".gz").removesuffix(".json")
+        candidates = itertools.chain(
+            (name, f"{path.absolute().parent.name}-{name}"), (f"{name}-{number}" for number in itertools.count(2))
+        )
+        chosen = next(candidate for candidate in candidates if candidate not in taken)
+        taken.add(chosen)
+        yield chosen
+
+
+def _write_chrome(
+    input_path: Path,
+    output: Path,
+    steps: tuple[int, int] | None,
+    max_size: int | None,
+    max_input: int,
+    *,
+    ranks: bool,
+    overwrite: bool,
+    allow_damaged: bool,
+) -> None:
+    """Write a trace, or some of its steps, for viewers."""
     if output == STANDARD_OUTPUT and max_size is not None:
         raise UsageError("--max-size makes several files, and standard output is one: name a file")
     if ranks:

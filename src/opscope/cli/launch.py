@@ -1,4 +1,4 @@
-"""``opscope launch``: check a launch configuration, and how it fills the device."""
+"""``opscope kernel launch``: check a launch configuration, and how it fills the device."""
 
 import sys
 
@@ -59,8 +59,8 @@ def command(
 ) -> None:
     """Check a launch configuration: whether the device accepts it, its occupancy and what limits that, waves and tail.
 
-    opscope build shows the registers and the shared memory of a kernel. Exits with code 1 if the kernel cannot be
-    launched.
+    opscope kernel build shows the registers and the shared memory of a kernel. Exits with code 1 if the kernel cannot
+    be launched.
     """
     launch = Launch(grid, block, registers, shared)
     document = _checked(launch, gpu, arch)

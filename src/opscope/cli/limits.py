@@ -51,8 +51,8 @@ def command(
     """Show how far work is from what the device allows: ideal time, share of the limit, and time lost, by call.
 
     The ideal time follows from the operations and the least bytes of a call, by its recorded shapes, and from the peaks
-    of the device: those that opscope peaks measured, else the datasheet's. INPUT is a trace, a folder of traces, a
-    converted trace or a run directory. --format json prints the schema opscope.limits/1. Exits with code 1 if a
+    of the device: those that opscope gpus --measure found, else the datasheet's. INPUT is a trace, a folder of traces,
+    a converted trace or a run directory. --format json prints the schema opscope.limits/1. Exits with code 1 if a
     call was faster than its limit: then a model or a peak is wrong.
     """
     unreadable: list[str] = []

@@ -189,15 +189,30 @@ def format_option(function: F) -> F:
         callback=_remember_brief,
         help="The same as --format brief: the essence in at most 2,000 tokens, for a first look and for agents.",
     )
+    return _formats(_format)(brief(function))
+
+
+def brief_or_format_option(function: F) -> F:
+    """Add ``--format``, and ``--brief`` as a value of its own: the brief has a document, which has formats too."""
+    brief = click.option(
+        "--brief",
+        is_flag=True,
+        help="The essence in at most 2,000 tokens, for a first look and for agents; --format json prints it by the "
+        "schema opscope.brief/1.",
+    )
+    return _formats(None)(brief(function))
+
+
+def _formats(callback: Callable[[click.Context, click.Parameter, str], str] | None) -> Callable[[F], F]:
     return click.option(
         "--format",
         "output_format",
         type=click.Choice([choice.value for choice in Format]),
         default=Format.TABLE.value,
         show_default=True,
-        callback=_format,
+        callback=callback,
         help="The format of the result on standard output.",
-    )(brief(function))
+    )
 
 
 _BRIEF: Final = "opscope.brief"

@@ -51,9 +51,9 @@ def command(
     """Write a page with verdict, operators, kernels, timeline, flame view, roofline and memory of INPUT.
 
     INPUT is a trace of torch.profiler, a run directory of opscope profile (then also with the sweep), a recording of
-    opscope exec, a directory that opscope convert made, a benchmark that opscope bench --save wrote, or what opscope
-    advise or opscope ranks printed with --format json, or a CSV file of Nsight Compute (ncu --csv), whose counters then
-    give a roofline of what kernels did; or several of these. The page is one file that loads nothing: it
+    opscope exec, a directory that opscope export --parquet made, a benchmark that opscope bench --save wrote, or what
+    opscope advise or opscope ranks printed with --format json, or a CSV file of Nsight Compute (ncu --csv), whose
+    counters then give a roofline of what kernels did; or several of these. The page is one file that loads nothing: it
     can be sent, kept, and opened offline.
     """
     tune_for_one_analysis()

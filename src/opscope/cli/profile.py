@@ -248,7 +248,7 @@ def command(
     if importlib.util.find_spec("torch") is None:
         raise EnvironmentLacksError(
             "profiling needs PyTorch, which is not installed: pip install 'opscope[torch]' (or your own build of it). "
-            "Results that exist can be analysed without: opscope report RUN_DIRECTORY"
+            "Results that exist can be analysed without: opscope export --reports RUN_DIRECTORY"
         )
     command_line = ("opscope", *redactor.arguments(sys.argv[1:]))
     if launch is not None:

@@ -1,4 +1,4 @@
-"""``opscope ptx TARGET``: PTX and SASS of kernels of Triton and torch.compile."""
+"""``opscope kernel ptx TARGET``: PTX and SASS of kernels of Triton and torch.compile."""
 
 from pathlib import Path
 
@@ -60,8 +60,8 @@ def command(
     """Show the PTX or the machine code of kernels that Python code launches, under the lines of its source.
 
     TARGET is file.py:function or package.module:function: it is called once with what the file's function inputs
-    returns, on the GPU here. Or it is a kernel of Triton, which --signature compiles without calling it. opscope build
-    --emit does the same for a CUDA source.
+    returns, on the GPU here. Or it is a kernel of Triton, which --signature compiles without calling it. opscope kernel
+    build --emit does the same for a CUDA source.
     """
     pairs = [constant.partition("=") for constant in constants]
     if any(not separator for _, separator, _ in pairs):

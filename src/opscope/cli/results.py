@@ -84,7 +84,7 @@ def _print_one(
         from opscope.render.brief import render_brief
 
         first = [block for document in documents for block in _first(document)]
-        see = Whole(f"opscope brief {shell_path(str(directory.path))}")
+        see = Whole(f"opscope analyze {shell_path(str(directory.path))} --brief")
         blocks = (*first, table, Paragraph.of("One configuration at a time: ", see))
         show(render_brief([Section((Name(comparison.description),), blocks)]))
         return

@@ -1,16 +1,27 @@
-"""Makes commands that read a trace start and end sooner. Not for commands that measure anything."""
+"""Makes commands that read a trace start and end sooner, and prints where their time goes (``--timings``).
+
+Not for commands that measure anything.
+"""
 
 import atexit
 import ctypes
 import gc
 import os
 import sys
+import time
+from collections.abc import Callable
 from threading import Event
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from opscope.base.stages import Stage, staged
+import click
+
+from opscope.base.stages import Stage, record_stages, staged, stop_recording
 from opscope.base.threads import cores
+from opscope.base.units import format_ns
+from opscope.cli.say import say
 
+F = TypeVar("F", bound=Callable[..., Any])
+_WIDTH: Final = max(map(len, Stage))
 _SWITCH_INTERVAL_S: Final = 0.0005  # Python's own is 0.005
 _OBJECTS_PER_COLLECTION: Final = 100_000
 _POLARS_THREADS: Final = 4
@@ -61,3 +72,40 @@ def import_libraries(imported: Event) -> None:
     import polars  # noqa: F401
 
     imported.set()
+
+
+def timings_option(function: F) -> F:
+    """Add ``--timings``."""
+    return click.option(
+        "--timings",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_begin,
+        help="Print how long each stage took, to standard error.",
+    )(function)
+
+
+def _begin(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        began = time.perf_counter_ns()
+        record_stages()
+        context.call_on_close(lambda: _print(began))
+
+
+def _print(began: int) -> None:
+    """Print a line per stage: when it ran, how long without the stages inside it, and how long on a core."""
+    spans = stop_recording()
+    if not spans:  # only the help was shown, or the command failed before
+        return
+    say(f"{'stage':<{_WIDTH}}  {'from':>10}  {'to':>10}  {'took':>10}  {'on a core':>10}")
+    for stage in Stage:
+        if own := [span for span in spans if span.stage is stage]:
+            first, last = min(span.begin_ns for span in own) - began, max(span.end_ns for span in own) - began
+            times = (first, last, sum(span.own_ns for span in own), sum(span.cpu_ns for span in own))
+            say(f"{stage:<{_WIDTH}}  " + "  ".join(f"{format_ns(one):>10}" for one in times))
+    say(
+        f"{'all':<{_WIDTH}}  {'':>10}  {format_ns(time.perf_counter_ns() - began):>10}  "
+        "since the options were read. Stages overlap where they run on several threads; the time on a core leaves out "
+        "what the libraries' own threads use."
+    )

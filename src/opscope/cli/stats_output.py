@@ -1,4 +1,4 @@
-"""How sums of CUDA activities are chosen and printed: by ``opscope stats``, and by ``opscope exec`` at its end."""
+"""How sums of CUDA activities are chosen and printed: by ``analyze --stats``, and by ``opscope exec`` at its end."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -41,17 +41,28 @@ def stats_options(function: F) -> F:
             "--full-names", is_flag=True, help="Print whole kernel names on a terminal instead of short ones."
         ),
         top_option("rows of each table"),
-        click.option(
-            "--stats",
-            "reports",
-            type=_Reports(),
-            default=str(Report.GPU),
-            show_default=True,
-            help=f"Which tables: {', '.join(Report)}; or {_ALL}.",
-        ),
+        stats_option("Which tables", str(Report.GPU)),
     ):
         function = option(function)
     return function
+
+
+def stats_option(what: str, default: str | None = None) -> Callable[[F], F]:
+    """Add ``--stats``, which names tables.
+
+    Args:
+        what: what is printed, in words.
+        default: which, unless the user names some.
+    """
+    return click.option(
+        "--stats",
+        "reports",
+        type=_Reports(),
+        metavar="TABLES",
+        default=default,
+        show_default=default is not None,
+        help=f"{what}: {', '.join(Report)}; or {_ALL}.",
+    )
 
 
 def refuse_several_as_csv(reports: Sequence[Report], output_format: str) -> None:

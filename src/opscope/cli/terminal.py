@@ -1,15 +1,21 @@
-"""Writes to standard output: at full width into pipes and files, fitted to the width of a terminal."""
+"""Writes to standard output: at full width into pipes and files, fitted to a terminal's width and in its colours.
 
+Which text means what is decided where it is written (`opscope.report.tones`).
+"""
+
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import click
 
 from opscope.base.text import printable
-from opscope.cli.colours import COLOURS, coloured, in_colours
 from opscope.cli.say import say, show
-from opscope.render.blocks import Block, Bullets, Code, Section, Table, Toned, joined
+from opscope.render.blocks import Block, Bullets, Code, Section, Table, Tone, Toned, joined
 from opscope.render.table_formats import as_text
 
 if TYPE_CHECKING:
@@ -17,6 +23,10 @@ if TYPE_CHECKING:
 
 _LEAST_TEXT = 24  # characters that a column of text is to keep: before it gets fewer, optional columns are left out
 _GAP = 2  # characters between columns
+# Names of the sixteen colours that every terminal has, so that its user's own scheme holds.
+COLOURS: Final = {Tone.GOOD: "green", Tone.DOUBT: "yellow", Tone.BAD: "red"}
+# What fills a bar: work, exposed communication, exposed copies, idle time (`opscope.report.step_parts`).
+_FILLS: Final = {"█": "blue", "▓": "magenta", "▒": "cyan", "░": "yellow"}
 
 
 def on_terminal() -> bool:
@@ -154,3 +164,22 @@ def echo_section(section: Section) -> None:
     for inner in section.sections:
         say("", err=False)
         echo_section(inner)
+
+
+def in_colours() -> bool:
+    """Tell whether standard output shows colours: a terminal does, unless NO_COLOR is set (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def coloured(text: str, tone: Tone) -> str:
+    """Return text with the terminal's marks around each of its lines; it must be free of marks before."""
+    return "\n".join(_coloured_line(line, tone) for line in text.split("\n"))
+
+
+def _coloured_line(line: str, tone: Tone) -> str:
+    if tone is Tone.STRONG:
+        return click.style(line, bold=True)
+    if tone is Tone.BAR:
+        runs = (("".join(run), _FILLS.get(fill)) for fill, run in groupby(line))
+        return "".join(run if colour is None else click.style(run, fg=colour) for run, colour in runs)
+    return click.style(line, fg=COLOURS[tone])

@@ -1,4 +1,4 @@
-"""``opscope triton-check FILE.py:FUNCTION``: whether a Triton kernel is right, in the interpreter and on the GPU."""
+"""``opscope kernel check FILE.py:FUNCTION``: whether a Triton kernel is right, in the interpreter and on the GPU."""
 
 import sys
 from collections.abc import Iterator, Sequence

@@ -32,7 +32,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES, wanted: Wante
 
     Args:
         path: a file (gzip, xz and Zstandard are unpacked whatever the name says), ``-`` for standard input, or a
-            directory that ``opscope convert`` made.
+            directory that ``opscope export --parquet`` made.
         max_bytes: refuse a file that unpacks to more than this.
         wanted: what is enough; a reader that can leaves the rest out of memory, others return everything.
 

@@ -1,4 +1,4 @@
-"""What ``opscope peaks`` measured on a device: the schema ``opscope.peaks/1``."""
+"""What ``opscope gpus --measure`` measured on a device: the schema ``opscope.peaks/1``."""
 
 from typing import Literal
 

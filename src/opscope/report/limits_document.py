@@ -220,7 +220,7 @@ def _rates(peaks: Mapping[str, float]) -> str:
 def _facts(limits: LimitsEntry) -> Iterator[Inline]:
     for peaks in limits.peaks:
         if peaks.origin is None:
-            unknown = "): its peaks are not known; opscope peaks measures them."
+            unknown = "): its peaks are not known; opscope gpus --measure measures them."
             yield (f"Device {peaks.device} (", Name(peaks.name), unknown)
             continue
         rate = peaks.memory_bytes_per_s

@@ -32,7 +32,7 @@ _WHAT_TO_DO: Final = {
     CheckName.STEADY_STEPS: "Measure again on a machine that does nothing else, or later in the run",
     CheckName.PROFILER_OVERHEAD: "Go by the unprofiled step; times on the host are upper bounds",
     CheckName.PARTS_COMPUTED: "Report it with the traceback that opscope --debug shows",
-    CheckName.WITHIN_LIMITS: "Measure the device's peaks (opscope peaks), or report it: a model is wrong",
+    CheckName.WITHIN_LIMITS: "Measure the device's peaks (opscope gpus --measure), or report it: a model is wrong",
 }
 
 T = TypeVar("T")

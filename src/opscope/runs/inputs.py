@@ -1,4 +1,4 @@
-"""Finds the traces in the inputs of commands: files, directories of ``opscope convert``, run directories, folders.
+"""Finds the traces in the inputs of commands: files, converted traces, run directories, folders.
 
 Imports nothing large: commands start reading a file before they import numpy and polars.
 """
@@ -218,7 +218,7 @@ def measured_of(
     step_time_ms: float | None = None,
     gpu: "Device | None" = None,
 ) -> "tuple[Measured, NativeFunctions]":
-    """Analyse a trace and join it with its record, as ``opscope report`` does.
+    """Analyse a trace and join it with its record, as ``opscope export --reports`` does.
 
     Args:
         file: the trace's file.

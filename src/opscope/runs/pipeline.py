@@ -159,7 +159,7 @@ def read_documents(directory: RunDirectory, manifest: Manifest) -> Iterator[Trac
             yield msgspec.json.decode(path.read_bytes(), type=TraceDocument)
         except (OSError, *UNREADABLE) as error:
             raise BadInputError(
-                f"cannot read {path}: {error}. 'opscope report {directory.path}' writes it anew."
+                f"cannot read {path}: {error}. 'opscope export --reports {directory.path}' writes it anew."
             ) from error
 
 

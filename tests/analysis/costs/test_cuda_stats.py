@@ -1,4 +1,4 @@
-"""The sums of ``opscope stats``: worked out by hand, by the definitions of nsys' own tables, over any durations."""
+"""The sums of ``analyze --stats``: worked out by hand, by the definitions of nsys' own tables, over any durations."""
 
 import math
 import statistics
@@ -209,16 +209,18 @@ def test_traces_of_pytorch_have_sums_too(recorded: object) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     both = [str(RECORDED / "two0.cudarec.xz"), str(RECORDED / "two1.cudarec.xz")]
-    shown = fresh_opscope("stats", *both, "--top", "1")
+    shown = fresh_opscope("analyze", "--stats", "cuda_gpu_sum", *both, "--top", "1")
     assert shown.returncode == 0
     assert "(5 more rows: --top 0 shows all)" in shown.stdout
     assert "rank 1 of 2: nvtx (process " in shown.stdout
     assert "`cudaMalloc` failed once with error 2." in shown.stdout
-    mistaken = fresh_opscope("stats", both[0], "--stats", "cuda_api_sum", "um_sum")
+    mistaken = fresh_opscope("analyze", both[0], "--stats", "cuda_api_sum", "um_sum")
     assert (mistaken.returncode, "names with commas between them" in mistaken.stderr) == (2, True)
-    csv = fresh_opscope("stats", both[0], "--stats", "cuda_gpu_kern_sum", "--format", "csv")
+    csv = fresh_opscope("analyze", both[0], "--stats", "cuda_gpu_kern_sum", "--format", "csv")
     lines = csv.stdout.splitlines()
     assert lines[0].startswith("Time (%),Total Time (ns),Instances,")
     assert all(cell.replace(".", "").isdecimal() for cell in lines[1].split(",")[:8])
-    assert fresh_opscope("stats", both[0], "--stats", "all", "--format", "csv").returncode == 2
-    assert "## NVTX ranges (nvtx_sum)" in fresh_opscope("stats", *both, "--stats", "nvtx_sum", "--format", "md").stdout
+    assert fresh_opscope("analyze", both[0], "--stats", "all", "--format", "csv").returncode == 2
+    assert (
+        "## NVTX ranges (nvtx_sum)" in fresh_opscope("analyze", *both, "--stats", "nvtx_sum", "--format", "md").stdout
+    )

@@ -82,22 +82,22 @@ def test_every_compute_capability_holds_a_block_of_its_largest_size() -> None:
 
 
 def test_the_command() -> None:
-    fine = opscope("launch", "--grid", "1000", "--block", "16x16", "--registers", "40", "--gpu", "h200")
+    fine = opscope("kernel", "launch", "--grid", "1000", "--block", "16x16", "--registers", "40", "--gpu", "h200")
     assert fine.returncode == 0, fine.stderr
     assert "It can be launched." in fine.stdout
     assert "Theoretical occupancy 75 %" in fine.stdout
-    refused = opscope("launch", "--grid", "1", "--block", "2048", "--arch", "sm_90", "--format", "json")
+    refused = opscope("kernel", "launch", "--grid", "1", "--block", "2048", "--arch", "sm_90", "--format", "json")
     assert refused.returncode == 1
     document = json.loads(refused.stdout)
     assert document["schema"] == "opscope.launch/1"
     assert not document["can_launch"]
-    assert opscope("launch", "--grid", "1", "--block", "x", "--arch", "sm_90").returncode == 2
-    assert opscope("launch", "--grid", "1", "--block", "1", "--arch", "hopper").returncode == 2
-    assert "may be" in opscope("launch", "--grid", "1", "--block", "1", "--gpu", "rtx").stderr
+    assert opscope("kernel", "launch", "--grid", "1", "--block", "x", "--arch", "sm_90").returncode == 2
+    assert opscope("kernel", "launch", "--grid", "1", "--block", "1", "--arch", "hopper").returncode == 2
+    assert "may be" in opscope("kernel", "launch", "--grid", "1", "--block", "1", "--gpu", "rtx").stderr
 
 
 def test_the_answer_as_one_row_of_values() -> None:
-    words = ("launch", "--grid", "1000", "--block", "16x16", "--registers", "40", "--gpu", "h200")
+    words = ("kernel", "launch", "--grid", "1000", "--block", "16x16", "--registers", "40", "--gpu", "h200")
     (row,) = csv.DictReader(io.StringIO(opscope(*words, "--format", "csv").stdout))
     assert (row["grid"], row["block"], row["can_launch"]) == ("1000,1,1", "16,16,1", "true")
     assert (row["occupancy_percent"], row["blocks_per_multiprocessor"], row["limiter"]) == ("75", "6", "registers")

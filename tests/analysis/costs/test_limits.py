@@ -254,7 +254,7 @@ def test_peaks_need_a_gpu() -> None:
 
     if gpu_is_missing() is None:
         pytest.skip("there is a GPU here")
-    result = opscope("peaks")
+    result = opscope("gpus", "--measure")
     assert result.returncode == 3
     assert result.stderr.startswith("opscope: ")
 

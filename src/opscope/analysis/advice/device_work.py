@@ -80,7 +80,7 @@ def far_from_limit(context: Context, others: Sequence[Draft]) -> Iterator[Draft]
             ),
             todo="see its source: opscope explain",
             action=f"opscope explain {shell_path(row.operator or row.kernel)}  "
-            "# its source; opscope dossier asks what slows it",
+            "# its source; opscope explain --in TRACE: what slows it",
             wrong_if="it must touch more than its inputs and outputs once, such as indices at random places",
             claims=claims_of([row]),
             remedy=Remedy(

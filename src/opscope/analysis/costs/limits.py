@@ -78,9 +78,9 @@ class _Work(Struct, frozen=True):
 def peaks_of(devices: Sequence[DeviceProperties]) -> dict[int | None, Peaks]:
     """Return the peaks of a trace's devices by their numbers; devices without known peaks are left out.
 
-    Peaks that this user measured with ``opscope peaks`` on a device of this name come before its datasheet. A name that
-    no table has gets the datasheet of a device that is as large, else an estimate from one of the same compute
-    capability.
+    Peaks that this user measured with ``opscope gpus --measure`` on a device of this name come before its datasheet. A
+    name that no table has gets the datasheet of a device that is as large, else an estimate from one of the same
+    compute capability.
     """
     results = {item.index: _peaks_of(item) for item in devices}
     return {index: peaks for index, peaks in results.items() if peaks is not None}

@@ -309,7 +309,7 @@ def _nccl(probes: Probes) -> Iterator[MachineCheck]:
 def _counters(probes: Probes) -> Iterator[MachineCheck]:
     tool = probes.ncu
     if tool.path is None:
-        fix = "install Nsight Compute for hardware counters (opscope dossier --counters)"
+        fix = "install Nsight Compute for hardware counters (opscope explain --in TRACE --counters)"
         yield MachineCheck(name="ncu", status=Status.ABSENT, found="not installed", fix=fix)
     elif tool.error is None:
         tried = f"; {tool.tried} was read" if tool.tried else ""

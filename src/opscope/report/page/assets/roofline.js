@@ -22,7 +22,7 @@ function rooflineView(data) {
 
 function rooflineOf(data, limits, peaks) {
     if (peaks.origin === null)
-        return [note(`Nothing is known of what ${peaks.name} can do: opscope peaks measures it.`)];
+        return [note(`Nothing is known of what ${peaks.name} can do: opscope gpus --measure measures it.`)];
     const holder = el("div");
     const about = note(
         `${peaks.name}: peaks ${peaks.origin}${peaks.measured.length ? ` (measured: ${peaks.measured.join(", ")})` : ""}; memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}. `,

@@ -1,14 +1,12 @@
-"""``opscope compare A B``: whether saved benchmarks take longer now."""
+"""``opscope diff`` of two saved benchmarks: whether anything takes longer now."""
 
-import sys
 from pathlib import Path
 
-import click
+from msgspec import Struct
 
 from opscope.base.errors import UsageError
-from opscope.cli.bench_words import axes_of, words_options
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import INCONCLUSIVE, Percent, format_option
+from opscope.cli.options import INCONCLUSIVE
 from opscope.cli.reading import read_bench
 from opscope.cli.say import say
 from opscope.documents.bench import BenchDocument, Changed, ChangesDocument, RegressionVerdict
@@ -17,88 +15,92 @@ from opscope.report.bench_document import change_table
 from opscope.workbench.benchmarking.regression import changes, differences, worst_change
 
 _CLOSER = 4  # times: measured again, the interval is to be that much narrower, and may take that much longer
+_FAIL_OVER = 0.05  # the largest slowdown that is accepted where none is named
+_HEAD = 4096  # bytes in which a document names its schema
 _MOST_PROCESSES = 64  # whatever a file says
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("now", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--fail-over", type=Percent(), default="5%", show_default=True, help="The largest slowdown to accept.")
-@click.option("--any-environment", is_flag=True, help="Compare even if devices, versions or inputs differ.")
-@click.option(
-    "--again", is_flag=True, help="Measure inconclusive results again. This runs the targets that --target names."
-)
-@click.option(
-    "--target",
-    "targets",
-    metavar="TARGET",
-    multiple=True,
-    help="A target that NOW measured, for --again. May be repeated.",
-)
-@words_options
-@format_option
-def command(
-    before: Path,
-    now: Path,
-    fail_over: float,
-    any_environment: bool,
-    again: bool,
-    targets: tuple[str, ...],
-    size: str | None,
-    dtype: str | None,
-    settings: tuple[str, ...],
-    inputs: str | None,
-    reference: str | None,
-    output_format: str,
-) -> None:
-    """Compare two benchmarks that opscope bench --save wrote: BEFORE, and NOW.
+class Again(Struct, frozen=True, kw_only=True):
+    """What is run to measure inconclusive results once more, as the command line names it.
 
-    By the times of kernels where there are any, else by the host's clock. Ends with exit code 1 where something takes
-    longer than --fail-over allows, is wrong or missing; with 5 if that cannot be decided.
-
-    Nothing that a file names is run. With --again, inconclusive results are measured once more, four times as long:
-    name the targets, and repeat the options of opscope bench (--inputs, --reference, --size, --dtype, --set).
+    Attributes:
+        wanted: whether that is asked for.
+        targets: the benchmarks' targets.
+        inputs, reference: the functions that make arguments, and right results.
+        axes: the values of parameters, by name.
     """
-    request = _request(targets, inputs, reference, axes_of(size, dtype, settings), again=again)
+
+    wanted: bool
+    targets: tuple[str, ...]
+    inputs: str | None
+    reference: str | None
+    axes: dict[str, tuple[str, ...]]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no option of it is given."""
+        return not (self.wanted or self.targets or self.inputs or self.reference or self.axes)
+
+
+def is_benchmark(path: Path) -> bool:
+    """Tell whether a file is a benchmark that ``opscope bench --save`` wrote."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"opscope.bench/' in file.read(_HEAD)
+
+
+def compare_benchmarks(
+    before: Path, now: Path, fail_over: float | None, again: Again, output_format: str, *, any_environment: bool
+) -> int:
+    """Print whether anything takes longer in one of two benchmarks, and return the exit code.
+
+    Args:
+        before: the file of the first.
+        now: that of the second.
+        fail_over: the largest slowdown to accept, as a ratio less 1; None for 5 %.
+        again: what is run to measure inconclusive results once more.
+        output_format: ``table``, ``json``, ``csv``, ``md`` or ``brief``.
+        any_environment: whether they are compared even if devices, versions or inputs differ.
+
+    Raises:
+        UsageError: they were not measured alike, or something else is to be run than what was measured.
+    """
+    most = _FAIL_OVER if fail_over is None else fail_over
+    request = _request(again)
     first, second = read_bench(before), read_bench(now)
     if request is not None:
         _refuse_other(request, second.request, now)
     other = differences(first, second)
     if other and not any_environment:
         raise UsageError(f"these were not measured alike ({'; '.join(other)}): --any-environment")
-    outcome = changes(first, second, fail_over)
+    outcome = changes(first, second, most)
     if request is not None and worst_change(outcome) is RegressionVerdict.INCONCLUSIVE:
-        outcome = _again(request, first, second, fail_over) or outcome
-    _show(outcome, fail_over, output_format)
+        outcome = _again(request, first, second, most) or outcome
+    _show(outcome, most, output_format)
     result = worst_change(outcome)
-    if result is not RegressionVerdict.FINE:
-        sys.exit(INCONCLUSIVE if result is RegressionVerdict.INCONCLUSIVE else 1)
+    if result is RegressionVerdict.FINE:
+        return 0
+    return INCONCLUSIVE if result is RegressionVerdict.INCONCLUSIVE else 1
 
 
-def _request(
-    targets: tuple[str, ...],
-    inputs: str | None,
-    reference: str | None,
-    axes: dict[str, tuple[str, ...]],
-    *,
-    again: bool,
-) -> BenchRequest | None:
+def _request(again: Again) -> BenchRequest | None:
     """Return what to measure again, from the words of this command line alone; None where nothing is."""
-    if not again:
-        if targets or inputs or reference or axes:
+    if not again.wanted:
+        if not again.is_empty:
             raise UsageError("--target and what belongs to it are for --again")
         return None
-    if not targets:
+    if not again.targets:
         raise UsageError(
             "--again runs code, so name what to run: --target ways.py, and --inputs, --reference, --size, --dtype, "
             "--set as opscope bench was given them"
         )
     asked = BenchRequest()
     return BenchRequest(
-        targets=targets,
-        inputs=inputs,
-        reference=reference,
-        axes=axes,
+        targets=again.targets,
+        inputs=again.inputs,
+        reference=again.reference,
+        axes=again.axes,
         seconds=_CLOSER * asked.seconds,
         half_width=asked.half_width / _CLOSER,
     )
