@@ -139,11 +139,12 @@ def test_an_early_proof_for_which_memory_is_too_small_has_another_turn(
     seen = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
     trying._known["tf32",] = seen
 
-    def proves(self: _Trying, finalists: Sequence[tuple[str, ...]], *_: object) -> None:
+    def proves(self: _Trying, finalists: Sequence[tuple[str, ...]], *_: object) -> set[tuple[str, ...]]:
         self._again |= set(finalists)
         if fails != "lacks memory":
             raise AdviseError("the step as written does not run: out of memory")
         self._known[finalists[0]] = Measured(broken="out of memory", lacks_memory=True)
+        return set(finalists)
 
     monkeypatch.setattr(_Trying, "_prove", proves)
     trying._prove_early(facts())

@@ -1,15 +1,24 @@
 """On a machine of many cores, what a proof and a patch need starts at once; what is said is the same."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from opscope.advise.comparing import Comparing
 from opscope.advise.edits import Written
-from opscope.advise.messages import Loaded
-from opscope.advise.search import first_tries
-from opscope.advise.trying import Plan, advise
+from opscope.advise.measured import Measured
+from opscope.advise.messages import Built, Job, Loaded
+from opscope.advise.places import Places
+from opscope.advise.proof import Judged
+from opscope.advise.search import Names, first_tries
+from opscope.advise.session import AdviseError, OutOfTimeError, Session
+from opscope.advise.trying import Plan, _Trying, advise
 from opscope.documents.advise import Outcome
 from opscope.record.configuration import Configuration
+from opscope.workbench.benchmarking.statistics import Interval
+from tests.advise.facts import facts
 
 SCRIPT = """
 import torch
@@ -89,6 +98,126 @@ def test_what_fails_as_a_patch_is_proven_without_one(tmp_path: Path, monkeypatch
     assert best.patch.diff is None
     assert best.patch.reason is not None
     assert "written into the source it fails: ValueError: not so (train.py:" in best.patch.reason
+
+
+class Played:
+    """Stands for a comparison, whose answers are given."""
+
+    starts_early, has_early, lacked_memory = True, False, False
+
+    def __init__(self, answer: Callable[[Mapping[Names, object]], dict[Names, Judged]]) -> None:
+        self.answer, self.right = answer, set[Names]()
+
+    def needed(self, *_: object) -> list[Job]:
+        return []
+
+    def drop_early(self) -> None:
+        pass
+
+    def proofs(self, finalists: Mapping[Names, object], _: object) -> dict[Names, Judged]:
+        result = self.answer(finalists)
+        self.right |= {names for names, one in result.items() if one.right}
+        return result
+
+
+ONE, OTHER = ("fused_optimizer",), ("set_to_none",)
+
+
+def trying(
+    gains: dict[Names, float],
+    patched: dict[Names, Measured],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[Mapping[Names, object]], dict[Names, Judged]] = lambda finalists: {
+        names: Judged(True, "", 0.0, 0.0) for names in finalists
+    },
+) -> _Trying:
+    """Return a search that has measured some gains, and whose patches are measured as given, without processes."""
+    job = Job(configuration=Configuration(target="train.py"), device="cpu")
+    with Session(job, width=1, timeout_s=1) as session:
+        made = _Trying(Plan(configuration=job.configuration, device="cpu"), session, job, lambda _: None)
+    made._built = Built(facts(), "cpu", 1.0, None, Places(), "")
+    made._known = {names: Measured(gain=Interval(gain, gain - 0.01, gain + 0.01, 6)) for names, gain in gains.items()}
+    searched = dict(made._known)
+    made._comparing = Played(answer)  # type: ignore[assignment]
+    monkeypatch.setattr(
+        "opscope.advise.trying.written_or_why", lambda *_: Written({"train.py": "x"}, "diff", Path("/tmp"))
+    )
+    monkeypatch.setattr(
+        made,
+        "_measure_again",
+        lambda jobs, _: {
+            names: patched.get(names, searched[names]) if job.sources else searched[names]
+            for names, job in jobs.items()
+        },
+    )
+    return made
+
+
+def test_what_a_patch_breaks_is_proven_without_one_however_small_its_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trying({ONE: 1.06}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
+    assert made._prove([ONE], facts()) == set()
+    assert made._proven() == {ONE: 1.06}
+    assert made._patches[ONE].reason == "written into the source it fails: ValueError: x"
+
+
+def test_a_patch_whose_process_was_ended_has_another_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trying({ONE: 1.5}, {ONE: Measured(broken="ended with code -9", is_passing=True)}, monkeypatch)
+    made._prove_early(facts())
+    assert made._finalists() == [ONE]
+    assert ONE not in made._patches
+
+
+def test_time_that_runs_out_leaves_what_the_search_has_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(_: Mapping[Names, object]) -> dict[Names, Judged]:
+        raise OutOfTimeError("the time is up")
+
+    made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch, ends)
+    with pytest.raises(OutOfTimeError):
+        made._prove([ONE, OTHER], facts())
+    gain = made._known[ONE].gain
+    assert gain is not None
+    assert gain.median == 1.5
+
+
+def test_what_was_right_as_a_patch_that_then_differs_is_not_called_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trying(
+        {ONE: 1.5},
+        {},
+        monkeypatch,
+        lambda finalists: {names: Judged(False, "other losses", 0.0, 0.0) for names in finalists},
+    )
+    made._comparing.right.add(ONE)
+    made._began -= 1000  # no time is left for a proof without a patch
+    made._prove([ONE], facts())
+    assert made._comparing.right == set()
+    assert made._proven() == {}
+    assert made._patches[ONE].reason == "written into the source it does something else: other losses"
+
+
+def test_what_is_proven_stands_where_the_proof_of_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
+    monkeypatch.setattr(made, "_prove_unpatched", lambda *_: (_ for _ in ()).throw(AdviseError("the script has ended")))
+    monkeypatch.setattr(made, "_together_with", lambda *_: [ONE, OTHER])
+    made._prove_early(facts())
+    assert made._proven() == {OTHER: 1.6}
+
+
+@pytest.mark.torch
+def test_the_step_as_written_starts_before_those_that_wait_for_its_weights(tmp_path: Path) -> None:
+    job = Job(configuration=Configuration(target="train.py"), device="cpu")
+    with Session(job, width=4, timeout_s=1) as session:
+        comparing = Comparing(session, job, lambda _: None)
+        names = ("autocast_bf16", "fused_optimizer")
+        finalist = (replace(job, changes=names), replace(job, changes=("fused_optimizer",)))
+        first, *others = comparing.needed({names: finalist}, facts(training=True))
+    assert first.proving
+    assert first.is_as_written
+    assert {(one.changes, one.reference, one.rounding) for one in others if one.proving} == {
+        (names, False, ()),
+        (("fused_optimizer",), False, ()),
+        ((), True, ()),
+        ((), True, ("autocast_bf16",)),
+    }
 
 
 def test_where_launches_are_waited_for_graphs_come_first() -> None:

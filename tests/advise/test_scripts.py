@@ -97,6 +97,73 @@ def test_what_a_script_compiles_is_compiled_once(proving: bool, tmp_path: Path) 
     assert (tmp_path / "compiled").read_text() == "."
 
 
+WHOLE = """
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+x = torch.randn(4, 8)
+{made}
+while True:
+    {step}
+"""
+STEP = """
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+step = torch.compile(step, backend="eager")
+"""
+LOSS = """
+loss = torch.compile(lambda x: model(x).square().mean(), backend="eager")
+"""
+FORWARD = """
+forward = torch.compile(model.forward, backend="eager")
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "step"),
+    [
+        (STEP, "step(x)"),
+        (LOSS, "optimizer.zero_grad(); loss(x).backward(); optimizer.step()"),
+        (FORWARD, "optimizer.zero_grad(); forward(x).square().mean().backward(); optimizer.step()"),
+    ],
+    ids=["step", "loss", "forward"],
+)
+def test_steps_go_on_once_calls_are_compiled_away(made: str, step: str, tmp_path: Path) -> None:
+    """The script's modules are heard until it is observed, and not in what is compiled after that."""
+    script = tmp_path / "train.py"
+    script.write_text(WHOLE.format(made=made, step=step))
+    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    with Session(job, width=1, timeout_s=120) as session:
+        (worker,) = session.build([job])
+        assert worker.broken is None, worker.broken
+        assert worker.built is not None
+        assert worker.built.facts.training
+        session.time([worker], 2, 0.05)
+        assert len(worker.blocks) == 2, worker.broken
+
+
+@pytest.mark.parametrize(
+    ("setting", "compiled"),
+    [
+        ("torch.compiler.set_stance('force_eager')", False),
+        ("with torch.compiler.set_stance('force_eager'): model(x)", True),
+    ],
+)
+def test_a_stance_that_the_script_takes_is_its_own(setting: str, compiled: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(COMPILED.replace("while True:", f"{setting}\nwhile True:"))
+    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    with Session(job, width=1, timeout_s=120) as session:
+        (worker,) = session.build([job])
+        assert worker.broken is None, worker.broken
+        session.time([worker], 1, 0.05)
+    assert (tmp_path / "compiled").exists() is compiled
+
+
 @pytest.mark.slow
 def test_a_script_is_advised(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

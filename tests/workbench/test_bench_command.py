@@ -1,4 +1,4 @@
-"""``opscope bench``, ``opscope diff`` of its files, the Python API, the pytest plugin: on the CPU, as users run them."""
+"""``opscope bench``, ``opscope diff`` of its files, the Python API, the pytest plugin: on a CPU, as users run them."""
 
 import functools
 import json

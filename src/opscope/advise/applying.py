@@ -112,19 +112,20 @@ def _compile(mode: str | None, variant: Variant, *, dynamic: bool | None = None)
         return in_steps
 
     variant.wrap(around)
-    variant.notes["frames"] = _compiled_frames()
+    variant.notes["frames"] = compiled_frames()
     if mode == "reduce-overhead":
         variant.before_step.append(torch.compiler.cudagraph_mark_step_begin)
 
 
-def _compiled_frames() -> int:
+def compiled_frames() -> int:
+    """Return how many frames this process has compiled."""
     from torch._dynamo.utils import counters
 
     return int(counters["frames"]["ok"])
 
 
 def _compiled(variant: Variant) -> str | None:
-    return None if _compiled_frames() > variant.notes["frames"] else "nothing was compiled"
+    return None if compiled_frames() > variant.notes["frames"] else "nothing was compiled"
 
 
 def _channels_last(variant: Variant) -> None:

@@ -43,6 +43,11 @@ class Comparing:
         self._early: list[tuple[Job, Worker]] = []  # processes for longer runs, which started beside those that record
 
     @property
+    def has_early(self) -> bool:
+        """Whether processes run that nothing has asked for yet."""
+        return bool(self._early)
+
+    @property
     def starts_early(self) -> bool:
         """Whether processes that are needed later start beside those that are needed first."""
         return self._session.width >= _WIDE
@@ -67,12 +72,16 @@ class Comparing:
         return result
 
     def needed(self, finalists: Mapping[Names, Finalist], facts: Facts) -> list[Job]:
-        """Return the processes that `proofs` will need: first those that take longest to start."""
+        """Return the processes that `proofs` will need.
+
+        First the step as written, as the others wait for its weights; then those that take longest to start.
+        """
         if not finalists:
             return []
         later = [whole for whole, _ in finalists.values()] if facts.training else []
-        recorded = self._compared_jobs(_parts(finalists))
-        return [*reversed([job for job in recorded if self._kept(job) is None]), *self._long_runs(later)]
+        first, *others = self._compared_jobs(_parts(finalists))
+        recorded = [job for job in (first, *reversed(others)) if self._kept(job) is None]
+        return [*recorded, *self._long_runs(later)]
 
     def _proofs(
         self, finalists: Mapping[Names, Finalist], judged: Mapping[Names, Judged], facts: Facts

@@ -178,12 +178,14 @@ class RootCall(Struct):
         module: the module.
         args, kwargs: of its first call.
         stack: where that is.
+        autocast: the kinds of devices for which the user's code computes it in another type, and that type.
     """
 
     module: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     stack: Stack = ()
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
 
     @property
     def place(self) -> Call:
@@ -244,9 +246,16 @@ def uncompiled() -> Iterator[None]:
     try:
         yield
     finally:
-        own = getattr(torch._dynamo.eval_frame, "_stance", None)
-        if getattr(own, "stance", _EAGER) == _EAGER:
+        # Where the user's code has taken another one meanwhile, and puts this one back later, it is the usual one then.
+        object.__setattr__(stance.stance, "stance", "default")
+        if torch._dynamo.eval_frame._stance is stance.stance:
             torch._dynamo.disable(lambda: stance.__exit__(None, None, None))()
+
+
+def _autocasts() -> tuple[tuple[str, torch.dtype], ...]:
+    """Return the kinds of devices for which autocast is on, and its type."""
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind))
 
 
 @contextmanager
@@ -261,7 +270,7 @@ def observing() -> Iterator[Observed]:
     def entering(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if depth[0] == 0 and id(module) not in known:
             known.add(id(module))
-            observed.roots.append(RootCall(module, inputs, {}, here(module)))
+            observed.roots.append(RootCall(module, inputs, {}, here(module), _autocasts()))
         depth[0] += 1
 
     def leaving(*_: object) -> None:

@@ -47,6 +47,7 @@ class Job(Struct, frozen=True, kw_only=True):
         replay: where batches come from once a few were loaded.
         stages: the file that gets what loading each batch took; empty for none.
         sources: other source for files of the user's, by path: a patch that is tried.
+        compiles: whether what is changed has the step compiled: so many processes share the cores.
         log: the file that gets what the user's code prints.
     """
 
@@ -62,6 +63,7 @@ class Job(Struct, frozen=True, kw_only=True):
     replay: Replay = Replay.NOTHING
     stages: str = ""
     sources: dict[str, str] = field(default_factory=dict)
+    compiles: bool = False
     log: str = os.devnull
 
     @property

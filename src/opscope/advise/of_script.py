@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 
+from opscope.advise.applying import compiled_frames
 from opscope.advise.found import Reached, reached_from, uncompiled
 from opscope.advise.loaders import Loaders
 from opscope.advise.places import Stack, here
@@ -192,6 +193,7 @@ class ScriptVariant(Variant):
         super().__init__(torch.device("cpu"), loaders)  # where its modules are is known once they are called
         self._script, self._arguments, self._wanted, self._end = script, arguments, wanted, end
         self._running, self._eager, self._clock = ExitStack(), ExitStack(), ScriptClock()
+        self._compiled_before: int | None = None  # frames, once what the script compiles may be compiled
         self._made: weakref.WeakKeyDictionary[torch.optim.Optimizer, Stack] = weakref.WeakKeyDictionary()
 
     def drive(self, routine: Routine[T]) -> T:
@@ -219,6 +221,16 @@ class ScriptVariant(Variant):
         """
         yield from super().observe()
         self._eager.close()
+        self._compiled_before = compiled_frames()
+
+    @property
+    def sounds_anew(self) -> bool:
+        """Whether something was compiled since the step was observed, of which calls may no longer be heard."""
+        return self._compiled_before is not None and compiled_frames() > self._compiled_before
+
+    def step_ended(self) -> None:
+        """Note that a whole step has ended: its calls are those that are heard from now on."""
+        self._compiled_before = None
 
     def waiting(self) -> AbstractContextManager[None]:
         """Return a context in which no one asks for steps: the script's clocks stand still."""
@@ -319,7 +331,10 @@ class _Steps(StepFinder):
 
     def _taken(self, stream: Stream, pattern: Pattern) -> None:  # noqa: ARG002 (the finder tells more than is needed)
         if self._follower is not None and self._follower.at_start:
-            self._end_cycle(0)
+            if self._began:  # found anew, after something was compiled
+                self._begin_cycle(0)
+            else:
+                self._end_cycle(0)
 
     def _begin_cycle(self, now: int) -> None:  # noqa: ARG002 (the finder tells more than is needed)
         self._missed = 0
@@ -328,6 +343,8 @@ class _Steps(StepFinder):
 
     def _end_cycle(self, now: int) -> None:  # noqa: ARG002 (the finder tells more than is needed)
         if self._began:
+            if self._follower is not None and self._follower.may_resume:
+                self._variant.step_ended()
             self._variant.resume(self._routine, None)
         elif self._follower is not None and self._follower.may_resume:
             self._began = True
@@ -337,7 +354,9 @@ class _Steps(StepFinder):
         self._missed += 1
         if self._began:
             self._variant.interrupt()
-            if self._missed > _MOST_MISSED * self.found.events:
+            if self._variant.sounds_anew and self._stream is not None:
+                self._look_again()
+            elif self._missed > _MOST_MISSED * self.found.events:
                 text = "its steps do not go on: after some of them, the optimizer or the model is made anew"
                 self._variant.end(ScriptError(text))
         elif self._stream is not None:

@@ -162,6 +162,8 @@ def _others_of_state(variant: Variant) -> dict[str, torch.Tensor]:
     result = variant.held_tensors()
     for place, top in enumerate((*variant.tops, *variant.not_called)):
         for name, part in top.named_modules():
+            if hasattr(part, "_orig_mod"):  # that of torch.compile: its attributes are those of the module inside
+                continue
             own = {key: value for key, value in vars(part).items() if key not in _OF_MODULES}
             result |= parts_of(own, f"{place}.{name.replace('_orig_mod.', '')}").tensors
     return {name: value for name, value in result.items() if id(value) not in known}
@@ -361,6 +363,8 @@ def _of_others(variant: Variant, kind: str) -> Computed:
         with ExitStack() as stack:
             for context in (torch.no_grad, *variant.contexts):
                 stack.enter_context(context())
+            for device, dtype in root.autocast:
+                stack.enter_context(torch.autocast(device, dtype=dtype))
             values = parts_of((*args, kwargs), f"argument of call {place + 1} ").tensors
             before = {way: one.clone() for way, one in values.items()}
             _keep_results(result, f"call {place + 1}", root.module(*args, **kwargs))

@@ -175,7 +175,7 @@ class Session:
             OutOfTimeError: the session's time is over.
         """
         timeout = self._timeout if within_s is None else min(within_s, self._timeout)
-        compiling = sum(map(_compiles, jobs)) or len(jobs)
+        compiling = sum(job.compiles for job in jobs) or len(jobs)
         self._at_a_time = max(1, min(self.width, compiling))
         return self._at_once(jobs, lambda job: self._built(job, timeout))
 
@@ -272,13 +272,6 @@ class Session:
             is_over = self._is_stopped or time.monotonic() >= self._ends_at
             worker.close(_ENDS_AT_ONCE_S if is_over else _ENDS_S)
             self._open.remove(worker)
-
-
-def _compiles(job: Job) -> bool:
-    """Tell whether a variant is known to compile: what it changes does, or what is written into its source."""
-    return any(name.startswith("compile") for name in job.changes) or any(
-        "torch.compile(" in text for text in job.sources.values()
-    )
 
 
 @contextlib.contextmanager

@@ -206,6 +206,7 @@ class _Trying:
         self._proofs: dict[Names, Judged] = {}
         self._patches: dict[Names, Patch] = {}
         self._proves_early = True
+        self._jobs: dict[Names, Job] = {}  # what was compared of each combination
         self._unwritten: dict[Names, str] = {}  # why a combination has no patch, as the search has shown
         self._again: set[Names] = set()  # what was measured again, in new processes
         self._journal = Journal(None, Heading())
@@ -341,7 +342,7 @@ class _Trying:
             self._say(f"{folder} gets no traces: nothing is proven")
             return
         fastest = max(proven, key=lambda one: proven[one])
-        jobs = {"before.json": self._job, "after.json": replace(self._job, changes=fastest)}
+        jobs = {"before.json": self._job, "after.json": self._jobs[fastest]}
         workers = self._session.build(list(jobs.values()))
         for name, worker in zip(jobs, workers, strict=True):
             if self._session.ask_each([(worker, Profile(str(folder / name), _PROFILED))], bool) == [None]:
@@ -417,22 +418,16 @@ class _Trying:
         finalists = self._together_with(best, proven)
         known = {names: self._known[names] for names in finalists}
         try:
-            self._prove(finalists, facts)
-            failed = {names for names in finalists if self._may_lack_memory(names)}
+            failed = self._prove(finalists, facts)
         except AdviseError:
-            failed = set(finalists)
+            failed = {names for names in finalists if names not in self._proven()}
         if failed:  # beside the processes of the search there may be too little memory: they have their turn after them
             self._known |= {names: one for names, one in known.items() if names in failed}
             self._again -= failed
+            self._comparing.right -= failed
             self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
             self._patches = {names: patch for names, patch in self._patches.items() if names not in failed}
             self._proves_early = False
-
-    def _may_lack_memory(self, names: Names) -> bool:
-        """Tell whether a change failed, or was refused, for lack of memory: then it has another turn."""
-        proof = self._proofs.get(names)
-        refused = proof is not None and not proof.right and self._comparing.lacked_memory
-        return self._known[names].lacks_memory or refused
 
     def _together_with(self, best: Names, proven: float) -> list[Names]:
         """Return what is proven at once: where nothing has to be compiled, the best of more precise classes, too.
@@ -565,8 +560,7 @@ class _Trying:
             began = time.monotonic()
             now, left = left[:together], left[together:]
             self._say(f"{what}: {len(now)} now, {len(left)} left")
-            without_memory = self._measure_together(written, now)
-            for names in without_memory if len(now) > 1 else ():  # others that were built beside it held the rest
+            for names in self._measure_together(written, now):
                 self._measure_together(written, [names])
             self._batch_s = max(self._batch_s, time.monotonic() - began)
             if not self._proofs:
@@ -584,7 +578,7 @@ class _Trying:
         }
 
     def _measure_together(self, written: list[Worker], tries: Sequence[Names]) -> list[Names]:
-        """Build and time combinations at once; return those for which the device's memory was too small."""
+        """Build and time combinations at once; return those that may do better alone, or not as a patch."""
         workers = self._built_to_search(tries)
         self._time([*written, *_running(workers)], _FIRST_ROUNDS)
         if any(worker.broken is not None and worker.broken.has_ended for worker in written):
@@ -599,25 +593,26 @@ class _Trying:
             self._known[names] = measured(written, worker, least)
             self._journal.keep(names, self._known[names])
         self._session.close(workers)
-        lacking = (worker.broken is not None and worker.broken.lacks_memory for worker in workers)
-        return [names for names, lacks in zip(tries, lacking, strict=True) if lacks]
+        # Others that were built beside it held the rest of the memory.
+        alone = [names for names in tries if len(tries) > 1 and self._known[names].lacks_memory]
+        return [
+            *alone,
+            *(names for names, worker in zip(tries, workers, strict=True) if self._is_unwritten(names, worker)),
+        ]
+
+    def _is_unwritten(self, names: Names, worker: Worker) -> bool:
+        """Tell whether a combination fails as a patch, and note why: it is tried without one then."""
+        broken = worker.broken
+        if not worker.job.sources or broken is None or broken.is_passing or broken.lacks_memory or broken.has_ended:
+            return False
+        self._unwritten[names] = f"written into the source it fails: {broken.reason}"
+        return True
 
     def _built_to_search(self, tries: Sequence[Names]) -> list[Worker]:
         """Start combinations; those that compile as they are proven: what was compiled before is compiled fast."""
         texts = self._texts([names for names in tries if _compiles(names)])
         sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        workers = self._session.build([self._job_of(names, sources) for names in tries], self._may_build_s)
-        failed = {}
-        for place, (names, worker) in enumerate(zip(tries, workers, strict=True)):
-            broken = worker.broken
-            if names in sources and broken and not (broken.is_passing or broken.lacks_memory or broken.has_ended):
-                failed[place] = names
-                self._unwritten[names] = f"written into the source it fails: {broken.reason}"
-        self._session.close([workers[place] for place in failed])
-        again = self._session.build([self._job_of(names, {}) for names in failed.values()], self._may_build_s)
-        for place, worker in zip(failed, again, strict=True):
-            workers[place] = worker
-        return workers
+        return self._session.build([self._job_of(names, sources) for names in tries], self._may_build_s)
 
     @property
     def _may_build_s(self) -> float:
@@ -688,28 +683,37 @@ class _Trying:
         ]
         return sorted(best, key=lambda names: -gains[names])
 
-    def _prove(self, finalists: Sequence[Names], facts: Facts) -> None:
+    def _prove(self, finalists: Sequence[Names], facts: Facts) -> set[Names]:
         """Measure some combinations again, in new processes, and compare with float64 what is faster then.
 
         Those of a script are written into its source where they can be, and that is what is measured and compared:
         what is proven is the patch. What fails so is proven once more as it was searched.
+
+        Returns:
+            Those that failed for lack of memory or time: they may pass at another time.
         """
         self._again |= set(finalists)
         searched = {names: self._known[names] for names in finalists}
         texts = self._texts(finalists)
+        self._patches |= {names: Patch(reason=text) for names, text in texts.items() if isinstance(text, str)}
         sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        jobs = {names: self._job_of(names, sources) for names in finalists}
-        self._prove_jobs(jobs, facts, sources)
+        lacking = self._prove_jobs({names: self._job_of(names, sources) for names in finalists}, facts, sources)
         for names, text in texts.items():
-            self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
-        failed = [names for names in sources if self._fails_as_patch(names, searched[names])]
-        if not failed:
-            return
-        self._known |= {names: searched[names] for names in failed}
-        self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
-        if self._has_time("what fails as a patch was not proven without one", self._proof_s):
-            self._say("without a patch, which fails")
-            self._prove_jobs({names: self._job_of(names, {}) for names in failed}, facts, {})
+            if isinstance(text, Written) and names not in self._patches:
+                self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
+        failed = [names for names in sources if names not in lacking and self._fails_as_patch(names, searched[names])]
+        if failed:
+            self._known |= {names: searched[names] for names in failed}
+            self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
+            self._comparing.right -= set(failed)
+            self._phase("what fails as a patch", lambda: lacking.update(self._prove_unpatched(failed, facts)))
+        return lacking
+
+    def _prove_unpatched(self, failed: Sequence[Names], facts: Facts) -> set[Names]:
+        if not self._has_time("what fails as a patch was not proven without one", self._proof_s):
+            return set()
+        self._say("without a patch, which fails")
+        return self._prove_jobs({names: self._job_of(names, {}) for names in failed}, facts, {})
 
     def _texts(self, finalists: Sequence[Names]) -> dict[Names, Written | str]:
         """Return for each combination what it is as a patch of the script, or why there is none."""
@@ -724,21 +728,24 @@ class _Trying:
 
     def _job_of(self, names: Names, sources: Mapping[Names, dict[str, str]]) -> Job:
         if names in sources:
-            return replace(self._job, sources=sources[names])
-        return replace(self._job, changes=names)
+            return replace(self._job, sources=sources[names], compiles=_compiles(names))
+        return replace(self._job, changes=names, compiles=_compiles(names))
 
     def _fails_as_patch(self, names: Names, searched: Measured) -> bool:
-        """Tell whether a combination that was clearly faster fails once it is written into the source."""
-        known, proof = self._known[names], self._proofs.get(names)
-        if known.lacks_memory or known.is_passing:  # then it has another turn
+        """Tell whether a combination fails once it is written into the source, where it did not as it was searched."""
+        patch, proof = self._patches[names], self._proofs.get(names)
+        if patch.diff is not None or (proof is not None and proof.right is None):
             return False
         was_clear = searched.gain is not None and searched.gain.median >= _CLEARLY
-        return (was_clear and not is_faster(known)) or (proof is not None and proof.right is False)
+        return was_clear or proof is not None or self._known[names] is searched
 
-    def _prove_jobs(self, jobs: Mapping[Names, Job], facts: Facts, sources: Mapping[Names, dict[str, str]]) -> None:
-        """Measure jobs again and compare them.
+    def _prove_jobs(
+        self, jobs: Mapping[Names, Job], facts: Facts, sources: Mapping[Names, dict[str, str]]
+    ) -> set[Names]:
+        """Measure jobs again and compare them; return those that failed for lack of memory or time.
 
-        What the comparison needs starts beside them, where there are the cores and a gain is to be expected.
+        What the comparison needs starts beside them, where there are the cores and a gain is to be expected. A patch
+        that breaks says nothing of the changes: what the search has shown of them stands.
         """
         began = time.monotonic()
         parts = self._texts([part for names in sources if (part := exact_part(names))])
@@ -747,17 +754,27 @@ class _Trying:
         gains = self._gains()
         clear = {names: compared[names] for names in jobs if gains.get(names, 0.0) >= _CLEARLY}
         try:
-            self._measure_again(jobs, self._comparing.needed(clear, facts))
-            faster = {names: compared[names] for names in jobs if is_faster(self._known[names])}
+            results = self._measure_again(jobs, self._comparing.needed(clear, facts))
+            lacking = {names for names, one in results.items() if one.lacks_memory or one.is_passing}
+            for names, one in results.items():
+                if names in sources and one.gain is None:
+                    self._patches[names] = Patch(reason=f"written into the source it fails: {one.broken}")
+                else:
+                    self._known[names] = one
+            faster = {names: compared[names] for names, one in results.items() if is_faster(one)}
             self._proofs |= self._comparing.proofs(faster, facts)
         finally:
             self._comparing.drop_early()
         if faster:
             self._proof_s = time.monotonic() - began
+        if self._comparing.lacked_memory:
+            lacking |= {names for names in faster if not self._is_right(names)}
         for names in faster:
+            self._jobs[names] = jobs[names]
             gain = self._known[names].gain
             if self._is_right(names) and gain is not None:
                 self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
+        return lacking
 
     def _exact_job(self, names: Names, is_patched: bool, exact: Mapping[Names, dict[str, str]]) -> Job | None:
         """Return the job of what is exact in a combination; None where that is nothing, or all of it."""
@@ -768,20 +785,29 @@ class _Trying:
     def _rounds_s(self) -> float:
         return min(_LONGEST_S, _ROUNDS_SHARE * self._plan.budget_s)
 
-    def _measure_again(self, jobs: Mapping[Names, Job], later: Sequence[Job]) -> None:
+    def _measure_again(self, jobs: Mapping[Names, Job], later: Sequence[Job]) -> dict[Names, Measured]:
         """Measure in new processes: those that came first were lucky, too."""
         self._say(f"again, in new processes: {', '.join(' + '.join(names) for names in jobs)}")
-        base, twin, *workers = self._comparing.started([self._job, self._job, *jobs.values()], later)
-        self._check([base, twin])
-        time_finalists(self._session, [base, twin], _running(workers), self._rounds_s)
+        base, twin, *workers = self._timed_again(list(jobs.values()), later)
+        if self._comparing.has_early and any(one.broken and one.broken.lacks_memory for one in (base, twin, *workers)):
+            self._comparing.drop_early()  # there is too little memory beside what the comparison needs
+            self._session.close([base, twin, *workers])
+            base, twin, *workers = self._timed_again(list(jobs.values()), ())
         self._check([base, twin])
         least = least_gain(base, twin)
         self._measure_baseline([base, twin])
-        for names, worker in zip(jobs, workers, strict=True):
-            # What was compiled then lies in caches now: how long the first start takes was seen in the search.
-            first_s = self._known[names].first_s
-            self._known[names] = replace(measured([base, twin], worker, least), first_s=first_s)
         self._session.close([base, twin, *workers])
+        # What was compiled then lies in caches now: how long the first start takes was seen in the search.
+        return {
+            names: replace(measured([base, twin], worker, least), first_s=self._known[names].first_s)
+            for names, worker in zip(jobs, workers, strict=True)
+        }
+
+    def _timed_again(self, jobs: Sequence[Job], later: Sequence[Job]) -> list[Worker]:
+        base, twin, *workers = self._comparing.started([self._job, self._job, *jobs], later)
+        if base.broken is None and twin.broken is None:
+            time_finalists(self._session, [base, twin], _running(workers), self._rounds_s)
+        return [base, twin, *workers]
 
     # ---------------------------------------------------------------- what is said
 
