@@ -42,7 +42,7 @@ COMPUTED = [
     ("opscope.report.trace_document", "_light", "the light pass"),
 ]
 WRITTEN = [
-    ("opscope.report.kernel_report", "_configuration", "Configuration and environment"),
+    ("opscope.report.kernel_report", "environment_section", "Configuration and environment"),
     ("opscope.report.kernel_report", "_categories", "Time by category"),
     ("opscope.report.kernel_report", "operator_sections", "Operators"),
     ("opscope.report.kernel_report", "limits_blocks", "How far from the devices' limits"),

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from opscope.documents.advise import AdviseDocument, ErrorClass, Outcome, Patch, Tried
+from opscope.record.codec import encode
+from tests.advise.facts import facts
 from tests.analysis.costs.test_counted_work import OF_H100, counts, moved, table
 from tests.browser import Opened, browser_is_missing, chromium, opened
 from tests.command import opscope
@@ -128,6 +131,40 @@ def test_a_sweep_says_by_which_law_its_times_grow(browser: Any, made: Callable[.
         assert re.search(r"wall\s+batch size\s+seq len 128\s+870.1 us\s+-\s+0.9 %", laws)
         assert re.search(r"aten::gelu\s+batch size\s+seq len 128\s+2.424 us \+ 343 ns per n\s+7.06", laws)
         assert "none (3 sizes)" in laws
+        assert_clean(page)
+
+
+@pytest.mark.parametrize("name", ["gpt2_train_amp_stacks", "bert_fp32_eager_bs8_seq128", "cudagraph_replay"])
+def test_what_is_read_first_is_what_the_command_prints(browser: Any, made: Callable[..., Path], name: str) -> None:
+    printed = opscope("analyze", str(trace(name))).stdout
+    lines = printed[: printed.index("More: --why")].splitlines()[1:]  # the first names the file
+    with opened(browser, made(trace(name))) as page:
+        page.show("overview")
+        shown = " ".join(page.page.inner_text(".screen").split())
+        for line in lines:
+            if not set(line) <= set("█▓▒░─- "):  # the bar is drawn, and so are the table's lines
+                for words in re.split(r"  +", line.strip()):
+                    assert words in shown, line
+
+
+def test_advice_says_on_the_page_what_the_command_says(browser: Any, made: Callable[..., Path], tmp_path: Path) -> None:
+    tried = Tried(
+        changes=("tf32", "compile"), error_class=ErrorClass.TF32, verdict=Outcome.PROVEN, reason="as float64", ratio=1.5,
+        ci_low=1.4, ci_high=1.6, step_ns=2e6, error=1e-4, own_error=1e-6, compared_tensors=7, compared_elements=70,
+        lines=("model = torch.compile(model)",), patch=Patch(diff="-a\n+<b>\n", folder="/tmp", ratio=1.5),
+    )  # fmt: skip
+    document = AdviseDocument(
+        target="train.py", device="NVIDIA H200", facts=facts(), baseline_ns=3e6, of_itself=(0.99, 1.01),
+        classes=(ErrorClass.TF32,), results=(tried,), best={ErrorClass.TF32: 0}, processes=9, seconds=100.0, unfinished=None,
+    )  # fmt: skip
+    (tmp_path / "advice.json").write_bytes(encode(document))
+    with opened(browser, made(tmp_path / "advice.json")) as page:
+        page.show("advice")
+        shown = " ".join(page.page.inner_text("main").split())
+        assert "Proven, products in TF32: 1.50 times as fast (1.40 to 1.60), 2.000 ms a step" in shown
+        assert "Write: model = torch.compile(model)" in shown
+        assert page.page.inner_text("pre .added") == "+<b>"
+        assert page.values("table[aria-label='what was tried'] td[data-key=ratio]") == [1.5]
         assert_clean(page)
 
 

@@ -24,6 +24,47 @@ class Part(Struct, frozen=True):
     ns: float
 
 
+class NamePart(Struct, frozen=True):
+    """Text from a trace or a user: shown literally."""
+
+    name: str
+
+
+PartEntry = str | NamePart
+
+
+class BlockEntry(Struct, frozen=True, kw_only=True):
+    """A paragraph, a list, a plain table or code of a report.
+
+    Attributes:
+        kind: which of these.
+        items: of a paragraph its one line, of a list its items, each made of parts.
+        tone: what a paragraph means to its reader: ``good``, ``doubt``, ``bad`` or ``strong``; null for plain text.
+        columns: the headings of a table.
+        rows: its cells.
+        numeric: positions of columns that are set flush right.
+        lines: of code.
+        language: of code, such as ``diff``; empty for none.
+    """
+
+    kind: Literal["paragraph", "bullets", "table", "code"]
+    items: tuple[tuple[PartEntry, ...], ...] = ()
+    tone: str | None = None
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[PartEntry, ...], ...] = ()
+    numeric: tuple[int, ...] = ()
+    lines: tuple[str, ...] = ()
+    language: str = ""
+
+
+class SectionEntry(Struct, frozen=True):
+    """A heading with what stands below it, as reports have it."""
+
+    title: tuple[PartEntry, ...]
+    blocks: tuple[BlockEntry, ...]
+    sections: tuple["SectionEntry", ...]
+
+
 class StepBar(Struct, frozen=True, kw_only=True):
     """What a device does in a step: the parts add up to ``step_ns``.
 
@@ -300,6 +341,8 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         name: its title on the page.
         sweep: the name of the run it belongs to; null for a trace that stands alone.
         document: its document, as ``opscope analyze --format json`` prints it; long names are cut.
+        screen: what is read first.
+        environment: configuration and environment.
         left_out: rows left out of that document's tables.
         bars: per device, what it does in a step; the device that the verdict is about comes first.
         samples_ns: durations of the unprofiled steps, in the order in which they ran.
@@ -314,6 +357,8 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     name: str
     sweep: str | None
     document: TraceDocument
+    screen: tuple[BlockEntry, ...]
+    environment: SectionEntry
     left_out: tuple[LeftOut, ...]
     bars: tuple[StepBar, ...]
     samples_ns: tuple[int, ...]
@@ -363,9 +408,12 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         benchmarks: saved by ``opscope bench``; only the first results of long ones.
         benchmark_results_left_out: per benchmark, the number of results left out.
         advice: what ``opscope advise`` tried.
+        advice_sections: the same in words.
         jobs: what ``opscope ranks`` says of distributed jobs.
+        job_sections: the same in words.
         counters: what Nsight Compute counted, without its launches; null without.
         difference: of two runs; null without.
+        pair_sections: what each pair of the difference is, in words; and what was not compared.
     """
 
     schema: Literal["opscope.page/1"] = "opscope.page/1"
@@ -377,6 +425,9 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     benchmarks: tuple[BenchDocument, ...] = ()
     benchmark_results_left_out: tuple[int, ...] = ()
     advice: tuple[AdviseDocument, ...] = ()
+    advice_sections: tuple[SectionEntry, ...] = ()
     jobs: tuple[RanksDocument, ...] = ()
+    job_sections: tuple[SectionEntry, ...] = ()
     counters: CountersDocument | None = None
     difference: DiffDocument | None = None
+    pair_sections: tuple[SectionEntry, ...] = ()

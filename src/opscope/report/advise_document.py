@@ -31,8 +31,13 @@ _CLASSES = {
 }
 
 
-def advise_section(document: AdviseDocument) -> Section:
-    """Build what people read: the best of each class with the lines to write, then everything that was tried."""
+def advise_section(document: AdviseDocument, *, with_table: bool = True) -> Section:
+    """Build what people read: the best of each class with the lines to write, then everything that was tried.
+
+    Args:
+        document: what it shows.
+        with_table: whether all that was tried is listed; the page has a table that can be sorted.
+    """
     blocks: list[Block] = [Bullets(tuple(_summary(document)))]
     for error_class, place in document.best.items():
         blocks += _best(error_class, document.results[place])
@@ -57,7 +62,7 @@ def advise_section(document: AdviseDocument) -> Section:
             among = "Nothing could be tried." if document.ended is None else "Nothing was tried to its end."
         blocks.append(Paragraph.of(among))
     tried_ones = [one for one in document.results if one.verdict is not Outcome.REFUSED]
-    if tried_ones:
+    if tried_ones and with_table:
         blocks.append(_table(tried_ones))
     refused = [one for one in document.results if one.verdict is Outcome.REFUSED]
     if refused:

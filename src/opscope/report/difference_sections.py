@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
+from msgspec.structs import replace
+
 from opscope.analysis.difference import IDLE
 from opscope.base.shapes import input_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
@@ -63,6 +65,22 @@ def difference_section(document: DiffDocument, top: int | None = SHOWN_ROWS) -> 
     return Section(("What changed",), blocks, tuple(_pair(pair, top) for pair in document.pairs))
 
 
+def pair_sections(document: DiffDocument) -> tuple[Section, ...]:
+    """Build what the page says of a difference: of all, then of each pair; tables of work are its own."""
+    whole = difference_section(document, top=0)
+    return (replace(whole, sections=()), *(_pair_on_page(pair) for pair in document.pairs))
+
+
+def _pair_on_page(pair: PairDiff) -> Section:
+    parts = (
+        Section(("Idle time by cause",), tuple(_idle(pair.step))) if pair.step.idle else None,
+        Section(("The host, under the profiler",), tuple(_host(pair))) if pair.host else None,
+        Section(("Memory",), tuple(_memory(pair.memory))) if pair.memory else None,
+    )
+    blocks = (*_verdict(pair), *_change_in_words(pair.step))
+    return Section((Name(pair.name),), blocks, tuple(part for part in parts if part is not None))
+
+
 def _pair(pair: PairDiff, top: int | None) -> Section:
     parts = (
         Section(("What it is made of",), tuple(_made_of(pair.step, top))),
@@ -85,17 +103,31 @@ def _verdict(pair: PairDiff) -> Iterator[Block]:
         yield Paragraph.of("What grew most: ", Name(pair.culprit))
 
 
-def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
-    unit = "step" if step.per_step else "recording"
-    what = f"{'unprofiled' if step.unprofiled else 'recorded'} {unit}"
+def _what(step: StepChange) -> str:
+    return f"{'unprofiled' if step.unprofiled else 'recorded'} {'step' if step.per_step else 'recording'}"
+
+
+def _change_in_words(step: StepChange) -> Iterator[Block]:
+    what = _what(step)
     yield Paragraph.of(
         f"The {what} took {format_ns(step.before_ns)}, then {format_ns(step.after_ns)}: {change(step.change_ns)} "
         f"({format_share(step.change_ns, step.before_ns)}). Work and the other parts add up to that exactly."
     )
     if step.reason is not None:
         yield Paragraph.of(f"It is not taken apart: {step.reason}.")
+    else:
+        yield Paragraph.of(*_leading(step))
+
+
+def _idle(step: StepChange) -> Iterator[Block]:
+    yield Paragraph.of("Idle time by its causes in the recorded steps:")
+    yield Table(("Cause", "Change"), tuple((p.name, _marked(p.change_ns, step)) for p in step.idle), frozenset({1}))
+
+
+def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
+    yield from _change_in_words(step)
+    if step.reason is not None:
         return
-    yield Paragraph.of(*_leading(step))
     shown = _shown(step, top)
     # The lines of the table add up to the change exactly, however many rows of work are shown.
     rest = step.work_ns - sum(row.change_ns for row in shown)
@@ -104,12 +136,11 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
         (("work listed below", step.work_ns - rest),) if shown else (),
         ((f"{others} {'other ' if shown else ''}groups of work", rest),) if others else (),
         ((part.name, part.change_ns) for part in step.parts),
-        ((f"change of the {what}", step.change_ns),),
+        ((f"change of the {_what(step)}", step.change_ns),),
     )
     yield Table(("Part", "Change"), tuple((name, _marked(ns, step)) for name, ns in lines), frozenset({1}))
     if step.idle:
-        yield Paragraph.of("Idle time by its causes in the recorded steps:")
-        yield Table(("Cause", "Change"), tuple((p.name, _marked(p.change_ns, step)) for p in step.idle), frozenset({1}))
+        yield from _idle(step)
     if shown:
         yield Paragraph.of("Work by operator and inputs:")
         yield work_table(step, len(shown))

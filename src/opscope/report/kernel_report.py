@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from msgspec.structs import replace
+
 from opscope.base.losses import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import CaptureEntry, CategoryRow, TraceDocument
@@ -43,7 +45,7 @@ def kernel_report(document: TraceDocument, losses: Losses | None = None) -> Sect
     """
     losses = losses or Losses()
     parts: tuple[tuple[str, Callable[[TraceDocument], Iterable[Section]]], ...] = (
-        ("Configuration and environment", lambda document: (_configuration(document),)),
+        ("Configuration and environment", lambda document: (environment_section(document),)),
         ("Overview", lambda document: (overview_section(document, losses),)),
         ("Time by category", lambda document: (_categories(document),)),
         ("Operators", lambda document: (operator_sections(document),)),
@@ -68,7 +70,8 @@ def _sections(title: str, make: Callable[[], Iterable[Section]], losses: Losses)
     return or_reason(losses, title, make, lambda reason: Section((title,), (Paragraph.of(reason),)))
 
 
-def _configuration(document: TraceDocument) -> Section:
+def environment_section(document: TraceDocument) -> Section:
+    """Build the section of what was run, where, and with what."""
     title, capture = ("Configuration and environment",), document.capture
     if capture is None:
         unknown = Paragraph.of("The trace ", Name(document.name), " brings no record of its configuration.")
@@ -82,6 +85,21 @@ def _configuration(document: TraceDocument) -> Section:
             *((Bullets(tuple((note,) for note in notes)),) if notes else ()),
         ),
     )
+
+
+def environment_on_page(document: TraceDocument) -> Section:
+    """Build the same for the page, where nothing else says what the file is: that stands first."""
+    source = document.source
+    rows = [
+        ("Trace", Name(source.path)),
+        ("Format", f"{source.format}, {format_bytes(source.size_bytes)}, {source.event_count:,} events"),
+        ("Steps", f"{document.step_count:,}" if document.step_count else "none marked"),
+        *((f"Device {device.device}", Name(device.name)) for device in document.devices),
+        *(("Not recorded", Name(line)) for line in source.not_recorded),
+    ]
+    section = environment_section(document)
+    blocks = () if document.capture is None else section.blocks
+    return replace(section, blocks=(Table(("Recording", "Value"), tuple(rows)), *blocks))
 
 
 def _settings(capture: CaptureEntry) -> Iterator[tuple[str, str]]:

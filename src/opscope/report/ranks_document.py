@@ -20,23 +20,31 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.table_columns import Column, field_values, table_of
 
 _SHOWN: Final = 10  # collectives, and ranks that are not whole
+_BUBBLES: Final = 32  # ranks of a pipeline
 _LISTED: Final = 6  # numbers of steps
 _NOTHING_SAVED: Final = "Without that a step would be not shorter: something else holds it up as long"
 _MUCH_APART: Final = 0.1  # of what is saved: replays that differ by more are both shown
 
 
-def ranks_section(document: RanksDocument) -> Section:
-    """Build what people read: what was read, who is late and why, then groups and collectives."""
+def ranks_section(document: RanksDocument, *, on_page: bool = False) -> Section:
+    """Build what people read: what was read, who is late and why, then groups and collectives.
+
+    Args:
+        document: what it shows.
+        on_page: whether it stands on the page, which has a table of all collectives, and room for each rank's bubbles.
+    """
     blocks: list[Block] = [Bullets(tuple(_read(document)))]
     if document.findings:
         blocks.append(Paragraph.of("What costs most:"))
         blocks.append(Bullets(tuple(_finding(document))))
     elif document.heat is not None:  # else no one could be called late
         blocks.append(Paragraph.of("No rank is late."))
+    shown = document.collectives and not on_page
     for title, table in (
         ("Late ranks:", late_table(document.late) if document.late else None),
+        ("Devices with nothing to do:", bubble_table(document.bubbles) if on_page and document.bubbles else None),
         ("Process groups:", group_table(document.groups) if document.groups else None),
-        ("Collectives:", collective_table(document.collectives[:_SHOWN]) if document.collectives else None),
+        ("Collectives:", collective_table(document.collectives[:_SHOWN]) if shown else None),
     ):
         if table is not None:
             blocks += [Paragraph.of(title), table]
@@ -148,6 +156,17 @@ def late_table(rows: Sequence[LateRank]) -> Table:
         ],
         rows,
     )
+
+
+def bubble_table(rows: Sequence[Bubble]) -> Table:
+    """Build the table of a pipeline's bubbles: a row for each rank whose device is idle, or only waits in messages."""
+    columns: tuple[Column[Bubble], ...] = (
+        Column("Rank", lambda row: str(row.rank), numeric=True),
+        Column("In a step", lambda row: format_ns(row.bubble_ns), numeric=True),
+        Column("Of it in messages", lambda row: format_ns(row.messages_ns), numeric=True),
+        Column("Of a step of", lambda row: format_ns(row.of_step_ns), numeric=True),
+    )
+    return table_of(columns, rows[:_BUBBLES])
 
 
 def group_table(rows: Sequence[RankGroup]) -> Table:

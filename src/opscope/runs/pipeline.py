@@ -5,7 +5,7 @@ Everything here can be repeated at any time from the files of a run directory.
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.counters import CountersDocument
-from opscope.documents.page import PageDocument, PageTrace
+from opscope.documents.page import PageDocument, PageTrace, SectionEntry
 from opscope.documents.ranks import RanksDocument
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName
@@ -40,15 +40,21 @@ from opscope.readers import read
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import UNREADABLE, encode
 from opscope.record.sweep import CycleFiles, Entry, Manifest
+from opscope.render.blocks import Paragraph, Section
 from opscope.render.markdown import render
+from opscope.report.advise_document import advise_section
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_report
+from opscope.report.difference_sections import pair_sections
 from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report
+from opscope.report.page.blocks import section_entry
 from opscope.report.page.html import page_html
 from opscope.report.page.sweeps import sweep_entry
 from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of
+from opscope.report.ranks_document import ranks_section
 from opscope.report.trace_document import build_trace_document
+from opscope.report.trust_text import or_reason
 from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.trace.model import Trace
 
@@ -288,8 +294,27 @@ def _first_results(document: BenchDocument) -> BenchDocument:
 
 def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> PageDocument:
     """Return the document of a page, with the current time; ``parts`` are further fields of `PageDocument`."""
-    created = utc_timestamp()
-    return PageDocument(title=title, opscope=__version__, created=created, traces=tuple(traces), **parts)
+    created, difference = utc_timestamp(), parts.get("difference")
+
+    def written(name: str, make: Callable[[], Section]) -> SectionEntry:
+        (section,) = or_reason(Losses(), name, lambda: (make(),), lambda why: Section((name,), (Paragraph.of(why),)))
+        return section_entry(section)
+
+    return PageDocument(
+        title=title,
+        opscope=__version__,
+        created=created,
+        traces=tuple(traces),
+        advice_sections=tuple(
+            written("advice", functools.partial(advise_section, one, with_table=False))
+            for one in parts.get("advice", ())
+        ),
+        job_sections=tuple(
+            written("the job", functools.partial(ranks_section, one, on_page=True)) for one in parts.get("jobs", ())
+        ),
+        pair_sections=() if difference is None else tuple(map(section_entry, pair_sections(difference))),
+        **parts,
+    )
 
 
 def write_page(

@@ -17,9 +17,10 @@ from opscope.documents.page import PageDocument
 
 # Joined into one script in this order: each uses the ones before it.
 _SCRIPTS: Final = (
-    "units.js", "dom.js", "data.js", "table.js", "canvas.js", "ticks.js", "charts.js", "details.js", "overview.js",
-    "operators.js", "lanes.js", "measure.js", "timeline.js", "timeline_drawing.js", "steps.js", "flame.js",
-    "roofline.js", "counters.js", "memory.js", "sweep.js", "bench.js", "advise.js", "ranks.js", "diff.js", "app.js",
+    "units.js", "dom.js", "data.js", "table.js", "canvas.js", "ticks.js", "charts.js", "blocks.js", "details.js",
+    "overview.js", "operators.js", "lanes.js", "measure.js", "timeline.js", "timeline_drawing.js", "steps.js",
+    "flame.js", "roofline.js", "counters.js", "memory.js", "sweep.js", "bench.js", "advise.js", "ranks.js", "diff.js",
+    "app.js",
 )  # fmt: skip
 _LIBRARY: Final = "echarts.min.js"
 _LICENSES: Final = "LICENSES.txt"

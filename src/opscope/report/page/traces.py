@@ -22,17 +22,22 @@ from opscope.base.patterns import lazy_pattern
 from opscope.documents.limits import LimitRow
 from opscope.documents.page import (
     AliveRow,
+    BlockEntry,
     FlameEntry,
     KernelLimit,
     LeftOut,
     MemoryCurve,
     PageTrace,
     Part,
+    SectionEntry,
     StepBar,
     StepChoices,
     TimelineEntry,
 )
 from opscope.documents.trace import DeviceEntry, TraceDocument
+from opscope.report.brief import screen_blocks
+from opscope.report.kernel_report import environment_on_page
+from opscope.report.page.blocks import block_entries, section_entry
 from opscope.report.page.names import LONGEST_NAME, Names, cut
 from opscope.report.page.points import extremes
 from opscope.report.page.timeline import Drawn, drawn, with_findings
@@ -118,6 +123,12 @@ def page_trace(
         name=cut(name, LONGEST_NAME),
         sweep=sweep,
         document=_without_long_texts(shown),
+        screen=part("the first screen", lambda: _screen(document), tuple),
+        environment=part(
+            "the environment",
+            lambda: section_entry(environment_on_page(document)),
+            lambda: SectionEntry(("Configuration and environment: left out, as it cannot be shown",), (), ()),
+        ),
         left_out=left_out,
         bars=part("the bars of the step", lambda: tuple(_bars(measured, document)), tuple),
         samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
@@ -128,6 +139,10 @@ def page_trace(
         kernel_limits=part("the roofline", lambda: _kernel_limits(measured.analysis), tuple),
         choices=part("what several findings save", lambda: _choices(measured), lambda: None),
     )
+
+
+def _screen(document: TraceDocument) -> tuple[BlockEntry, ...]:
+    return () if document.first_screen is None else block_entries(screen_blocks(document.first_screen))
 
 
 def _timeline(timeline: Drawn | None, measured: Measured) -> TimelineEntry | None:

@@ -1,39 +1,17 @@
 // The difference of two runs: what differs first, whether the step changed, and what that is made of.
 function diffView(page) {
-    const diff = page.difference;
-    return [
-        diff.only_before.length ? note(`Only before: ${diff.only_before.join(", ")}.`) : null,
-        diff.only_after.length ? note(`Only after: ${diff.only_after.join(", ")}.`) : null,
-        diff.incomplete.map((reason) => note(`Not compared: ${reason}.`)),
-        diff.pairs.map(pairView),
-    ];
+    const [whole, ...pairs] = page.pair_sections;
+    return [sectionOf(whole), pairs.map((entry, place) => pairView(page.difference.pairs[place], entry))];
 }
 
-function pairView(pair) {
-    const { step, unprofiled } = pair;
+function pairView(pair, entry) {
+    const { step } = pair;
     const unit = step.per_step ? "step" : "recording";
     return el(
         "article",
         { class: "pair-diff", data: { pair: pair.name } },
-        section(
-            pair.name,
-            el(
-                "p",
-                { class: "bound" },
-                el("span", { class: "word", data: { verdict: unprofiled.verdict } }, unprofiled.verdict),
-                " ",
-                unprofiled.sentence,
-            ),
-            pair.gate
-                ? el(
-                      "p",
-                      {
-                          class: `trust ${pair.gate === "fine" ? "pass" : pair.gate === "regression" ? "fail" : "warn"}`,
-                      },
-                      el("strong", null, pair.gate),
-                  )
-                : null,
-            pair.culprit ? el("p", null, el("strong", null, "What grew most: "), nameOf(pair.culprit)) : null,
+        sectionOf(
+            { ...entry, sections: [] },
             el(
                 "div",
                 { class: "figures" },
@@ -41,51 +19,10 @@ function pairView(pair) {
                 big("after", step.after_ns, formatNs),
                 big("change", step.change_ns, formatChange, formatShare(step.change_ns, step.before_ns)),
             ),
-            facts([
-                ["before", nameOf(pair.before)],
-                ["after", nameOf(pair.after)],
-            ]),
         ),
-        pair.differing.length
-            ? section(
-                  "Differences in setup",
-                  plainTable(
-                      "differences",
-                      [
-                          { key: "kind", label: "Of the", text: true, value: (row) => row.kind },
-                          {
-                              key: "name",
-                              label: "What",
-                              text: true,
-                              value: (row) => row.name,
-                              show: (row) => nameOf(row.name),
-                          },
-                          {
-                              key: "before",
-                              label: "Before",
-                              text: true,
-                              value: (row) => row.before ?? "-",
-                              show: (row) => nameOf(row.before ?? "-"),
-                          },
-                          {
-                              key: "after",
-                              label: "After",
-                              text: true,
-                              value: (row) => row.after ?? "-",
-                              show: (row) => nameOf(row.after ?? "-"),
-                          },
-                      ],
-                      pair.differing,
-                  ),
-              )
-            : section(
-                  "Differences in setup",
-                  note("Nothing that was recorded: environment, settings and recording are the same."),
-              ),
-        step.reason ? section("What it is made of", note(step.reason)) : changeOf(step, unit),
+        step.reason ? null : changeOf(step, unit),
         kernelChanges(pair, unit),
-        pair.host ? hostOf(pair.host, unit) : null,
-        pair.memory ? memoryChange(pair.memory) : null,
+        entry.sections.map((inner) => sectionOf(inner)),
     );
 }
 
@@ -150,27 +87,6 @@ function changeOf(step, unit) {
                     : "",
             ),
         ),
-        step.idle.length
-            ? section(
-                  "Idle time by cause",
-                  plainTable(
-                      "idle time",
-                      [
-                          { key: "name", label: "Cause", text: true, value: (row) => row.name },
-                          changeColumn(
-                              most(
-                                  1,
-                                  step.idle.map((row) => Math.abs(row.change_ns)),
-                              ),
-                          ),
-                      ],
-                      step.idle,
-                  ),
-                  step.unprofiled
-                      ? note("By the recorded steps, which the profiler slows down: what it adds is a line of its own.")
-                      : null,
-              )
-            : null,
         section("Work", workTable(step)),
     ];
 }
@@ -347,102 +263,4 @@ function workDetail(row) {
               )
             : null,
     ];
-}
-
-function hostOf(host, unit) {
-    const largest = most(
-        1,
-        host.parts.map((row) => Math.abs(row.change_ns)),
-    );
-    return section(
-        "The host",
-        facts([
-            [
-                "launches",
-                [
-                    figure(host.launches_before, formatCount),
-                    " → ",
-                    figure(host.launches_after, formatCount),
-                    ` a ${unit}`,
-                ],
-            ],
-            ["recorded on the host", `${formatNs(host.before_ns)} → ${formatNs(host.after_ns)}`],
-        ]),
-        plainTable(
-            "host",
-            [{ key: "name", label: "Part", text: true, value: (row) => row.name }, changeColumn(largest)],
-            [...host.parts, { name: `change of the recorded ${unit} on the host`, change_ns: host.change_ns }],
-        ),
-        host.operators.length
-            ? details("Operators' own time on the host", () =>
-                  plainTable(
-                      "operators on the host",
-                      [
-                          {
-                              key: "name",
-                              label: "Operator",
-                              text: true,
-                              value: (row) => row.name,
-                              show: (row) => nameOf(row.name),
-                          },
-                          changeColumn(
-                              most(
-                                  1,
-                                  host.operators.map((row) => Math.abs(row.change_ns)),
-                              ),
-                          ),
-                      ],
-                      host.operators,
-                  ),
-              )
-            : null,
-        note("Under the profiler, which slows the host down."),
-    );
-}
-
-function memoryChange(memory) {
-    const line = (label, before, after) =>
-        before === null && after === null
-            ? null
-            : [
-                  label,
-                  [
-                      figure(before, formatBytes),
-                      " → ",
-                      figure(after, formatBytes),
-                      before === null || after === null ? "" : ` (${formatByteChange(after - before)})`,
-                  ],
-              ];
-    return section(
-        "Memory",
-        facts(
-            [
-                line("peak allocated, unprofiled steps", memory.before_bytes, memory.after_bytes),
-                line("peak in the recording", memory.recorded_before_bytes, memory.recorded_after_bytes),
-            ].filter(Boolean),
-        ),
-        memory.parts.length
-            ? plainTable(
-                  "memory",
-                  [
-                      {
-                          key: "name",
-                          label: "Alive at the peak, by operator",
-                          text: true,
-                          value: (row) => row.name,
-                          show: (row) => nameOf(row.name),
-                      },
-                      { key: "before_bytes", label: "Before", value: (row) => row.before_bytes, format: formatBytes },
-                      { key: "after_bytes", label: "After", value: (row) => row.after_bytes, format: formatBytes },
-                      {
-                          key: "change_bytes",
-                          label: "Change",
-                          value: (row) => row.change_bytes,
-                          format: formatByteChange,
-                      },
-                  ],
-                  memory.parts,
-              )
-            : null,
-    );
 }

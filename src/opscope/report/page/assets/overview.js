@@ -1,7 +1,7 @@
 // The verdict, where a step goes, what to do first, and how far that can be trusted.
 function overview(data) {
-    const { document: doc } = data;
-    return [verdict(data), actions(data), whatIf(data), categories(data), trust(data), environment(doc)];
+    const { environment } = data.trace;
+    return [verdict(data), actions(data), whatIf(data), categories(data), trust(data), sectionOf(environment)];
 }
 
 function verdict(data) {
@@ -12,13 +12,7 @@ function verdict(data) {
     return el(
         "section",
         { class: "part verdict" },
-        el(
-            "p",
-            { class: "bound" },
-            el("span", { class: "word", data: { kind: doc.bound.kind } }, doc.bound.kind.replace("_", " ")),
-            " ",
-            doc.bound.sentence,
-        ),
+        el("div", { class: "screen" }, blocksOf(trace.screen)),
         stepBars(data),
         el(
             "div",
@@ -457,46 +451,3 @@ const check = (one) =>
         el("code", null, one.name),
         ` ${VERDICTS[one.verdict] || one.verdict}: ${one.sentence}`,
     );
-
-function environment(doc) {
-    const capture = doc.capture;
-    const rows = [
-        ["trace", nameOf(doc.source.path)],
-        [
-            "format",
-            `${doc.source.format}, ${formatBytes(doc.source.size_bytes)}, ${formatCount(doc.source.event_count)} events`,
-        ],
-        ["steps", doc.step_count ? formatCount(doc.step_count) : "none marked"],
-    ];
-    for (const device of doc.devices) rows.push([`device ${device.device}`, device.name]);
-    if (capture) {
-        const { machine, framework, configuration } = capture;
-        rows.push(
-            ["workload", capture.workload.description],
-            ["settings", settingsText({ ...configuration.settings, ...configuration.axes })],
-            ["machine", `${machine.cpu}, ${machine.cpu_count} cores, ${machine.platform}`],
-            machine.driver && ["driver", machine.driver],
-            framework && [
-                "PyTorch",
-                `${framework.torch}${framework.cuda ? `, CUDA ${framework.cuda}` : ""}, Python ${framework.python}, float32 products: ${framework.float32_matmul_precision}`,
-            ],
-            ["clocks", doc.measurement.clocks ? clocksText(doc.measurement.clocks) : doc.measurement.clocks_reason],
-            capture.git_revision && ["git", capture.git_revision],
-            ["created", capture.created],
-            ["opscope", capture.opscope],
-        );
-    }
-    for (const line of doc.source.not_recorded) rows.push(["not recorded", line]);
-    return section("Environment", facts(rows.filter(Boolean)));
-}
-
-const settingsText = (values) =>
-    Object.entries(values)
-        .map(([name, value]) => `${name}=${value}`)
-        .join(", ") || "none";
-
-function clocksText(clocks) {
-    const limits = clocks.limited_by.length ? `, limited by ${clocks.limited_by.join(", ")}` : "";
-    const range = `${clocks.sm_mhz_min} to ${clocks.sm_mhz_max}`;
-    return `${clocks.sm_mhz_median} MHz (${range}), memory ${clocks.memory_mhz} MHz${limits}`;
-}

@@ -3,94 +3,16 @@ const HEAT = "209, 73, 91"; // of a late rank
 const orUnknown = (value) => (value === null ? "unknown" : `${value}`);
 
 function ranksView(page) {
-    return page.jobs.map((doc) =>
-        section(
-            `A job of ${doc.world === null ? "an unknown number of" : doc.world} ranks`,
-            facts([
-                ["ranks", statesOf(doc)],
-                ...Object.entries(doc.unread).map(([path, why]) => ["not read", [nameOf(path), `: ${why}`]]),
-                doc.duplicates.length && ["left out, as other files have the same ranks", doc.duplicates.join(", ")],
-                doc.ranks.length > 1 && ["clocks", doc.clock_note],
-                doc.matched_by && ["collectives are matched by", doc.matched_by],
-            ]),
-            doc.findings.length
-                ? el(
-                      "ul",
-                      { class: "findings" },
-                      doc.findings
-                          .filter((one) => !one.is_small)
-                          .map((one) => el("li", null, `${one.sentence}. ${savedBy(one)}.`)),
-                      smallOf(doc.findings.filter((one) => one.is_small && one.rank !== null)),
-                  )
-                : doc.heat && note("No rank is late."),
-            doc.late.length ? lateOf(doc) : null,
+    return page.jobs.map((doc, place) =>
+        sectionOf(
+            page.job_sections[place],
             doc.heat ? heatOf(doc.heat) : null,
             doc.timeline ? laneOf(doc.timeline) : null,
-            doc.groups.length ? groupsOf(doc.groups) : null,
             doc.collectives.length ? collectivesOf(doc.collectives) : null,
-            doc.bubbles.length ? bubblesOf(doc.bubbles) : null,
             ranksOf(doc),
-            doc.notes.length
-                ? [
-                      el("h3", null, "What these figures lack"),
-                      el(
-                          "ul",
-                          null,
-                          doc.notes.map((one) => el("li", null, one)),
-                      ),
-                  ]
-                : null,
         ),
     );
 }
-
-const smallOf = (small) =>
-    small.length
-        ? el(
-              "li",
-              null,
-              `Late, but without that a step would hardly be shorter: ranks ${small.map((one) => one.rank).join(", ")}.`,
-          )
-        : null;
-
-function savedBy(one) {
-    if (!one.saving_ns) return "Without that a step would be no shorter: something else holds it up as long";
-    if (one.replayed_ns === null) return `Without that a step would take up to ${formatNs(one.saving_ns)} less`;
-    const [least, most] = one.replayed_ns;
-    const between = most - least > 0.1 * one.saving_ns ? ` (${formatNs(least)} to ${formatNs(most)})` : "";
-    return `Without that a step would take ${formatNs(one.saving_ns)} less${between}, by replay`;
-}
-
-function statesOf(doc) {
-    const count = (state) => doc.ranks.filter((one) => one.state === state).length;
-    return ["whole", "damaged", "missing"]
-        .filter(count)
-        .map((state) => `${formatCount(count(state))} ${state}`)
-        .join(", ");
-}
-
-const lateOf = (doc) => [
-    el("h3", null, "Late ranks"),
-    plainTable(
-        "late ranks",
-        [
-            { key: "rank", label: "Rank", value: (one) => one.rank, format: String },
-            { key: "cause", label: "Cause", text: true, value: (one) => one.cause },
-            { key: "late", label: "Late by", value: (one) => one.late_ns, format: formatNs },
-            { key: "step", label: "Of a step of", value: (one) => one.of_step_ns, format: formatNs },
-            { key: "steps", label: "In steps", value: (one) => one.steps.length, format: formatCount },
-            {
-                key: "where",
-                label: "Where",
-                text: true,
-                value: (one) => orUnknown(one.where),
-                show: (one) => nameOf(orUnknown(one.where)),
-            },
-            { key: "why", label: "Because", text: true, value: (one) => one.evidence.join("; ") },
-        ],
-        doc.late,
-    ),
-];
 
 // How late each rank is in each step: the darker, the later; empty where it waits for others.
 function heatOf(heat) {
@@ -206,47 +128,6 @@ function roundTicks(span) {
     const apart = [5, 2, 1].map((times) => times * power).find((one) => span / one >= 4) || power;
     return Array.from({ length: Math.floor(span / apart) + 1 }, (_, place) => place * apart);
 }
-
-const bubblesOf = (bubbles) => [
-    el("h3", null, "Devices with nothing to do"),
-    note(
-        "Time of a step in which the device of a pipeline's rank is idle, or only waits in messages of other stages and transfers them.",
-    ),
-    plainTable(
-        "bubbles",
-        [
-            { key: "rank", label: "Rank", value: (one) => one.rank, format: String },
-            { key: "bubble", label: "In a step", value: (one) => one.bubble_ns, format: formatNs },
-            { key: "messages", label: "Of it in messages", value: (one) => one.messages_ns, format: formatNs },
-            { key: "step", label: "Of a step of", value: (one) => one.of_step_ns, format: formatNs },
-        ],
-        bubbles.slice(0, 32),
-    ),
-];
-
-const groupsOf = (groups) => [
-    el("h3", null, "Process groups"),
-    plainTable(
-        "process groups",
-        [
-            { key: "group", label: "Group", text: true, value: (one) => one.description },
-            { key: "ranks", label: "Ranks", value: (one) => one.size, format: orUnknown },
-            { key: "groups", label: "Groups", value: (one) => one.groups, format: formatCount },
-            {
-                key: "calls",
-                label: "Calls",
-                text: true,
-                value: (one) =>
-                    Object.entries(one.collectives)
-                        .map(([name, count]) => `${formatCount(count)} ${name}`)
-                        .join(", "),
-            },
-            { key: "busy", label: "In a step", value: (one) => one.busy_ns, format: formatNs },
-            { key: "exposed", label: "Of it exposed", value: (one) => one.exposed_ns, format: formatNs },
-        ],
-        groups,
-    ),
-];
 
 const rate = (value) => (value === null ? "-" : `${fixed(value / 1e9, 1)} GB/s`);
 

@@ -1,0 +1,58 @@
+// Sections of reports, which Python wrote: paragraphs, lists, plain tables and code. No sentence is made here.
+const partsOf = (parts) => parts.map((part) => (typeof part === "string" ? part : nameOf(part.name)));
+
+// A section with its blocks and those inside it; `more` come after the blocks.
+function sectionOf(entry, ...more) {
+    return section(partsOf(entry.title), blocksOf(entry.blocks), more, entry.sections.map(innerOf));
+}
+
+const innerOf = (entry) => [
+    el("h3", null, partsOf(entry.title)),
+    blocksOf(entry.blocks),
+    entry.sections.map((inner) => innerOf(inner)),
+];
+
+const blocksOf = (blocks) => blocks.map((block) => BLOCKS[block.kind](block));
+
+const BLOCKS = {
+    paragraph: ({ items, tone }) => el("p", { class: tone ? `block ${tone}` : "block" }, partsOf(items[0])),
+    bullets: ({ items }) =>
+        el(
+            "ul",
+            { class: "block" },
+            items.map((parts) => el("li", null, partsOf(parts))),
+        ),
+    table: blockTable,
+    code: ({ lines, language }) => listing(lines, language === "diff" ? DIFF : {}),
+};
+const DIFF = { "+": "added", "-": "removed", "@": "place" };
+
+function blockTable({ columns, rows, numeric }) {
+    const of = (column) => (numeric.includes(column) ? "number" : "text");
+    const cells = (row, tag, attributes) =>
+        row.map((part, column) => el(tag, { class: of(column), ...attributes }, partsOf([part])));
+    return el(
+        "div",
+        { class: "scroll" },
+        el(
+            "table",
+            { class: "data plain", "aria-label": columns.filter(Boolean).join(", ") },
+            el("thead", null, el("tr", null, cells(columns, "th", { scope: "col" }))),
+            el(
+                "tbody",
+                null,
+                rows.map((row) => el("tr", null, cells(row, "td"))),
+            ),
+        ),
+    );
+}
+
+const listing = (lines, kinds) =>
+    el(
+        "pre",
+        { class: "action" },
+        lines.map((line, place) => [
+            place ? document.createTextNode("\n") : null,
+            el("span", { class: kinds[line[0]] }, line),
+        ]),
+    );
