@@ -344,6 +344,42 @@ def test_the_flame_view_sums_to_the_device_sum(browser: Any, made: Callable[...,
             assert page.evaluate("opscopePage.app.traces[0].flame.whole") == 25_104_876
 
 
+def test_a_kernel_has_the_colour_of_its_operator_in_the_flame_view(browser: Any, made: Callable[..., Path]) -> None:
+    with opened(browser, made(trace("gpt2_train_amp_stacks"))) as page:
+        page.show("flame")
+        for by in ("operator", "module"):
+            page.page.click(f".choice button[data-value={by}]")
+            wrong = page.evaluate(
+                """() => {
+                    const data = opscopePage.app.traces[0], flame = data.flame, wrong = [];
+                    const known = new Set(data.document.categories.map(one => one.category));
+                    const kernels = new Set(data.document.kernels.map(one => one.name));
+                    const colours = new Map(), names = flame.names;
+                    for (let node = 0; node < flame.entry.name.length; node += 1) {
+                        const name = names[flame.entry.name[node]];
+                        if (data.categoryOf.has(name)) colours.set(data.categoryOf.get(name), flame.colorOf(node));
+                    }
+                    for (let node = 0; node < flame.entry.name.length; node += 1) {
+                        if (!kernels.has(names[flame.entry.name[node]])) continue;
+                        let at = flame.entry.parent[node];
+                        while (at >= 0 && !data.categoryOf.has(names[flame.entry.name[at]])) at = flame.entry.parent[at];
+                        if (at >= 0 && flame.colorOf(node) !== flame.colorOf(at)) wrong.push(names[flame.entry.name[node]]);
+                    }
+                    return wrong;
+                }"""
+            )
+            assert wrong == []
+
+
+def test_work_that_no_limit_is_known_of_is_one_sentence(browser: Any, made: Callable[..., Path]) -> None:
+    printed = opscope("limits", str(trace("cudagraph_replay"))).stdout
+    sentence = "No work can be held against a limit. Of most of it the reason is: no operator was recorded."
+    assert printed.splitlines()[-1].strip() == sentence
+    with opened(browser, made(trace("cudagraph_replay"))) as page:
+        page.show("roofline")
+        assert page.page.inner_text(".of-roofline") == sentence
+
+
 def test_figures_read_the_same_in_both_languages(browser: Any) -> None:
     random.seed(3)
     values: list[float] = [

@@ -406,3 +406,27 @@ def test_an_odd_address_shows_the_timeline_all_the_same(browser: Any, made: Made
     assert page.get_attribute("#tab-timeline", "aria-selected") == "true"
     assert complaints == []
     context.close()
+
+
+def test_an_operator_shows_what_it_launched(browser: Any, made: Made, tmp_path: Path) -> None:
+    """Kernels of calls within it, on its thread: not those of the operator after it."""
+    built = KinetoTrace()
+    built.step(1, 0, 100_000)
+    built.operator("aten::linear", 1_000, 20_000)
+    built.launched_kernel("one", (2_000, 500), (30_000, 3_000))
+    built.launched_kernel("two", (4_000, 500), (40_000, 4_000))
+    built.operator("aten::relu", 22_000, 9_000)
+    built.launched_kernel("three", (23_000, 500), (50_000, 5_000))
+    with opened(browser, made(built.write(tmp_path / "t.json"))) as page:
+        shown(page)
+        page.evaluate(
+            f"""() => {{ const t = {T}, lanes = t.lanes.find(one => one.kind === "operator");
+            const place = [...lanes.name].findIndex(name => t.names[name] === "aten::linear");
+            t.select(t.sliceAt(lanes.first + place)); }}"""
+        )
+        text = " ".join(page.page.inner_text(".slice.detail").split())
+        assert "launched 2 on the device, 7.000 us together" in text
+        assert "most of it two 4.000 us; one 3.000 us" in text
+        assert page.evaluate(f"{T}.launched({T}.selected).length") == 2  # an arrow leads to each
+        box = page.page.locator(".slice.detail").bounding_box()
+        assert box["y"] + box["height"] <= page.evaluate("innerHeight") + 1

@@ -151,6 +151,7 @@ class LimitsEntry(Struct, frozen=True, kw_only=True):
         rows: the work that loses most time first; work without a model follows, by its time.
         utilisation: of each device with known peaks; empty if the number of steps is unknown.
         over_limit: operators whose calls were more than 5 % faster than the limit: a model or a peak is wrong.
+        nothing: why no work has a limit, in a sentence; null where some has.
     """
 
     peaks: tuple[PeaksEntry, ...]
@@ -159,6 +160,7 @@ class LimitsEntry(Struct, frozen=True, kw_only=True):
     rows: tuple[LimitRow, ...]
     utilisation: tuple[Utilisation, ...]
     over_limit: tuple[str, ...]
+    nothing: str | None = None
 
 
 class LimitsDocument(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import fields
 
 from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
-from opscope.analysis.costs.limits import over_limit, peaks_of
+from opscope.analysis.costs.limits import NO_INPUTS, over_limit, peaks_of
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
@@ -48,7 +48,20 @@ def limits_entry(measured: Measured) -> LimitsEntry:
         rows=rows,
         utilisation=tuple(_utilisation(measured, peaks)),
         over_limit=over_limit(rows),
+        nothing=_nothing(rows),
     )
+
+
+def _nothing(rows: Sequence[LimitRow]) -> str | None:
+    """Return why no work has a limit, in a sentence; None where some has, or nothing ran."""
+    if not rows or any(row.ideal_ns is not None for row in rows):
+        return None
+    by_reason: dict[str, int] = {}
+    for row in rows:
+        by_reason[row.reason or "unknown"] = by_reason.get(row.reason or "unknown", 0) + row.device_ns
+    why = max(by_reason, key=lambda one: by_reason[one])
+    remedy = " (the profiler records them with record_shapes=True)" if why == NO_INPUTS else ""
+    return f"No work can be held against a limit. Of most of it the reason is: {why}{remedy}."
 
 
 def _peaks(line: DeviceTimeline, peaks: Peaks | None) -> PeaksEntry:
@@ -206,6 +219,8 @@ def limits_blocks(limits: LimitsEntry, table: Table | None = None, *, top: int |
         top: the number of calls shown; None for all.
     """
     blocks: list[Block] = [Bullets(tuple(_facts(limits)))]
+    if limits.nothing is not None:
+        return blocks
     blocks.append(_rows(limits, top) if table is None else table)
     if limits.over_limit:
         names = ", ".join(limits.over_limit[:5])
@@ -234,6 +249,9 @@ def _facts(limits: LimitsEntry) -> Iterator[Inline]:
             Name(peaks.name),
             f"), peaks ({peaks.origin}): {_rates(named)} TFLOP/s (dense), memory {memory}.{of_sheet}",
         )
+    if limits.nothing is not None:
+        yield (limits.nothing,)
+        return
     whole = limits.device_sum_ns or None
     yield (
         f"Roofline estimates cover {format_share(limits.modelled_ns, whole)} of the device sum of "
@@ -243,7 +261,11 @@ def _facts(limits: LimitsEntry) -> Iterator[Inline]:
         step = f"the {'unprofiled' if use.unprofiled else 'profiled'} step of {format_ns(use.of_ns)}"
         products, needed = ("-" if share is None else format_share(share, 1) for share in (use.hfu, use.mfu))
         moved = (use.achieved_bytes_per_s or 0.0) / _TERA
+        least = f"at least {moved:.2f} TB/s were moved"
+        if use.hfu is None:
+            yield (f"Device {use.device}: over {step} {least}.",)
+            continue
         yield (
             f"Device {use.device}: products use {products} of their peaks over {step} (HFU), {needed} without what the "
-            f"backward pass computes again (MFU); at least {moved:.2f} TB/s were moved.",
+            f"backward pass computes again (MFU); {least}.",
         )

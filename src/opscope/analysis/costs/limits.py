@@ -34,6 +34,7 @@ MOSTLY_MOVING: Final = 0.3  # of the time: from here on, whether data must move 
 # A call may exceed its limit by this factor: peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
 UNKNOWN: Final = "no model knows it with these inputs"
+NO_INPUTS: Final = "its inputs were not recorded"
 BETWEEN_DEVICES: Final = "data move between devices"
 PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
 _INPUTS: Final = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file", "device")
@@ -216,7 +217,7 @@ class _Costs(Struct, frozen=True):
             cost = self.rebuild(first, category)
         if cost is not None and cost.least_bytes is not None:
             return cost, None
-        return None, "its inputs were not recorded" if first.input_dims is None else UNKNOWN
+        return None, NO_INPUTS if first.input_dims is None else UNKNOWN
 
 
 def _beyond_models(work: _Work) -> str | None:

@@ -10,6 +10,8 @@ class FlameView {
         this.focus = -1;
         this.selected = -1;
         this.query = "";
+        this.kernels = new Map(data.document.kernels.map((row) => [row.name, row]));
+        this.users = usersOf(data);
         this.depth = new Int32Array(entry.parent.length);
         this.children = Array.from({ length: entry.parent.length + 1 }, () => []);
         entry.parent.forEach((parent, node) => {
@@ -82,9 +84,17 @@ class FlameView {
         }
     }
 
+    // A kernel has the colour of the operator that launches it, here or where it is launched most.
     colorOf(node) {
-        const category = this.data.categoryOf.get(this.names[this.entry.name[node]]);
-        return category ? categoryColor(category) : hashed(this.names[this.entry.name[node]]);
+        const { categoryOf } = this.data;
+        const name = this.names[this.entry.name[node]];
+        const kernel = this.kernels.get(name);
+        if (!kernel) return categoryOf.has(name) ? categoryColor(categoryOf.get(name)) : hashed(name);
+        for (let at = this.entry.parent[node]; at >= 0; at = this.entry.parent[at]) {
+            const category = categoryOf.get(this.names[this.entry.name[at]]);
+            if (category) return categoryColor(category);
+        }
+        return categoryColor(kernelCategory(this.data, kernel, this.users));
     }
 
     draw(context, width, height, colors) {

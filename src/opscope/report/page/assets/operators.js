@@ -93,13 +93,7 @@ const sourceText = (row) => (row.detail && row.detail.source.file) || row.cpp_fu
 
 function kernelTable(data) {
     if (!data.hasDevice) return [note(`No kernels: ${data.document.device_times_reason}.`)];
-    const users = new Map();
-    for (const operator of data.document.operators) {
-        for (const kernel of operator.detail ? operator.detail.kernels : []) {
-            if (!users.has(kernel.name)) users.set(kernel.name, []);
-            users.get(kernel.name).push({ operator: operator.name, ...kernel });
-        }
-    }
+    const users = usersOf(data);
     const devices = data.document.devices.length > 1;
     const table = new DataTable({
         name: "kernels",
@@ -161,6 +155,18 @@ function kernelTable(data) {
     });
     data.kernelTable = table;
     return [table.element, data.leftOutNote("kernels", "kernels"), graphNodes(data)];
+}
+
+// The operators that launch each kernel, by its name; in the order of the operators' table.
+function usersOf(data) {
+    const users = new Map();
+    for (const operator of data.document.operators) {
+        for (const kernel of operator.detail ? operator.detail.kernels : []) {
+            if (!users.has(kernel.name)) users.set(kernel.name, []);
+            users.get(kernel.name).push({ operator: operator.name, ...kernel });
+        }
+    }
+    return users;
 }
 
 const kindOf = (row) => row.kind;

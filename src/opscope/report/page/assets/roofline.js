@@ -12,6 +12,7 @@ const MODELLED = {
 function rooflineView(data) {
     const { limits } = data.document;
     if (!limits) return [note(`No limits: ${data.document.device_times_reason || "no device worked"}.`)];
+    if (limits.nothing) return [note(limits.nothing)];
     const parts = [];
     for (const peaks of limits.peaks) for (const part of rooflineOf(data, limits, peaks)) parts.push(part);
     if (limits.over_limit.length)

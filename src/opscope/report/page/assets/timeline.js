@@ -10,6 +10,8 @@ const MOST_ARROWS = 60;
 const NEAREST = 20; // nanoseconds: one does not look closer
 const HOST_COLORS = { call: "#c9a227" };
 
+const HOST_KINDS = new Set(["operator", "module", "range", "python"]);
+
 class Timeline {
     constructor(data) {
         this.data = data;
@@ -468,11 +470,52 @@ class Timeline {
                       ]
                     : null,
                 cause && lanes.kind === "operator" ? ["backward of", this.nameOf(cause)] : null,
+                lanes.kind === "operator" ? this.inputsOf(this.names[lanes.name[place]]) : null,
+                ...this.launchedFacts(slice),
                 origin && origin.module >= 0 ? ["module", this.names[origin.module]] : null,
                 origin && origin.python >= 0 ? ["line", this.names[origin.python]] : null,
                 ["on", lanes.label],
             ],
         };
+    }
+
+    // The inputs of an operator, where all its calls had the same; the page has no inputs of single calls.
+    inputsOf(name) {
+        const row = this.data.document.operators.find((one) => one.name === name);
+        const found = row && row.detail ? row.detail.shapes : [];
+        if (!found.length) return null;
+        const all = row.detail.shape_count;
+        return ["inputs", all === 1 ? shapes(found[0].input_dims) || "-" : `${formatCount(all)} kinds: see its row`];
+    }
+
+    // What calls within a slice of the host launched, in the order of the calls.
+    launched({ lanes, place }) {
+        if (!HOST_KINDS.has(lanes.kind)) return [];
+        this.effects = this.effects || this.reversed();
+        const thread = (one) => one.label.split(":")[0];
+        const found = [];
+        for (const calls of this.lanes) {
+            if (calls.kind !== "call" || thread(calls) !== thread(lanes)) continue;
+            for (let call = 0; call < calls.size; call += 1)
+                if (calls.start[call] >= lanes.start[place] && calls.end[call] <= lanes.end[place])
+                    found.push(...(this.effects.get(calls.first + call) || []));
+        }
+        return found.map((number) => this.sliceAt(number)).filter((one) => one && one.lanes.kind === "stream");
+    }
+
+    launchedFacts(slice) {
+        const found = this.launched(slice);
+        if (!found.length) return [];
+        const times = new Map();
+        for (const one of found) {
+            const label = this.nameOf(one);
+            times.set(label, (times.get(label) || 0) + one.lanes.duration(one.place));
+        }
+        const longest = [...times].sort((one, other) => other[1] - one[1]).slice(0, 3);
+        return [
+            ["launched", `${formatCount(found.length)} on the device, ${formatNs(sum([...times.values()]))} together`],
+            ["most of it", longest.map(([label, time]) => `${label} ${formatNs(time)}`).join("; ")],
+        ];
     }
 
     describe(slice) {

@@ -114,7 +114,8 @@ Object.assign(Timeline.prototype, {
         context.strokeStyle = colors.more;
         context.fillStyle = colors.more;
         context.lineWidth = 1.4;
-        for (const other of this.linked(this.selected).slice(0, MOST_ARROWS)) {
+        const others = [...this.linked(this.selected), ...this.launched(this.selected)];
+        for (const other of others.slice(0, MOST_ARROWS)) {
             const spot = this.spot(other, scale, scroll);
             const caused = other.lanes.first + other.place === this.selected.lanes.link[this.selected.place];
             const [from, to] = caused ? [spot, own] : [own, spot];
