@@ -194,6 +194,22 @@ def test_what_was_right_as_a_patch_that_then_differs_is_not_called_right(monkeyp
     assert made._patches[ONE].reason == "written into the source it does something else: other losses"
 
 
+def test_a_patch_that_noise_hides_is_timed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trying({ONE: 1.5}, {}, monkeypatch)
+    noise = Measured(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
+    clear = Measured(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
+    seen = iter([noise, clear])
+    monkeypatch.setattr(made, "_measure_again", lambda jobs, _: {names: next(seen) for names in jobs})
+    made._prove([ONE], facts())
+    assert made._proven() == {ONE: 1.5}
+    assert made._patches[ONE].diff == "diff"
+    made = trying({ONE: 1.5}, {ONE: noise}, monkeypatch)
+    made._prove([ONE], facts())
+    reason = made._patches[ONE].reason
+    assert reason is not None
+    assert reason.startswith("whether it is faster once it is in the source is not decidable: 0.80 to 2.40")
+
+
 def test_what_is_proven_stands_where_the_proof_of_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
     monkeypatch.setattr(made, "_prove_unpatched", lambda *_: (_ for _ in ()).throw(AdviseError("the script has ended")))
@@ -218,6 +234,13 @@ def test_the_step_as_written_starts_before_those_that_wait_for_its_weights(tmp_p
         ((), True, ()),
         ((), True, ("autocast_bf16",)),
     }
+
+
+def test_what_only_finds_mistakes_is_taken_out_of_all_that_is_tried() -> None:
+    possible = ("no_anomaly_detection", "fused_optimizer", "autocast_bf16", "compile")
+    tries = first_tries(possible)
+    assert tries[0] == ("no_anomaly_detection",)
+    assert all("no_anomaly_detection" in names for names in tries if len(names) > 1)
 
 
 def test_where_launches_are_waited_for_graphs_come_first() -> None:

@@ -376,3 +376,14 @@ def test_a_step_that_compiles_hardly_counts_on_a_script_s_clock(monkeypatch: pyt
     clock.step_begins(may_compile=False)  # one that takes long as it is
     now_ns += 5 * 10**9
     assert time.monotonic_ns() - began_ns == 7_101_000_000
+
+
+@pytest.mark.slow
+def test_without_a_patch_the_exit_code_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    words = ("--only", "sdpa", "--patch", str(tmp_path / "fast.diff"), "--", str(script), "3", "1000000")
+    done = opscope("advise", *words)
+    assert done.returncode == 5
+    assert "fast.diff was not written: nothing is proven" in done.stderr
+    assert not (tmp_path / "fast.diff").exists()

@@ -146,12 +146,13 @@ def test_a_file_of_a_function_says_how_it_is_known() -> None:
     assert "it may be another build" in found.basis
 
 
-def test_without_a_device_no_file_of_the_device_is_named(tmp_path: Path) -> None:
+def test_without_a_device_the_file_for_cuda_is_that_of_its_function(tmp_path: Path) -> None:
     from tests.kineto import KinetoTrace
 
     trace = KinetoTrace()
     trace.operator("aten::mm", 0, 10_000)
     (file,) = files_of([trace.write(tmp_path / "t.json")])
-    document = with_document(*measured_of(file, read(file.path), NativeFunctions.shipped())).document
-    (row,) = json.loads(statistics_json(document))["top_aten_operators"]
-    assert row["potential_cuda_file"] is None
+    result = with_document(*measured_of(file, read(file.path), NativeFunctions.shipped()))
+    (row,) = json.loads(statistics_json(result.document, result.cuda_file))["top_aten_operators"]
+    assert row["potential_cuda_file"] == "aten/src/ATen/native/cuda/Blas.cpp"
+    assert row["cuda_time_total_ms"] is None

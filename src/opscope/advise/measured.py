@@ -113,6 +113,13 @@ def is_faster(known: Measured) -> bool:
     return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
 
 
+def is_noisy(known: Measured) -> bool:
+    """Tell whether noise alone leaves open that steps are faster."""
+    if known.gain is None or is_faster(known) or is_slower(known):
+        return False
+    return not_decidable(known.gain, known.least, known.waited) is not None
+
+
 def is_slower(known: Measured) -> bool:
     """Tell whether steps are slower, beyond what the step as written differs from itself."""
     return known.gain is not None and known.gain.high is not None and known.gain.high < 1 / known.least

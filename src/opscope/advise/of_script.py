@@ -311,8 +311,12 @@ class _Steps(StepFinder):
     def missed(self) -> ScriptError:
         """Why the script has ended too soon."""
         count = sum(stream.events.count for stream in self._streams.values())
+        if self._began and self._stream is not None:
+            events = self._stream.events.count + (self._stream.open is not None)
+            steps = events // max(1, self.found.events)
+            return ScriptEndedError(f"the script ended after {steps:,} steps, too soon: have it run for about a minute")
         if self._began:
-            return ScriptEndedError(f"the script ended after {count:,} steps, too soon: have it run for about a minute")
+            return ScriptEndedError("the script ended too soon: have it run for about a minute")
         if not count:
             return ScriptError(
                 "the script ended, and nothing in it bounds steps: no optimizer stepped and no module was called"

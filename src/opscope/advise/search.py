@@ -27,6 +27,8 @@ _RECIPES: Final[tuple[Names, ...]] = (
     ("sdpa", "fused_attention", "weights_fp16", "compile", "cuda_graph"),
     ("autocast_bf16", "channels_last", "compile"),
 )
+# What is only for finding mistakes: where it is on, it is taken out of everything that is tried.
+_WITHOUT_A_DOUBT: Final = ("no_anomaly_detection",)
 # Alone they take seconds, and tell whether these recipes run.
 _IN_MANY_RECIPES: Final = ("sdpa", "fused_attention")
 # Those that are the best where captured graphs are not to be had, or fail.
@@ -61,15 +63,17 @@ def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[
         possible: the changes.
         launch_bound: whether the device is known to wait for launches for most of a step.
     """
-    quick, first, later = (
-        [in_order([name for name in recipe if name in possible]) for recipe in recipes]
-        for recipes in (_QUICK_RECIPES, _RECIPES, _LATER_RECIPES)
-    )
+    plain = [name for name in _WITHOUT_A_DOUBT if name in possible]
+
+    def of(recipes: Sequence[Names]) -> list[Names]:
+        return [in_order([*(name for name in recipe if name in possible), *plain]) for recipe in recipes]
+
+    quick, first, later = of(_QUICK_RECIPES), of(_RECIPES), of(_LATER_RECIPES)
     alone = [(name,) for name in possible if BY_NAME[name].alone or not _has_place(name, possible)]
     several = [names for names in first if len(names) > 1]
-    graphs = [in_order([name for name in recipe if name in possible]) for recipe in _GRAPH_RECIPES]
+    graphs = of(_GRAPH_RECIPES)
     graphs = [names for names in graphs if len(names) > 1] if launch_bound else []
-    in_many = [(name,) for name in _IN_MANY_RECIPES if name in possible]
+    in_many = [(name,) for name in (*_WITHOUT_A_DOUBT, *_IN_MANY_RECIPES) if name in possible]
     at_once = [names for names in quick if names]
     return list(
         dict.fromkeys([*graphs, *in_many, *at_once, *several, *alone, *(names for names in later if len(names) > 1)])

@@ -14,7 +14,16 @@ from opscope.advise.comparing import Comparing, exact_part
 from opscope.advise.edits import Written, written_or_why
 from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
-from opscope.advise.measured import LEAST_GAIN, Measured, is_faster, is_slower, least_gain, measured, of_itself
+from opscope.advise.measured import (
+    LEAST_GAIN,
+    Measured,
+    is_faster,
+    is_noisy,
+    is_slower,
+    least_gain,
+    measured,
+    of_itself,
+)
 from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Load, Loaded, Profile, Work, Worked, least_steps
 from opscope.advise.proof import Judged
@@ -71,6 +80,7 @@ _FIRST_TOGETHER: Final = 3
 # Of the step. A choice, not a measurement: it decides the order of what is tried, and no verdict.
 _LAUNCH_BOUND: Final = 0.6
 _RECORDED_STEPS: Final = 3
+_LISTED: Final = 3  # combinations that a line names
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
 Say = Callable[[str], None]
@@ -240,7 +250,7 @@ class _Trying:
             ended = Ended.BUDGET
             self._unfinished.append(f"{self._plan.budget_s:.0f} s ran out during: {self._telling.doing}")
         except AdviseError as error:
-            if self._baseline is None:
+            if self._baseline is None or not (self._gains() or self._found):
                 raise
             self._unfinished.append(str(error))  # what was measured before is not lost
         except KeyboardInterrupt:
@@ -555,7 +565,7 @@ class _Trying:
         left = [names for names in tries if names not in self._known]
         together = max(_FEWEST_TOGETHER, min(_FIRST_TOGETHER, self._plan.width))
         while left and self._has_time(
-            f"{len(left)} of {len(tries)} {what} were not tried", self._batch_s + self._kept_free_s
+            f"{len(left)} of {len(tries)} {what} were not tried ({_listed(left)})", self._batch_s + self._kept_free_s
         ):
             began = time.monotonic()
             now, left = left[:together], left[together:]
@@ -650,7 +660,7 @@ class _Trying:
         """
         if time.monotonic() - self._began + takes_s < self._plan.budget_s:
             return True
-        self._unfinished.append(f"{self._plan.budget_s:.0f} s were too few: {otherwise}")
+        self._unfinished.append(f"too little of the {self._plan.budget_s:.0f} s was left: {otherwise}")
         self._lacked_time = True
         return False
 
@@ -701,8 +711,20 @@ class _Trying:
         for names, text in texts.items():
             if isinstance(text, Written) and names not in self._patches:
                 self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
+        noisy = [names for names in sources if names not in lacking and is_noisy(self._known[names])]
+        if noisy and self._has_time(
+            f"{_listed(noisy)} was timed once as a patch, beside too much noise", self._proof_s
+        ):
+            self._say(f"once more, as the machine was busy: {_listed(noisy)}")
+            lacking |= self._prove_jobs({names: self._job_of(names, sources) for names in noisy}, facts, sources)
+            for names in noisy:
+                text = texts[names]
+                if isinstance(text, Written):
+                    self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
         failed = [names for names in sources if names not in lacking and self._fails_as_patch(names, searched[names])]
         if failed:
+            why = "; ".join(f"{' + '.join(names)}: {self._patches[names].reason}" for names in failed)
+            self._say(f"no patch: {why}")
             self._known |= {names: searched[names] for names in failed}
             self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
             self._comparing.right -= set(failed)
@@ -712,7 +734,7 @@ class _Trying:
     def _prove_unpatched(self, failed: Sequence[Names], facts: Facts) -> set[Names]:
         if not self._has_time("what fails as a patch was not proven without one", self._proof_s):
             return set()
-        self._say("without a patch, which fails")
+        self._say(f"without a patch: {_listed(failed)}")
         return self._prove_jobs({names: self._job_of(names, {}) for names in failed}, facts, {})
 
     def _texts(self, finalists: Sequence[Names]) -> dict[Names, Written | str]:
@@ -733,11 +755,11 @@ class _Trying:
 
     def _fails_as_patch(self, names: Names, searched: Measured) -> bool:
         """Tell whether a combination fails once it is written into the source, where it did not as it was searched."""
-        patch, proof = self._patches[names], self._proofs.get(names)
-        if patch.diff is not None or (proof is not None and proof.right is None):
+        patch, known, proof = self._patches[names], self._known[names], self._proofs.get(names)
+        if patch.diff is not None or (proof is not None and proof.right is None) or is_noisy(known):
             return False
         was_clear = searched.gain is not None and searched.gain.median >= _CLEARLY
-        return was_clear or proof is not None or self._known[names] is searched
+        return was_clear or proof is not None or known is searched
 
     def _prove_jobs(
         self, jobs: Mapping[Names, Job], facts: Facts, sources: Mapping[Names, dict[str, str]]
@@ -880,17 +902,34 @@ def _patch_of(text: Written | str, known: Measured, proof: Judged | None) -> Pat
     """Return what became of some changes as they stand in the source; without a patch, why there is none."""
     if isinstance(text, str):
         return Patch(reason=text)
-    if known.gain is None:
-        return Patch(reason=f"written into the source it fails: {known.broken}")
-    if not is_faster(known):
-        return Patch(reason=f"written into the source it is not faster: {verdict_of(known, None)[1]}")
-    if proof is None or proof.right is None:
-        why = "it was not compared with float64" if proof is None else proof.reason.removeprefix(f"{UNDECIDED}: ")
-        return Patch(reason=f"whether it is right once it is written into the source is not known: {why}")
-    if not proof.right:
-        return Patch(reason=f"written into the source it does something else: {proof.reason}")
+    if (why := _fails_in_source(known, proof)) is not None:
+        return Patch(reason=why)
     gain = known.gain
+    assert gain is not None
     return Patch(diff=text.diff, folder=str(text.root), ratio=gain.median, ci_low=gain.low, ci_high=gain.high)
+
+
+def _fails_in_source(known: Measured, proof: Judged | None) -> str | None:
+    """Return why changes are of no use once they are written into the source, or may be; None where they are."""
+    if known.gain is None:
+        return f"written into the source it fails: {known.broken}"
+    if not is_faster(known):
+        what = "whether it is faster once it is in the source is not decidable"
+        return (
+            f"{what if is_noisy(known) else 'written into the source it is not faster'}: {verdict_of(known, None)[1]}"
+        )
+    if proof is None:
+        return "it was not compared with float64 as it stands in the source"
+    if proof.right is None:
+        why = proof.reason.removeprefix(f"{UNDECIDED}: ")
+        return f"whether it is right once it is in the source is not decidable: {why}"
+    return None if proof.right else f"written into the source it does something else: {proof.reason}"
+
+
+def _listed(some: Sequence[Names]) -> str:
+    """Return the first of some combinations as text, and how many more there are."""
+    shown = ", ".join(" + ".join(names) for names in some[:_LISTED])
+    return f"{shown} and {len(some) - _LISTED} more" if len(some) > _LISTED else shown
 
 
 def _compiles(names: Names) -> bool:

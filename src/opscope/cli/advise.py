@@ -15,7 +15,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import scratch
 from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import ListOf, Positive, WantedStepsType, format_option
+from opscope.cli.options import INCONCLUSIVE, ListOf, Positive, WantedStepsType, format_option
 from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import (
@@ -79,7 +79,7 @@ _NOT_OF_SCRIPTS: Final = (
     "--patch",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the fastest of what is proven on a script as a patch, for git apply.",
+    help="Write the fastest of what is proven on a script as a patch, for git apply. Without one, the exit code is 5.",
 )
 @click.option(
     "--traces",
@@ -197,10 +197,11 @@ def command(
             say_own_words(arguments)
             raise
     emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
-    if patch is not None:
-        _write_patch(patch, document)
+    written = patch is None or _write_patch(patch, document)
     if document.ended is Ended.INTERRUPT:
         sys.exit(128 + (signals[-1] if signals else signal.SIGINT))
+    if not written:
+        sys.exit(INCONCLUSIVE)
 
 
 def _say_last_lines(log: Path) -> None:
@@ -228,7 +229,8 @@ def _make_folder(path: Path) -> None:
         raise UsageError(f"{path} holds traces already: name another folder")
 
 
-def _write_patch(path: Path, document: AdviseDocument) -> None:
+def _write_patch(path: Path, document: AdviseDocument) -> bool:
+    """Write the fastest patch, and tell whether there is one."""
     proven = [document.results[place] for place in document.best.values()]
     patched = [(one.patch.ratio or 0.0, one) for one in proven if one.patch is not None and one.patch.diff is not None]
     ratio, best = max(patched, key=lambda one: one[0], default=(0.0, None))
@@ -236,10 +238,11 @@ def _write_patch(path: Path, document: AdviseDocument) -> None:
         reasons = [one.patch.reason for one in proven if one.patch is not None and one.patch.reason]
         why = "nothing is proven" if not proven else next(iter(reasons), "time ran out before one was written")
         say(f"{path} was not written: {why}")
-        return
+        return False
     try:
         path.write_bytes(best.patch.diff.encode())  # with the source's own line ends
     except OSError as error:
         raise EnvironmentLacksError(f"cannot write {path}: {error.strerror or error}") from error
     gain = f"{' + '.join(best.changes)}, {ratio:.2f} times as fast"
     say(f"{path}: {gain}; apply it with git apply, in {best.patch.folder}")
+    return True

@@ -36,7 +36,7 @@ from opscope.knowledge.kernels.kinds import classification_of
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
 from opscope.knowledge.suggestions import similar_operators
 from opscope.lookup.native_function import detail_of, native_function_of
-from opscope.lookup.operator_source import OperatorSources
+from opscope.lookup.operator_source import OperatorSources, file_text
 from opscope.record.counters import Precision
 
 _OPERATOR = lazy_pattern(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
@@ -129,6 +129,14 @@ class Lookup(Struct, dict=True):
             raise UsageError("an empty name cannot be explained")
         operator = self._operator_name(name)
         return self._kernel(name) if operator is None else self._operator(operator)
+
+    def cuda_file(self, name: str) -> str | None:
+        """Return where an operator's source for CUDA is, in a few words; None where that is not known."""
+        explained = self.explain(name)
+        source, native = explained.source, explained.native_function
+        if native is None or not (source.file or source.library or source.candidates):
+            return None
+        return file_text(source, native.detail)
 
     def _operator_name(self, name: str) -> str | None:
         """Return the operator that is meant, with its namespace; None for a kernel."""

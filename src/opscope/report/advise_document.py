@@ -46,7 +46,8 @@ def advise_section(document: AdviseDocument, *, with_table: bool = True) -> Sect
     if document.larger_batches:
         blocks.append(Paragraph.of("Larger batches, which are other training; measured, and not proven:"))
         blocks.append(_batches(document.larger_batches))
-    if not document.best and document.results:
+    lacks_results = document.ended is not None and document.input is None
+    if not document.best and (document.results or lacks_results):
         tried = sum(one.verdict is not Outcome.REFUSED for one in document.results)
         open_ones = sum(one.verdict is Outcome.UNDECIDED for one in document.results)
         undecided = f" {open_ones} could not be decided." if open_ones else ""
@@ -96,7 +97,8 @@ def _best(error_class: ErrorClass, one: Tried) -> Iterator[Block]:
     gain = f"{one.ratio:.2f} times as fast" if one.ratio else ""
     if one.ci_low is not None and one.ci_high is not None:
         gain += f" ({one.ci_low:.2f} to {one.ci_high:.2f})"
-    pays = "" if not one.pays_after_steps else f"; its longer start pays after {one.pays_after_steps:,} steps"
+    steps = "1 step" if one.pays_after_steps == 1 else f"{one.pays_after_steps or 0:,} steps"
+    pays = f"; its longer start pays after {steps}" if one.pays_after_steps else ""
     own = "" if one.own_error is None else f", as written {one.own_error:.1e}"
     reference = "float64" if one.reference == "float64" else "the step as written in another process"
     error = "" if one.error is None else f"; error {one.error:.1e} against {reference}{own}"

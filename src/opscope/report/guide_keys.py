@@ -5,6 +5,7 @@
 profiled steps; what was not measured is null. opscope itself does not read them.
 """
 
+from collections.abc import Callable
 from typing import TypedDict
 
 import msgspec
@@ -31,7 +32,7 @@ class GuideOperator(TypedDict):
     percent_of_device_sum: float | None
     kernels_launched: int
     native_function: str | None
-    potential_cuda_file: str | None
+    potential_cuda_file: str | None  # of a run on a CPU, that of the operator's C++ function for CUDA
     source: SourceEntry | None  # how the file is known, or why it is not
 
 
@@ -70,12 +71,17 @@ class GuideKeys(TypedDict):
     category_statistics: list[GuideCategory]
 
 
-def guide_keys(document: TraceDocument) -> GuideKeys:
-    """Return the additional keys for one trace."""
+def guide_keys(document: TraceDocument, cuda_file: Callable[[str], str | None] = lambda _: None) -> GuideKeys:
+    """Return the additional keys for one trace.
+
+    Args:
+        document: the trace.
+        cuda_file: returns the file that an operator has on a CUDA device, by its name alone, where none was used.
+    """
     top = [row for row in document.operators if row.name.startswith("aten::")][:_TOP_OPERATORS]
     return GuideKeys(
         summary=_summary(document),
-        top_aten_operators=[_operator(row, document) for row in top],
+        top_aten_operators=[_operator(row, document, cuda_file) for row in top],
         category_statistics=[
             GuideCategory(
                 category=row.category,
@@ -91,9 +97,9 @@ def guide_keys(document: TraceDocument) -> GuideKeys:
     )
 
 
-def statistics_json(document: TraceDocument) -> bytes:
-    """Return the content of a statistics file: the document's keys and the additional ones."""
-    content = {**msgspec.to_builtins(document), **guide_keys(document)}
+def statistics_json(document: TraceDocument, cuda_file: Callable[[str], str | None] = lambda _: None) -> bytes:
+    """Return the content of a statistics file: the document's keys and the additional ones, see `guide_keys`."""
+    content = {**msgspec.to_builtins(document), **guide_keys(document, cuda_file)}
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
@@ -114,7 +120,7 @@ def _summary(document: TraceDocument) -> GuideSummary:
     )
 
 
-def _operator(row: OperatorRow, document: TraceDocument) -> GuideOperator:
+def _operator(row: OperatorRow, document: TraceDocument, cuda_file: Callable[[str], str | None]) -> GuideOperator:
     source = row.detail.source if row.detail else None
     return GuideOperator(
         name=row.name,
@@ -127,7 +133,7 @@ def _operator(row: OperatorRow, document: TraceDocument) -> GuideOperator:
         percent_of_device_sum=_percent(row.self_device_ns, document),
         kernels_launched=row.activities,
         native_function=row.native_function or _function_text(row),
-        potential_cuda_file=_file(row) if document.has_device_times else None,
+        potential_cuda_file=_file(row) if document.has_device_times else cuda_file(row.name),
         source=source,
     )
 

@@ -60,10 +60,17 @@ from opscope.trace.model import Trace
 
 
 class Result(Struct, frozen=True):
-    """One trace of a capture, joined with its record, and its document."""
+    """One trace of a capture, joined with its record, and its document.
+
+    Attributes:
+        measured: the trace.
+        document: its document.
+        cuda_file: returns the file that an operator has on a CUDA device, by its name alone, for runs on a CPU.
+    """
 
     measured: Measured
     document: TraceDocument
+    cuda_file: Callable[[str], str | None]
 
     @property
     def analysis(self) -> Analysis:
@@ -95,7 +102,7 @@ def write_outputs(directory: RunDirectory, entry: Entry, *, allow_damaged: bool 
     results = []
     for number, cycle in enumerate(entry.files.cycles):
         result = result_of(directory, record, number, allow_damaged=allow_damaged)
-        directory.write(cycle.statistics, statistics_json(result.document))
+        directory.write(cycle.statistics, statistics_json(result.document, result.cuda_file))
         losses = result.analysis.losses
         directory.write(cycle.report, render(kernel_report(result.document, losses)).encode())
         _log(directory, entry, losses)
@@ -378,7 +385,9 @@ def with_document(
         version = TorchVersion.parse(producer.torch) if producer.torch else None
         resolver = SourceResolver(version, producer.git)
     lookup = Lookup(resolver, functions, measured=measured)
-    return Result(measured, build_trace_document(measured, functions, lookup=lookup, trace=name, most_rows=most_rows))
+    document = build_trace_document(measured, functions, lookup=lookup, trace=name, most_rows=most_rows)
+    # Not the table of the PyTorch that ran: that may know no CUDA.
+    return Result(measured, document, Lookup(resolver, NativeFunctions.shipped()).cuda_file)
 
 
 def result_of(directory: RunDirectory, record: CaptureRecord, cycle: int, *, allow_damaged: bool) -> Result:
