@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.advise.edits import Written, written
+from opscope.advise.edits import Written, _diff, _root_of, written
 from opscope.advise.messages import Built, Job
 from opscope.advise.session import Session
 from opscope.advise.source import NotWritableError
@@ -227,3 +227,23 @@ def test_other_source_stands_for_files_that_stay_as_they_are(built: dict[str, tu
         reasons = [worker.broken.reason for worker in session.build(jobs) if worker.broken is not None]
     assert reasons == ["RuntimeError: the other helper (helper.py:1)", "RuntimeError: the other script (trained.py:1)"]
     assert helper.read_text() == HELPER
+
+
+def test_a_patch_of_files_beside_the_script_s_folder_is_of_the_folder_that_holds_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in checkouts without .git: the script lies in projects/, and its model in a package beside that."""
+    script, model = tmp_path / "projects" / "char" / "train.py", tmp_path / "package" / "model.py"
+    for path in (script, model):
+        path.parent.mkdir(parents=True)
+        path.write_text("x = 1\n")
+    monkeypatch.chdir(script.parent)
+    assert _root_of(script, [str(script)]) == script.parent
+    root = _root_of(script, [str(script), str(model)])
+    assert root == tmp_path
+    diff = _diff(str(model), root, "x = 1\n", "x = 2\n")
+    done = subprocess.run(["git", "apply", "-"], input=diff, text=True, cwd=root, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert model.read_text() == "x = 2\n"
+    (script.parent / ".git").mkdir()
+    assert _root_of(script, [str(script)]) == script.parent

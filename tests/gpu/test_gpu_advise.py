@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME
-from opscope.advise.comparing import Comparing
+from opscope.advise.comparing import Comparing, Finalist, exact_part
 from opscope.advise.messages import Job, Time, Turn, Work, Worked
 from opscope.advise.pinning import fastest_cores
+from opscope.advise.search import Names
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration
 from tests.command import opscope as command
@@ -145,7 +147,12 @@ def proven(source: Path, function: str, *changes: tuple[str, ...], **settings: o
         facts = worker.built.facts
         for names in changes:
             assert [BY_NAME[name].refuses(facts) for name in names] == [None] * len(names)
-        said = Comparing(session, job, lambda _: None).proofs(list(changes), facts)
+        finalists: dict[Names, Finalist] = {}
+        for names in changes:
+            part = exact_part(names)
+            of_part = replace(job, changes=part) if part and part != names else None
+            finalists[names] = (replace(job, changes=names), of_part)
+        said = Comparing(session, job, lambda _: None).proofs(finalists, facts)
     return {names: (one.right, one.reason) for names, one in said.items()}
 
 

@@ -2,7 +2,8 @@
 
 import ast
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -56,7 +57,7 @@ def written(changes: Sequence[str], script: Path, places: Places, settings: Mapp
             compile(text, path, "exec", dont_inherit=True)
         except SyntaxError as error:
             raise NotWritableError(f"{path} would no longer be Python: {error}") from error
-    root = _root_of(script)
+    root = _root_of(script, changed)
     diffs = [_diff(path, root, texts[path][0], new) for path, new in changed.items()]
     return Written(changed, "".join(diffs), root)
 
@@ -71,14 +72,19 @@ def written_or_why(changes: Sequence[str], script: Path, places: Places, setting
         return f"its source could not be changed: {type(error).__name__}: {error}"
 
 
-def _root_of(script: Path) -> Path:
-    """Return the folder that ``git apply`` takes paths from: that of the repository, else the current one."""
+def _root_of(script: Path, changed: Iterable[str]) -> Path:
+    """Return the folder that ``git apply`` takes paths from: that of the repository, else the current one.
+
+    Where a file that is changed lies elsewhere, it is the folder that holds all of them.
+    """
     folder = script.absolute().parent
-    for one in (folder, *folder.parents):
-        if (one / ".git").exists():
-            return one
-    current = Path.cwd()
-    return current if folder.is_relative_to(current) else folder
+    root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+    if root is None:
+        current = Path.cwd()
+        root = current if folder.is_relative_to(current) else folder
+    if all(Path(path).is_relative_to(root) for path in changed):
+        return root
+    return Path(os.path.commonpath([folder, *(Path(path).parent for path in changed)]))
 
 
 def _diff(path: str, root: Path, old: str, new: str) -> str:
