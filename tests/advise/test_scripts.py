@@ -195,7 +195,7 @@ def test_steps_of_many_kinds_are_observed(kind: str, training: bool, optimizers:
 
 
 def test_evaluations_can_be_asked_for() -> None:
-    done = opscope("advise", "--steps", "evaluation", "--dry-run", "--", str(KINDS), "evaluation_first")
+    done = opscope("advise", "--step-kind", "evaluation", "--dry-run", "--", str(KINDS), "evaluation_first")
     assert done.returncode == 0, done.stderr
     assert "would try inference_mode (exact)" in done.stdout.splitlines()
     assert "not fused_optimizer: the step has no optimizer" in done.stdout.splitlines()
@@ -206,10 +206,14 @@ def test_evaluations_can_be_asked_for() -> None:
     [
         (("{kinds}", "functional", "300"), "nothing in it bounds steps", 1),
         (("{kinds}", "gan", "30"), "too soon: have it run for about a minute", 1),
-        (("{kinds}", "evaluation_only"), "or choose others (--steps). Seen: 2,999 module calls without gradients", 1),
+        (
+            ("{kinds}", "evaluation_only"),
+            "or choose others (--step-kind). Seen: 2,999 module calls without gradients",
+            1,
+        ),
         (("{kinds}", "no_such_kind"), "KeyError: 'no_such_kind'", 1),
         (("--batch-size", "4", "{kinds}", "gan"), "--batch-size cannot be applied to a script", 2),
-        (("--steps", "evaluation", "bert"), "--steps is for scripts", 2),
+        (("--step-kind", "evaluation", "bert"), "--step-kind is for scripts", 2),
         (("nowhere.py",), "there is no file nowhere.py", 2),
     ],
 )

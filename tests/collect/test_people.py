@@ -100,7 +100,7 @@ def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_pat
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text("import argparse, torch\nargparse.ArgumentParser().parse_args()\n")
-    done = opscope(command, str(script), "--debug-me", "--steps", "3")
+    done = opscope(command, str(script), "--debug-me", "--step-kind", "3")
     assert done.returncode == 1
-    assert "--steps comes after the script, so the script gets it as its own" in done.stderr
+    assert "--step-kind comes after the script, so the script gets it as its own" in done.stderr
     assert "--debug-me comes" not in done.stderr

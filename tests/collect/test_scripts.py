@@ -319,10 +319,10 @@ def test_an_evaluation_is_taken_where_no_optimizer_ever_steps(profiled: Callable
 @pytest.mark.parametrize(
     ("options", "words", "kind"),
     [
-        (("--steps", "evaluation"), ("evaluation_first",), "evaluation"),
-        (("--steps", "calls"), ("accumulation",), "calls"),
-        (("--steps", "annotation:my_step"), ("annotated",), "annotation"),
-        (("--steps", "operators"), ("functional", "3000"), "operators"),
+        (("--step-kind", "evaluation"), ("evaluation_first",), "evaluation"),
+        (("--step-kind", "calls"), ("accumulation",), "calls"),
+        (("--step-kind", "annotation:my_step"), ("annotated",), "annotation"),
+        (("--step-kind", "operators"), ("functional", "3000"), "operators"),
         ((), ("functional", "3000"), "operators"),
     ],
 )
@@ -338,10 +338,12 @@ def test_other_steps_can_be_asked_for(
 @pytest.mark.torch
 def test_steps_that_a_script_does_not_have_are_no_result(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    words = ("--output-dir", str(tmp_path / "r"), "--steps", "replays", str(SCRIPTS / "kinds.py"), "gan", "20")
+    words = ("--output-dir", str(tmp_path / "r"), "--step-kind", "replays", str(SCRIPTS / "kinds.py"), "gan", "20")
     done = opscope("profile", *words)
     assert done.returncode == 2
-    assert "it has no steps as --steps replays asks for; seen were 40 optimizer steps, 100 module calls" in done.stderr
+    assert (
+        "it has no steps as --step-kind replays asks for; seen were 40 optimizer steps, 100 module calls" in done.stderr
+    )
 
 
 @pytest.mark.torch
@@ -412,8 +414,8 @@ def test_a_script_that_ends_before_anything_is_a_failure_with_its_reason(tmp_pat
         (("--batch-sizes", "4", "train.py"), "--batch-sizes cannot be applied to a script"),
         (("--run-on", "bert"), "--run-on is for scripts"),
         (("--once", "bert"), "--once is for scripts"),
-        (("--steps", "sometimes", "train.py"), "takes training, calls"),
-        (("--steps", "annotation:", "train.py"), "takes training, calls"),
+        (("--step-kind", "sometimes", "train.py"), "takes training, calls"),
+        (("--step-kind", "annotation:", "train.py"), "takes training, calls"),
         (("bert", "extra"), "only a script takes arguments"),
         (("missing.py",), "there is no file missing.py"),
     ],

@@ -37,7 +37,7 @@ class Job(Struct, frozen=True, kw_only=True):
         configuration: what is run.
         device: where; a script decides that itself.
         arguments: of a script, quoted as in a shell.
-        steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
+        steps: which steps of a script, as ``--step-kind`` names them; None leaves the choice open.
         changes: names of changes, applied in their own order.
         proving: whether dropout is off and parameters are moved, see `opscope.advise.variant.prepare`.
         reference: whether everything is computed in float64.

@@ -324,7 +324,7 @@ class _Steps(StepFinder):
         seen = ", ".join(
             f"{stream.events.count:,} {what(kind)}" for kind, stream in self._streams.items() if stream.events.count
         )
-        choose = "" if self._run.wanted.kind else ", or choose others (--steps)"
+        choose = "" if self._run.wanted.kind else ", or choose others (--step-kind)"
         return ScriptError(
             f"the script ended before its steps had repeated often enough; have it run longer{choose}. Seen: {seen}"
         )

@@ -93,7 +93,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         configuration: the target.
         device: where it runs; a script decides that itself.
         arguments: of a script, quoted as in a shell.
-        steps: which steps of a script, as ``--steps`` names them; None leaves the choice open.
+        steps: which steps of a script, as ``--step-kind`` names them; None leaves the choice open.
         only: names of changes, `INPUT` and `LARGER_BATCH`; empty for all.
         precision: nothing of a lower class is tried.
         budget_s: what takes longer is not begun, and a twelfth later all of it ends, in seconds.

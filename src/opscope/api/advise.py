@@ -42,7 +42,7 @@ def advise(
         precision: nothing of a lower precision is tried: ``exact``, ``tf32``, ``bf16`` or ``lower``.
         budget_s: how long it may take, in seconds.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; a script decides that itself.
-        steps: which steps of a script, as ``--steps`` of the command names them.
+        steps: which steps of a script, as ``--step-kind`` of the command names them.
         say: gets a line for each thing that is tried, and every ten seconds.
         **parameters: the workload's, or the function's own, such as ``batch_size=8``.
 

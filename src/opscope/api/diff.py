@@ -206,7 +206,7 @@ def _check_steps(before: Measured, after: Measured) -> None:
     if len(set(kinds)) > 1:
         raise InconclusiveError(
             f"these are different steps: {kinds[0]} before, {kinds[1]} after. Which one took longer says nothing; "
-            "--steps of opscope profile chooses, and any_steps (--any-steps) compares them all the same"
+            "--step-kind of opscope profile chooses, and any_steps (--any-steps) compares them all the same"
         )
 
 

@@ -55,7 +55,8 @@ _NOT_OF_SCRIPTS: Final = (
     "--set", "own", multiple=True, metavar="NAME=VALUE", help="A parameter of the function's own. May be repeated."
 )
 @click.option(
-    "--steps",
+    "--step-kind",
+    "steps",
     type=WantedStepsType(operators=False),
     metavar="KIND",
     help="Which steps of a script: training, calls (of modules, with gradients), replays (of CUDA graphs), evaluation, "

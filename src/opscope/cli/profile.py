@@ -166,7 +166,8 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
     "--run-on", is_flag=True, help="Let a script run on to its end after its steps were profiled, instead of ending it."
 )
 @click.option(
-    "--steps",
+    "--step-kind",
+    "steps",
     type=WantedStepsType(),
     metavar="KIND",
     help="Which steps of a script: training, calls (of modules, with gradients), replays (of CUDA graphs), evaluation, "
@@ -354,7 +355,7 @@ def _written(values: Mapping[str, tuple[Value, ...]], redactor: Redactor) -> dic
 
 # Options that scripts decide themselves, and those that only scripts take.
 _NOT_OF_SCRIPTS: Final = ("device", "mode", "wait", "warmup", "repeat", "preset")
-_OF_SCRIPTS: Final = ("steps", "once", "check-clock")
+_OF_SCRIPTS: Final = ("steps", "once", "check_clock")
 
 
 def _check_script(target: str, arguments: tuple[str, ...], *, run_on: bool, in_process: bool) -> None:

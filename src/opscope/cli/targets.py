@@ -47,7 +47,7 @@ def refuse_others_options(
         target: what the command is for.
         arguments: the words behind it.
         not_of_scripts: names of options that a script decides itself.
-        of_scripts: names of options that only a script takes.
+        of_scripts: names of parameters whose options only a script takes.
 
     Raises:
         UsageError: there is one.
@@ -65,9 +65,9 @@ def refuse_others_options(
     if not is_script(target):
         if arguments:
             raise UsageError(f"only a script takes arguments, not {target}: {shlex.join(arguments)}")
-        for name in of_scripts:
-            if context.params[name.replace("-", "_")]:
-                raise UsageError(f"--{name} is for scripts: the steps of other targets are known")
+        for option in context.command.params:
+            if option.name in of_scripts and context.params[option.name]:
+                raise UsageError(f"{option.opts[0]} is for scripts: the steps of other targets are known")
         return
     for name in not_of_scripts:  # a default is not refused, only what the command line says
         if context.get_parameter_source(name.replace("-", "_")) is ParameterSource.COMMANDLINE:

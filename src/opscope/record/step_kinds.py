@@ -90,7 +90,7 @@ class WantedSteps(Struct, frozen=True):
 
     @classmethod
     def named(cls, name: str | None) -> "WantedSteps":
-        """Return the steps that ``--steps`` names: a kind, or ``annotation:NAME``; None leaves the choice open."""
+        """Return the steps that ``--step-kind`` names: a kind, or ``annotation:NAME``; None leaves the choice open."""
         kind, _, annotation = (name or "").partition(":")
         return cls(StepKind(kind) if kind else None, annotation or None)
 

@@ -92,7 +92,7 @@ class Found(Struct):
     def _also(self) -> Iterator[str]:
         for one in self.also:
             times = f"{one.count:,} {_PLURALS.get(one.kind, str(one.kind))} of {format_ns(one.median_ns)}"
-            yield f"Also seen: {times} (--steps {one.kind} takes them)"
+            yield f"Also seen: {times} (--step-kind {one.kind} takes them)"
 
 
 def _steps(count: int) -> str:

@@ -149,7 +149,9 @@ class Watcher(StepFinder):
         if self._unseen:
             counts = {kind: stream.events.count for kind, stream in self._streams.items() if stream.events.count}
             seen = ", ".join(f"{count:,} {what(kind)}" for kind, count in counts.items())
-            return f"it has no steps as --steps {self._options.steps} asks for; seen were {seen or 'none of any kind'}"
+            return (
+                f"it has no steps as --step-kind {self._options.steps} asks for; seen were {seen or 'none of any kind'}"
+            )
         if not self._run.may_repeat and not self._run.records and self._run.reason is None:
             return "its steps could not be measured before that. Without --once it is run again, and recorded"
         return nothing if self._early.began else "it did so before its steps could be profiled"
