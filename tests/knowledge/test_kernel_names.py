@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from opscope.analysis.analyzed import analyze
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import FP32_CORES, MATRIX_CORES, TENSOR_CORES
+from opscope.knowledge.kernels.kinds import short_names
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name, canonical, common_spelling
 from opscope.readers import read
+from tests.command import opscope
 from tests.conftest import DATA
 
 CASES: list[dict[str, Any]] = json.loads((DATA / "kernel_names.json").read_text())
@@ -232,3 +234,18 @@ def test_any_text_has_a_common_spelling(name: str) -> None:
     found = common_spelling(f"k{name}")
     assert " " not in found
     assert common_spelling(f"void k{name}") == found
+
+
+def test_kernels_of_one_short_name_are_told_apart_by_their_operands() -> None:
+    """As their document, the page and tables on terminals name them."""
+    path = str(DATA / "traces" / "bert_fp32_eager_bs8_seq128.json.gz")
+    kernels = json.loads(opscope("analyze", path, "--format", "json").stdout)["kernels"]
+    names = [row["name"] for row in kernels if "tilesize64x64x8" in row["name"]]
+    assert {short_names(names)[name] for name in names} == {
+        "FP32 GEMM 64x64x8, no Tensor Cores, nn",
+        "FP32 GEMM 64x64x8, no Tensor Cores, tn",
+    }
+    brief = opscope("analyze", path, "--by", "kernel", "--brief").stdout
+    assert "FP32 GEMM 64x64x8, no Tensor Cores, nn" in brief
+    alone = short_names(names[:1])
+    assert list(alone.values()) == ["FP32 GEMM 64x64x8, no Tensor Cores"]

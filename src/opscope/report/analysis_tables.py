@@ -14,6 +14,7 @@ from opscope.base.errors import UsageError
 from opscope.base.shapes import tensor_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.knowledge.kernels.kinds import short_name
+from opscope.knowledge.kernels.kinds import short_names as in_short
 from opscope.render.blocks import Name, Table
 from opscope.render.table_columns import Column, table_of
 from opscope.report.by import By
@@ -398,10 +399,14 @@ def table_by(analysis: Analysis, by: By, *, sort: str | None, top: int | None, s
     columns = _COLUMNS[by]
     weight = weight_of(by)
 
+    short: Mapping[str, str] = {}
+    if short_names and by in _KERNEL_NAMES:
+        short = kept(analysis.kernels, "short names", lambda: in_short(analysis.kernels["name"].cast(pl.String)))
+
     def column_of(key: str, column: _FrameColumn) -> Column[Mapping[str, Any]]:
         def text(row: Mapping[str, Any]) -> str:
             if short_names and key == "name" and by in _KERNEL_NAMES:
-                return Name(short_name(row["name"]))
+                return Name(short.get(row["name"]) or short_name(row["name"]))
             return column.text(row.get(weight if key == "share" else key), analysis)
 
         return Column(column.heading, text, numeric=column.numeric, optional=column.optional)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.measured import Measured
+from opscope.analysis.structure.arrays import kept
 from opscope.base.stages import Stage, staged
 from opscope.documents import trace as doc
 from opscope.documents.findings import Finding
@@ -18,7 +19,7 @@ from opscope.documents.history import CURRENT
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail
 from opscope.knowledge.kernels.kernel_source import How, SourceResolver
-from opscope.knowledge.kernels.kinds import short_name
+from opscope.knowledge.kernels.kinds import short_name, short_names
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.dossier import statements_on
 from opscope.lookup.explain import Lookup
@@ -82,7 +83,11 @@ def build_trace_document(
         bound=measured.bound,
         devices=part("devices", lambda: tuple(device_entry(timeline) for timeline in analysis.devices), tuple),
         operators=part("operators", lambda: tuple(_operators(builder)), tuple),
-        kernels=part("kernels", lambda: tuple(_kernels(analysis.kernels.head(most_rows), builder.resolver)), tuple),
+        kernels=part(
+            "kernels",
+            lambda: tuple(_kernels_of_trace(builder)),
+            tuple,
+        ),
         categories=_rows(analysis, "categories", doc.CategoryRow),
         captured=_rows(analysis, "captured", doc.CapturedRow),
         graph_nodes=_rows(analysis, "graph_nodes", doc.GraphNodeRow),
@@ -195,7 +200,7 @@ class _Details:
     """Builds the details of single operators."""
 
     def __init__(self, lookup: Lookup, analysis: Analysis, chosen: pl.Series) -> None:
-        self._lookup, self.losses = lookup, analysis.losses
+        self._lookup, self.losses, self._short = lookup, analysis.losses, _short(analysis)
         self._kernels = grouped(analysis.kernels_of.filter(pl.col("operator").is_in(chosen)), "operator")
         self._callers = None if analysis.callers is None else grouped(analysis.callers, "name")
         self._researched = set(analysis.operators.filter(pl.col("activities") > 0)["name"].head(_RESEARCHED))
@@ -209,7 +214,7 @@ class _Details:
             shape_count=shapes.height,
             shapes=tuple(_shapes(shapes.head(_LISTED))),
             kernel_count=0 if launched is None else launched.height,
-            kernels=() if launched is None else tuple(_kernels(launched.head(_LISTED), lookup.resolver)),
+            kernels=() if launched is None else tuple(_kernels(launched.head(_LISTED), lookup.resolver, self._short)),
             called_from=None if self._callers is None else tuple(_called_from(self._callers.get(name))),
             findings=statements_on(lookup, name) if name in self._researched else None,
         )
@@ -226,20 +231,30 @@ def _shapes(table: pl.DataFrame) -> Iterator[doc.ShapeRow]:
         yield doc.ShapeRow(**{name: row[name] for name in columns})
 
 
-def _kernels(table: pl.DataFrame, resolver: SourceResolver | None) -> Iterator[doc.KernelRow]:
+def _kernels_of_trace(builder: "_Builder") -> Iterator[doc.KernelRow]:
+    rows = builder.analysis.kernels.head(builder.most_rows)
+    return _kernels(rows, builder.resolver, _short(builder.analysis))
+
+
+def _short(analysis: Analysis) -> Mapping[str, str]:
+    """Return the short names of a trace's kernels; of those beyond the first thousands none."""
+    return kept(analysis.kernels, "short names", lambda: short_names(analysis.kernels["name"].cast(pl.String)))
+
+
+def _kernels(table: pl.DataFrame, resolver: SourceResolver | None, short: Mapping[str, str]) -> Iterator[doc.KernelRow]:
     """Yield rows of `Analysis.kernels`, or of `Analysis.kernels_of` for one operator."""
     columns = [name for name in table.columns if name in doc.KernelRow.__struct_fields__]
     for row in table.iter_rows(named=True):
-        yield doc.KernelRow(**{"device": None, **{name: row[name] for name in columns}, **_named(row, resolver)})
+        yield doc.KernelRow(**{"device": None, **{name: row[name] for name in columns}, **_named(row, resolver, short)})
 
 
-def _named(row: Mapping[str, Any], resolver: SourceResolver | None) -> dict[str, str | None]:
+def _named(row: Mapping[str, Any], resolver: SourceResolver | None, short: Mapping[str, str]) -> dict[str, str | None]:
     """Return the fields of a kernel's short name and source; none without a resolver."""
     if resolver is None or row["kind"] != "kernel":
         return {}
     source = resolver.resolve(row["name"])
     return {
-        "summary": short_name(row["name"]),
+        "summary": short.get(row["name"]) or short_name(row["name"]),
         "library": source.library,
         "source_file": source.file,
         "source_how": str(source.how),

@@ -5,8 +5,10 @@ A name that a family of names explains is certain; else its words make a kind li
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -157,6 +159,26 @@ def short_name(name: str) -> str:
     return f"{decoded.summary} ({kind.words}, likely)" if kind is not None and kind.likely else decoded.summary
 
 
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the short name of each kernel of a trace.
+
+    Where several kernels have one, products get the transposes of their operands behind it: nn, nt, tn or tt.
+
+    Args:
+        names: of the kernels, those that take most time first; of very many, the first count.
+    """
+    short = {name: short_name(name) for name in islice(names, _MOST_NAMES)}
+    shared = Counter(short.values())
+    return {name: _with_layout(name, text) if shared[text] > 1 else text for name, text in short.items()}
+
+
+def _with_layout(name: str, text: str) -> str:
+    layout = decode(name).layout
+    return f"{text}, {layout}" if layout in _TRANSPOSES else text
+
+
+_TRANSPOSES: Final = ("nn", "nt", "tn", "tt")
+_MOST_NAMES: Final = 2_000
 _CUTLASS_KERNELS: Final = (("4gemm6kernel", "gemm"), ("4fmha", "fmha"))
 
 
