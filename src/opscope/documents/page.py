@@ -389,11 +389,19 @@ class Turn(Struct, frozen=True):
 
 
 class SweepEntry(Struct, frozen=True, kw_only=True):
-    """A sweep, and the sizes between which the step's bound changes."""
+    """A sweep.
+
+    Attributes:
+        name: of the run.
+        comparison: of its configurations.
+        turns: the sizes between which the step's bound changes.
+        sections: what its report says in words: laws of growth, and what has no result.
+    """
 
     name: str
     comparison: SweepComparison
     turns: tuple[Turn, ...]
+    sections: tuple[SectionEntry, ...]
 
 
 class PageDocument(Struct, frozen=True, kw_only=True):

@@ -119,12 +119,25 @@ def _legend(comparison: SweepComparison) -> tuple[Inline, ...]:
     return tuple((line,) for line in (*lines, *comparison.notes))
 
 
+def sections_on_page(comparison: SweepComparison) -> Iterator[Section]:
+    """Yield what the page shows in words beside its pictures and its table of configurations."""
+    if comparison.rows:
+        yield Section(("What the figures are",), (Bullets(_legend(comparison)),))
+    else:
+        yield Section(("No configuration has a result.",))
+    yield from _grown(comparison)
+
+
 def _sections(comparison: SweepComparison) -> Iterator[Section]:
     if comparison.rows:
         yield Section(("Time by category and step",), (_category_table(comparison),))
         yield Section(("The three most expensive operators",), (_top_table(comparison),))
     if comparison.findings:
         yield findings_section(comparison.findings)
+    yield from _grown(comparison)
+
+
+def _grown(comparison: SweepComparison) -> Iterator[Section]:
     if comparison.scaling:
         text = (
             "Exponent of the growth from one size to the next: 0 means no growth, 1 in proportion, 2 with the square."

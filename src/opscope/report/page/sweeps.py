@@ -1,4 +1,4 @@
-"""Finds the sizes of a sweep between which the step's bound changes, for the page."""
+"""The page's entry of a sweep, with the sizes between which the step's bound changes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -6,11 +6,18 @@ from itertools import pairwise
 from opscope.documents.comparison import ComparisonRow, SweepComparison
 from opscope.documents.page import SweepEntry, Turn
 from opscope.record.settings import is_count
+from opscope.report.comparison_report import sections_on_page
+from opscope.report.page.blocks import section_entry
 
 
 def sweep_entry(name: str, comparison: SweepComparison) -> SweepEntry:
     """Build the page's entry of a sweep."""
-    return SweepEntry(name=name, comparison=comparison, turns=tuple(turns(comparison.rows)))
+    return SweepEntry(
+        name=name,
+        comparison=comparison,
+        turns=tuple(turns(comparison.rows)),
+        sections=tuple(map(section_entry, sections_on_page(comparison))),
+    )
 
 
 def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:

@@ -13,12 +13,12 @@ function sweepView(page) {
 function sweepOf(page, sweep) {
     const { comparison } = sweep;
     const rows = comparison.rows;
-    if (!rows.length) return [note("No configuration has a result."), failures(comparison)];
+    const written = sweep.sections.map((entry) => sectionOf(entry));
+    if (!rows.length) return written;
     const axes = numericAxes(rows);
     return [
-        section(null, sweepTable(comparison, rows), failures(comparison)),
+        section(null, sweepTable(comparison, rows)),
         axes.length ? growth(rows, axes, comparison) : null,
-        comparison.laws.length ? laws(comparison) : null,
         section(
             `Time by category, ${comparison.measured_on === "device" ? "on the device" : "on the CPU"}, a step`,
             categoryChart(rows),
@@ -38,16 +38,7 @@ function sweepOf(page, sweep) {
                   ),
               )
             : null,
-        comparison.notes.length
-            ? section(
-                  "Notes",
-                  el(
-                      "ul",
-                      null,
-                      comparison.notes.map((one) => el("li", null, one)),
-                  ),
-              )
-            : null,
+        written,
     ];
 }
 
@@ -128,22 +119,6 @@ function sweepTable(comparison, rows) {
     return table.element;
 }
 
-function failures(comparison) {
-    const parts = [];
-    if (comparison.failed.length)
-        parts.push(
-            el(
-                "ul",
-                { class: "checks" },
-                comparison.failed.map((one) =>
-                    el("li", { class: "fail" }, el("code", null, one.id), ` failed (${one.kind}): ${one.message}`),
-                ),
-            ),
-        );
-    if (comparison.pending.length) parts.push(note(`Not run: ${comparison.pending.join(", ")}.`));
-    return parts;
-}
-
 const QUANTITIES = [
     ["wall_ns", "unprofiled step", (row) => row.wall_ns, formatNs],
     ["device_sum_ns", "device sum", (row) => row.device_sum_ns, formatNs],
@@ -200,55 +175,6 @@ function growth(rows, axes, comparison) {
         holder,
     );
 }
-
-function laws(comparison) {
-    const table = new DataTable({
-        name: "laws",
-        rows: comparison.laws,
-        sort: ["at", true],
-        id: (row) => `${row.quantity} ${row.along} ${lawAt(row)}`,
-        columns: [
-            {
-                key: "quantity",
-                label: "Time a step",
-                text: true,
-                value: (row) => row.quantity,
-                show: (row) => (row.is_operator ? el("code", null, row.quantity) : row.quantity),
-            },
-            { key: "along", label: "Along (n)", text: true, value: (row) => row.along.replace("_", " ") },
-            { key: "at", label: "At", text: true, value: lawAt },
-            { key: "law", label: "Law", text: true, value: (row) => row.formula || `none (${row.sizes.length} sizes)` },
-            {
-                key: "turns",
-                label: "Turns at",
-                value: (row) => (row.turns.length ? row.turns[0] : null),
-                show: (row) => row.turns.map(turnAt).join(", ") || "-",
-            },
-            {
-                key: "off",
-                label: "Off by up to",
-                value: (row) => row.off,
-                format: (value) => formatShare(value, 1),
-            },
-        ],
-    });
-    return section(
-        "By which law",
-        note(
-            "Each size between the smallest and the largest was left out in turn and predicted from the others; “off " +
-                "by up to” is the worst of these errors, and of the fit at both ends. Above 10 % no law is given. Beyond the measured sizes another " +
-                "regime may begin. A regime turns where another term becomes the largest.",
-        ),
-        table.element,
-    );
-}
-
-const turnAt = (size) => (size >= 100 ? withThousands(size.toFixed(0)) : String(Number(size.toPrecision(3))));
-
-const lawAt = (row) =>
-    Object.entries(row.others)
-        .map(([name, value]) => `${name.replace("_", " ")} ${value}`)
-        .join(", ");
 
 function growthOption(colors, rows, along, of, format, key, title) {
     const others = (row) =>

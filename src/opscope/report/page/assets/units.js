@@ -76,4 +76,3 @@ function formatRate(value, unit) {
 // A change says which way it goes; 0 goes neither way.
 const signed = (format) => (value) => (value > 0 ? `+${format(value)}` : format(value));
 const formatChange = signed(formatNs);
-const formatByteChange = signed(formatBytes);
