@@ -107,7 +107,7 @@ def main() -> None:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             made = pool.submit(files, folder).result()
         environment = {**os.environ, "PYTHONPATH": str(trees["after"])}
-        convert = [*opscope, "convert", str(made["small"]), "-o", str(folder / "store")]
+        convert = [*opscope, "export", str(made["small"]), "--parquet", str(folder / "store")]
         subprocess.run(convert, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for row, (file, arguments) in rows(made, folder).items():
             commands = {name: ([*opscope, *arguments], {"PYTHONPATH": str(tree)}) for name, tree in trees.items()}

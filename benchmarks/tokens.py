@@ -22,12 +22,12 @@ from opscope.base.tokens import count_tokens  # noqa: E402
 
 TRACES = "tests/data/traces"
 COMMANDS = (
-    *(f"brief {TRACES}/{name}.json.gz" for name in (
+    *(f"analyze --brief {TRACES}/{name}.json.gz" for name in (
         "gpt2_train_amp_stacks", "resnet50_train_fp32", "bert_fp32_eager_bs8_seq128", "bert4_bf16_compiled",
         "cudagraph_replay",
     )),
     *(f"{words} {TRACES}/gpt2_train_amp_stacks.json.gz --brief" for words in (
-        "limits", "analyze --by kernel", "analyze --by operator", "stats", "dossier",
+        "limits", "analyze --by kernel", "analyze --by operator", "analyze --stats all", "explain --in",
     )),
     "diff tests/data/changes/before tests/data/changes/tf32 --brief", "gpus --brief", "explain aten::mm --brief",
 )  # fmt: skip

@@ -71,10 +71,10 @@ def try_wheel(wheel: Path, folder: Path, needed: Iterable[str] = NEEDED) -> None
     assert document["schema"] == "opscope.analysis/1", document["schema"]
     run(opscope, "analyze", TRACE, "--by", "kernel", cwd=folder)
     run(opscope, "explain", "aten::softmax", cwd=folder)
-    run(opscope, "stats", RECORDING, "--stats", "all", cwd=folder)
+    run(opscope, "analyze", RECORDING, "--stats", "all", cwd=folder)
     run(opscope, "page", TRACE, "-o", folder / "page.html", cwd=folder)
     run(opscope, "diff", TRACE, TRACE, cwd=folder)
-    run(opscope, "convert", TRACE, "-o", folder / "store", cwd=folder)
+    run(opscope, "export", TRACE, "--parquet", folder / "store", cwd=folder)
     assert "activities" in run(opscope, "sql", "--schema", cwd=folder)
     run(opscope, "sql", "SELECT count(*) FROM activities", folder / "store", cwd=folder)
     run(opscope, "export", folder / "store", "--chrome", folder / "out.json", cwd=folder)

@@ -217,6 +217,8 @@ def test_several_traces_have_a_line_each(tmp_path: Path) -> None:
     for name in ("cudagraph_replay", "gpt2_train_amp_stacks"):
         shutil.copy(DATA / "traces" / f"{name}.json.gz", tmp_path)
     text = brief(tmp_path)
+    listed = opscope("analyze", str(DATA / "h200_bert_small"), "--brief").stdout
+    assert "h200_bert_small/bs8_seq128` | " in listed  # a run's configuration, with its record, and no file of it
     assert "cudagraph_replay.json.gz` | " in text
     assert "gpt2_train_amp_stacks.json.gz` | " in text
 

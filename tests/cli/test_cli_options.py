@@ -17,6 +17,7 @@ from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.sweep.plan import PRESETS, default_sizes, expand
 from opscope.workloads.catalog import BUILT_IN, check
 from tests.command import ROOT, WITHOUT_TORCH, fresh_opscope, opscope, toy
+from tests.conftest import DATA
 
 
 @click.command(cls=ListCommand)
@@ -255,6 +256,36 @@ def test_every_option_of_profile_has_an_explanation() -> None:
 
     silent = [p.name for p in command.params if isinstance(p, click.Option) and not p.help and p.name != "mode"]
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("analyze", "{trace}", "--stats", "all", "--brief", "--format", "json"), "is of traces: leave out one"),
+        (("export", "{trace}", "-o", "{out}", "--format", "json"), "--format is for --reports"),
+        (("export", "--reports", "{run}", "--max-input", "1MB"), "--max-input is not for --reports"),
+        (("export", "{trace}"), "name one thing to write"),
+        (("export", "{trace}", "-o", "{out}", "--parquet", "{out}"), "name one thing to write"),
+        (("diff", "{bench}", "{trace}"), "compare two of a kind"),
+        (("diff", "{run}", "{bench}"), "compare two of a kind"),
+        (("diff", "{bench}", "{bench}", "--by", "kernel"), "of benchmarks there are"),
+        (("diff", "{trace}", "{trace}", "--again"), "are for two benchmarks"),
+        (("explain", "aten::mm", "--top", "3"), "are for the most expensive operators"),
+        (("explain",), "name an operator or a kernel"),
+        (("gpus", "--device", "cuda:0"), "--device is for --measure"),
+        (("kernel", "buld"), "Did you mean 'build'?"),
+    ],
+)
+def test_what_a_command_does_not_do_together_is_refused(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    places = {
+        "trace": DATA / "traces" / "cdist.json.gz",
+        "run": DATA / "changes" / "before",
+        "bench": ROOT / "benchmarks" / "results" / "h200-bench-gelu.json",
+        "out": tmp_path / "out.json",
+    }
+    done = opscope(*(word.format(**places) for word in words))
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
 
 
 def test_version_is_printed() -> None:

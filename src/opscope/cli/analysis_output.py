@@ -85,7 +85,7 @@ def print_lines(analysed: Sequence[Analysed], output_format: str, sort: str | No
     """
     from opscope.report.trace_lines import line_of, lines_table, lines_values, shared, sorted_lines
 
-    lines = sorted_lines([line_of(one.path, one.measured) for one in analysed], sort)
+    lines = sorted_lines([line_of(one.called or one.path, one.measured) for one in analysed], sort)
     table, sentences = lines_table(lines), shared(lines)
 
     def text() -> None:

@@ -105,11 +105,10 @@ def command(
     """
     if brief and output_format == Format.TABLE.value:
         output_format = Format.BRIEF.value
-    as_brief = (
-        brief and reports is None and output_format != Format.BRIEF.value
-    )  # the document of the brief, in another format
-    if as_brief and (by or sort or tree or top is not None or each or why):
-        raise UsageError(f"--brief --format {output_format} is of whole traces: leave out --by, --top and the like")
+    as_brief = brief and output_format != Format.BRIEF.value  # the document of the brief, in another format
+    if as_brief:
+        asks_more = bool(by or sort or tree or top is not None or each or why)
+        _refuse_beside_brief(inputs, output_format, asks_more=asks_more, sums=reports is not None)
     if reports is not None:
         if any((by, sort, graph_capture, step_time, each, tree, why, strict, gpu, steps, window)):
             raise UsageError("--stats goes with --top, --full-names and --format alone")
@@ -158,6 +157,18 @@ def command(
     end_with(doubted, unreadable, told=output_format in TOLD, allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)
+
+
+def _refuse_beside_brief(inputs: tuple[Path, ...], output_format: str, *, asks_more: bool, sums: bool) -> None:
+    """Refuse what the document of a brief has no place for.
+
+    Raises:
+        UsageError: there is something.
+    """
+    if sums or any(map(is_counters_file, inputs)):
+        raise UsageError(f"--brief --format {output_format} is of traces: leave out one of the two")
+    if asks_more:
+        raise UsageError(f"--brief --format {output_format} is of whole traces: leave out --by, --top and the like")
 
 
 def _print_stats(

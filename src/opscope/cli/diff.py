@@ -9,7 +9,7 @@ import click
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import refuse_outputs, write_output
 from opscope.cli.bench_words import axes_of, words_options
-from opscope.cli.diff_bench import Again, compare_benchmarks, is_benchmark
+from opscope.cli.diff_bench import Again, are_benchmarks, compare_benchmarks
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option, shown_rows, top_option
 from opscope.cli.reading import input_option
 from opscope.cli.say import say
@@ -122,9 +122,9 @@ def command(
     repeat = Again(
         wanted=again, targets=targets, inputs=inputs, reference=reference, axes=axes_of(size, dtype, settings)
     )
-    if before is not None and after is not None and (is_benchmark(before) or is_benchmark(after)):
-        if of_ranks or any_device or any_steps or by is not None or top is not None or page or report:
-            raise UsageError("of benchmarks, --fail-over, --any-environment and --again are for you, and --format")
+    if before is not None and after is not None and are_benchmarks(before, after):
+        if of_ranks or any_device or any_steps or overwrite or by is not None or top is not None or page or report:
+            raise UsageError("of benchmarks there are --fail-over, --any-environment, --again and --format")
         sys.exit(compare_benchmarks(before, after, fail_over, repeat, output_format, any_environment=any_environment))
     if any_environment or not repeat.is_empty:
         raise UsageError("--any-environment, --again and what belongs to it are for two benchmarks of bench --save")

@@ -42,8 +42,20 @@ class Again(Struct, frozen=True, kw_only=True):
         return not (self.wanted or self.targets or self.inputs or self.reference or self.axes)
 
 
-def is_benchmark(path: Path) -> bool:
-    """Tell whether a file is a benchmark that ``opscope bench --save`` wrote."""
+def are_benchmarks(before: Path, after: Path) -> bool:
+    """Tell whether two files are benchmarks that ``opscope bench --save`` wrote.
+
+    Raises:
+        UsageError: one of them is, and the other is not.
+    """
+    kinds = {path: _is_benchmark(path) for path in (before, after)}
+    if any(kinds.values()) and not all(kinds.values()):
+        one, other = (before, after) if kinds[before] else (after, before)
+        raise UsageError(f"{one} is a benchmark of opscope bench --save, and {other} is not: compare two of a kind")
+    return kinds[before]
+
+
+def _is_benchmark(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:

@@ -12,6 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
+from click.core import ParameterSource
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output
@@ -93,6 +94,10 @@ def command(
         raise UsageError("name one thing to write: --output FILE, --parquet DIRECTORY or --reports")
     if output is None and (ranks or max_size is not None):
         raise UsageError("--ranks and --max-size are for --output")
+    if not reports and (given := _given("output_format", "brief")):
+        raise UsageError(f"{given} is for --reports: what is written has its own format")
+    if reports and (given := _given("max_input", "overwrite")):
+        raise UsageError(f"{given} is not for --reports, which reads and replaces what opscope wrote")
     part = part_of(steps, window)
     if parquet is not None:
         _write_tables(inputs, parquet, part, max_input, overwrite=overwrite, allow_damaged=allow_damaged)
@@ -108,6 +113,16 @@ def command(
         if part is not None:
             raise UsageError("reports are of whole traces: leave out --steps and --window")
         _write_reports(inputs[0], output_format, allow_damaged=allow_damaged)
+
+
+def _given(*names: str) -> str | None:
+    """Return the first option of these parameters that the command line has; None without one."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        asked = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if option.name in names and asked:
+            return option.opts[0]
+    return None
 
 
 def _write_reports(run: Path, output_format: str, *, allow_damaged: bool) -> None:

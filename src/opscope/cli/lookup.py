@@ -1,4 +1,4 @@
-"""What ``explain`` and ``dossier`` look names up in: a trace, a run, or PyTorch as it is installed or shipped."""
+"""What ``explain`` looks names up in: a trace, a run, or PyTorch as it is installed or shipped."""
 
 from pathlib import Path
 

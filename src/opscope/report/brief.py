@@ -192,8 +192,13 @@ def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Co
 # ---------------------------------------------------------------- as the first lines of a screen
 
 
-def screen_blocks(screen: FirstScreen) -> Iterator[Block]:
-    """Yield the first lines of a screen: the verdict, where the time goes, what to do first, and what fails."""
+def screen_blocks(screen: FirstScreen, *, on_page: bool = False) -> Iterator[Block]:
+    """Yield the first lines of a screen: the verdict, where the time goes, what to do first, and what fails.
+
+    Args:
+        screen: what it shows.
+        on_page: whether it stands on the page, which has all checks below.
+    """
     yield Paragraph((Toned(f"{screen.sentence.rstrip('.')}. [{screen.bound}]", Tone.STRONG),))
     if screen.parts and screen.parts_of != OF_CPU and (drawn := bar(screen.parts)):
         yield Paragraph((Toned(f"  {drawn}", Tone.BAR),))
@@ -223,7 +228,8 @@ def screen_blocks(screen: FirstScreen) -> Iterator[Block]:
         short = line if CheckName.FILE_IS_VALID in line else _cut(line, _LINE)
         yield Paragraph((of_trust(short, verdict),))
     if len(screen.failed) > _FAILED:
-        yield Paragraph.of(f"and {len(screen.failed) - _FAILED} more checks: --why")
+        more = "see below" if on_page else "--why"
+        yield Paragraph.of(f"and {len(screen.failed) - _FAILED} more checks: {more}")
 
 
 def _row(number: int, finding: BriefFinding) -> tuple[str, ...]:

@@ -108,10 +108,11 @@ def _what(step: StepChange) -> str:
 
 
 def _change_in_words(step: StepChange) -> Iterator[Block]:
-    what = _what(step)
+    what, plus = _what(step), "+" if step.change_ns > 0 else ""
+    add_up = " Work and the other parts add up to that exactly." if step.reason is None else ""
     yield Paragraph.of(
         f"The {what} took {format_ns(step.before_ns)}, then {format_ns(step.after_ns)}: {change(step.change_ns)} "
-        f"({format_share(step.change_ns, step.before_ns)}). Work and the other parts add up to that exactly."
+        f"({plus}{format_share(step.change_ns, step.before_ns)}).{add_up}"
     )
     if step.reason is not None:
         yield Paragraph.of(f"It is not taken apart: {step.reason}.")
@@ -134,7 +135,7 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
     others = len(step.work) - len(shown)
     lines = chain(
         (("work listed below", step.work_ns - rest),) if shown else (),
-        ((f"{others} {'other ' if shown else ''}groups of work", rest),) if others else (),
+        ((f"{others} {'other ' if shown else ''}group{'s' if others > 1 else ''} of work", rest),) if others else (),
         ((part.name, part.change_ns) for part in step.parts),
         ((f"change of the {_what(step)}", step.change_ns),),
     )

@@ -95,11 +95,21 @@ def environment_on_page(document: TraceDocument) -> Section:
         ("Format", f"{source.format}, {format_bytes(source.size_bytes)}, {source.event_count:,} events"),
         ("Steps", f"{document.step_count:,}" if document.step_count else "none marked"),
         *((f"Device {device.device}", Name(device.name)) for device in document.devices),
+        *((("Clocks", clocks),) if (clocks := _clocks(document)) else ()),
         *(("Not recorded", Name(line)) for line in source.not_recorded),
     ]
     section = environment_section(document)
     blocks = () if document.capture is None else section.blocks
     return replace(section, blocks=(Table(("Recording", "Value"), tuple(rows)), *blocks))
+
+
+def _clocks(document: TraceDocument) -> str | None:
+    clocks = document.measurement.clocks
+    if clocks is None:
+        return document.measurement.clocks_reason
+    limits = f", limited by {', '.join(clocks.limited_by)}" if clocks.limited_by else ""
+    between = f"{clocks.sm_mhz_min} to {clocks.sm_mhz_max}"
+    return f"{clocks.sm_mhz_median} MHz ({between}), memory {clocks.memory_mhz} MHz{limits}"
 
 
 def _settings(capture: CaptureEntry) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,7 @@ _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings
 _MOST_LIMITS = 50  # rows of limits, those that lose most first
 _LISTED = 10  # shapes, kernels and callers listed per operator
+_OCCUPANCY: Final = "theoretical_occupancy_percent"
 
 R = TypeVar("R", bound=Struct)
 
@@ -245,6 +246,8 @@ def _kernels(table: pl.DataFrame, resolver: SourceResolver | None, short: Mappin
     """Yield rows of `Analysis.kernels`, or of `Analysis.kernels_of` for one operator."""
     columns = [name for name in table.columns if name in doc.KernelRow.__struct_fields__]
     for row in table.iter_rows(named=True):
+        if not row.get(_OCCUPANCY):  # no kernel has none: Kineto writes 0 where it does not know the device
+            row[_OCCUPANCY] = None
         yield doc.KernelRow(**{"device": None, **{name: row[name] for name in columns}, **_named(row, resolver, short)})
 
 

@@ -26,6 +26,7 @@ from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.counters import CountersDocument
+from opscope.documents.difference import DiffDocument
 from opscope.documents.page import PageDocument, PageTrace, SectionEntry
 from opscope.documents.ranks import RanksDocument
 from opscope.documents.trace import TraceDocument
@@ -307,6 +308,12 @@ def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> Page
         (section,) = or_reason(Losses(), name, lambda: (make(),), lambda why: Section((name,), (Paragraph.of(why),)))
         return section_entry(section)
 
+    def written_pairs(difference: DiffDocument) -> Iterator[SectionEntry]:
+        reason = lambda why: Section(("What changed",), (Paragraph.of(why),))  # noqa: E731
+        sections = or_reason(Losses(), "the difference", lambda: pair_sections(difference), reason)
+        yield from map(section_entry, sections)
+        yield from (SectionEntry((), (), ()) for _ in range(1 + len(difference.pairs) - len(sections)))
+
     return PageDocument(
         title=title,
         opscope=__version__,
@@ -319,7 +326,7 @@ def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> Page
         job_sections=tuple(
             written("the job", functools.partial(ranks_section, one, on_page=True)) for one in parts.get("jobs", ())
         ),
-        pair_sections=() if difference is None else tuple(map(section_entry, pair_sections(difference))),
+        pair_sections=() if difference is None else tuple(written_pairs(difference)),
         **parts,
     )
 

@@ -56,7 +56,7 @@ def _of_series(rows: dict[int, ComparisonRow], target: str, count: int) -> Findi
         title=f"A batch of {smallest} is too small for the device: throughput grows up to {turn} ({small.id})",
         where=Where(),
         saving_ns=saving,
-        saving=saving_text(saving, wall, StepBasis.UNPROFILED),
+        saving=f"{saving_text(saving, wall, StepBasis.UNPROFILED)}, for the same work in batches of {turn}",
         likely_ns=(saving.low + saving.high) / 2,
         is_first=True,
         of_step_ns=wall,

@@ -36,12 +36,12 @@ def _entry(block: Block) -> BlockEntry:
         case Table():
             return BlockEntry(
                 kind="table",
-                columns=block.columns,
+                columns=tuple(map(str, block.columns)),
                 rows=tuple(_parts(row) for row in block.rows),
                 numeric=tuple(sorted(block.numeric)),
             )
         case Code(lines, language):
-            return BlockEntry(kind="code", lines=lines, language=language)
+            return BlockEntry(kind="code", lines=tuple(map(str, lines)), language=language)
 
 
 def _parts(parts: Inline) -> tuple[PartEntry, ...]:

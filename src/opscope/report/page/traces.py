@@ -142,7 +142,7 @@ def page_trace(
 
 
 def _screen(document: TraceDocument) -> tuple[BlockEntry, ...]:
-    return () if document.first_screen is None else block_entries(screen_blocks(document.first_screen))
+    return () if document.first_screen is None else block_entries(screen_blocks(document.first_screen, on_page=True))
 
 
 def _timeline(timeline: Drawn | None, measured: Measured) -> TimelineEntry | None:

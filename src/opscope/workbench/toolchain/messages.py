@@ -49,8 +49,9 @@ def first_error(text: str) -> str:
     """Return the first error in a compiler's output, with its place; the last line if no error is recognised."""
     error = next((message for message in messages(text) if message.kind == "error"), None)
     if error is None:
-        lines = [line for line in text.strip().splitlines() if line.strip()]
-        return lines[-1].strip() if lines else "it failed without a word"
+        lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+        named = next((line for line in lines if "error: " in line), None)  # "At end of source: error: ..."
+        return named or (lines[-1] if lines else "it failed without a word")
     return error.text if error.file is None else f"{error.file}:{error.line}: {error.text}"
 
 

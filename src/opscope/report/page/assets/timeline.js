@@ -145,8 +145,7 @@ class Timeline {
                 button("all", () => this.show(0, this.length), { title: "0" }),
             ),
             this.scroller,
-            this.detail,
-            this.measure,
+            el("div", { class: "chosen" }, this.detail, this.measure),
             this.notes(),
             this.legend(),
         );
@@ -446,7 +445,8 @@ class Timeline {
         return count > 1 ? `${formatCount(count)} short slices, mostly ${label}` : label;
     }
 
-    facts(slice) {
+    // Of the chosen slice all; what has to be looked for is left out of what follows the pointer.
+    facts(slice, whole) {
         const { lanes, place } = slice;
         const operator = lanes.operator[place];
         const origin = lanes.place[place] >= 0 ? this.entry.places[lanes.place[place]] : null;
@@ -470,8 +470,8 @@ class Timeline {
                       ]
                     : null,
                 cause && lanes.kind === "operator" ? ["backward of", this.nameOf(cause)] : null,
-                lanes.kind === "operator" ? this.inputsOf(this.names[lanes.name[place]]) : null,
-                ...this.launchedFacts(slice),
+                ...(whole && lanes.kind === "operator" ? [this.inputsOf(this.names[lanes.name[place]])] : []),
+                ...(whole ? this.launchedFacts(slice) : []),
                 origin && origin.module >= 0 ? ["module", this.names[origin.module]] : null,
                 origin && origin.python >= 0 ? ["line", this.names[origin.python]] : null,
                 ["on", lanes.label],
@@ -488,19 +488,27 @@ class Timeline {
         return ["inputs", all === 1 ? shapes(found[0].input_dims) || "-" : `${formatCount(all)} kinds: see its row`];
     }
 
-    // What calls within a slice of the host launched, in the order of the calls.
+    // What calls within a slice of the host launched: of a range on all threads, as backward passes have their own. Where
+    // calls or work are merged, their sum is not known: then nothing is said.
     launched({ lanes, place }) {
         if (!HOST_KINDS.has(lanes.kind)) return [];
+        const number = lanes.first + place;
+        if (this.launchedBy && this.launchedBy.number === number) return this.launchedBy.found;
         this.effects = this.effects || this.reversed();
         const thread = (one) => one.label.split(":")[0];
+        const [start, end] = [lanes.start[place], lanes.end[place]];
+        const chosen = this.lanes.filter((one) => one.kind === "call" || one.kind === "stream");
         const found = [];
-        for (const calls of this.lanes) {
-            if (calls.kind !== "call" || thread(calls) !== thread(lanes)) continue;
-            for (let call = 0; call < calls.size; call += 1)
-                if (calls.start[call] >= lanes.start[place] && calls.end[call] <= lanes.end[place])
-                    found.push(...(this.effects.get(calls.first + call) || []));
+        for (const calls of chosen.some((one) => one.count) ? [] : chosen) {
+            if (calls.kind !== "call" || (lanes.kind !== "range" && thread(calls) !== thread(lanes))) continue;
+            for (let row = 0; row < calls.rowCount; row += 1)
+                for (const call of calls.touching(row, start, end))
+                    if (calls.start[call] >= start && calls.end[call] <= end)
+                        found.push(...(this.effects.get(calls.first + call) || []));
         }
-        return found.map((number) => this.sliceAt(number)).filter((one) => one && one.lanes.kind === "stream");
+        const slices = found.map((one) => this.sliceAt(one)).filter((one) => one && one.lanes.kind === "stream");
+        this.launchedBy = { number, found: slices };
+        return slices;
     }
 
     launchedFacts(slice) {
@@ -527,7 +535,7 @@ class Timeline {
         this.selected = slice;
         clear(this.detail);
         if (slice) {
-            const { title, pairs } = this.facts(slice);
+            const { title, pairs } = this.facts(slice, true);
             const linked = this.linked(slice);
             add(this.detail, [
                 el("strong", null, title),
