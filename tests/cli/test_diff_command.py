@@ -286,7 +286,7 @@ def test_what_changed_most_stands_first_and_small_rows_are_folded() -> None:
     assert shown.index(first) < shown.index("Work by operator and inputs:")
     small = [row for row in step["work"] if abs(row["change_ns"]) < 0.01 * abs(largest[0][0])]
     assert len(small) == 1
-    assert "1 other groups of work" in shown
+    assert "1 other group of work" in shown
     assert small[0]["operator"] not in shown.partition("Work by operator")[2]
 
 

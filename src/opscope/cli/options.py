@@ -198,7 +198,8 @@ def brief_or_format_option(function: F) -> F:
         "--brief",
         is_flag=True,
         help="The essence in at most 2,000 tokens, for a first look and for agents; of several traces a line each. "
-        "With --by, --top or --sort, that table instead. --format json prints one trace's by the schema opscope.brief/1.",
+        "With --by, --top or --sort, that table instead. --format json prints that of one trace by the schema "
+        "opscope.brief/1.",
     )
     return _formats(None)(brief(function))
 

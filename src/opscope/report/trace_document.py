@@ -34,7 +34,7 @@ _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings
 _MOST_LIMITS = 50  # rows of limits, those that lose most first
 _LISTED = 10  # shapes, kernels and callers listed per operator
-_OCCUPANCY: Final = "theoretical_occupancy_percent"
+_OCCUPANCY = "theoretical_occupancy_percent"
 
 R = TypeVar("R", bound=Struct)
 
