@@ -70,8 +70,9 @@ def test_a_patch_stands_as_soon_as_its_proof(tmp_path: Path) -> None:
     assert "set_detect_anomaly" in best.patch.diff or "scaled_dot_product_attention" in best.patch.diff
     assert best.patch.ratio is not None
     assert best.patch.ratio == best.ratio  # what is proven is the patch
-    assert sum(line.startswith("again, in new processes") for line in said) == sum(
-        line.startswith("comparing with float64") for line in said
+    # No further comparison is made for it.
+    assert sum(line.startswith("comparing with float64") for line in said) <= sum(
+        line.startswith("again, in new processes") for line in said
     )
 
 
