@@ -24,13 +24,13 @@ PLANTED = "import pathlib\npathlib.Path({!r}).touch()\nraise ImportError('plante
 
 COMMANDS = [
     "analyze large.json", "analyze job/rank0.json.gz job/rank1.json.gz", "analyze --brief large.json",
-    "show large.json bound", "page large.json -o page.html", "page job -o job.html", "analyze --stats all large.json", "explain aten::mm",
-    "explain --in large.json", "limits large.json", "whatif large.json --scale aten::addmm=0.5", "ranks job",
-    "ranks job --by late", "ranks other --shard 1/1", "diff job other", "diff job/rank0.json.gz other/rank0.json.gz",
-    "runs .", "export --reports sweep",
+    "show large.json bound", "page large.json -o page.html", "page job -o job.html", "analyze --stats all large.json",
+    "explain aten::mm", "explain --in large.json", "limits large.json", "whatif large.json --scale aten::addmm=0.5",
+    "ranks job", "ranks job --by late", "ranks other --shard 1/1", "diff job other",
+    "diff job/rank0.json.gz other/rank0.json.gz", "runs .", "export --reports sweep",
     "export large.json --parquet store", "analyze store", "export large.json -o exported.json.gz",
-    ("sql", "select count(*) from operators", "large.json"), ("sql", "select count(*) from operators", "job"),
-    "gpus", "kernel launch --help", "skill", "--version",
+    ("sql", "select count(*) from operators", "large.json"), ("sql", "select count(*) from operators", "job"), "gpus",
+    "kernel launch --help", "skill", "--version",
 ]  # fmt: skip
 
 
