@@ -213,6 +213,24 @@ def test_a_patch_that_noise_hides_is_timed_once_more(monkeypatch: pytest.MonkeyP
     assert reason.startswith("whether it is faster once it is in the source is not decidable: 0.80 to 2.40")
 
 
+def test_a_patch_that_breaks_is_not_timed_again_for_the_noise_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trying({ONE: 1.5}, {}, monkeypatch)
+    noise = made._known[ONE] = Measured(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
+    clear = Measured(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
+    asked: list[bool] = []
+
+    def again(jobs: Mapping[Names, Job], _: object) -> dict[Names, Measured]:
+        asked.extend(bool(job.sources) for job in jobs.values())
+        return {names: Measured(broken="ValueError: x") if job.sources else clear for names, job in jobs.items()}
+
+    monkeypatch.setattr(made, "_measure_again", again)
+    made._prove([ONE], facts())
+    assert asked == [True, False]  # as a patch, then without one
+    assert made._known[ONE] is clear
+    assert made._known[ONE] is not noise
+    assert made._patches[ONE].reason == "written into the source it fails: ValueError: x"
+
+
 def test_what_is_proven_stands_where_the_proof_of_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
     monkeypatch.setattr(made, "_prove_unpatched", lambda *_: (_ for _ in ()).throw(AdviseError("the script has ended")))

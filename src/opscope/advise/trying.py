@@ -705,23 +705,20 @@ class _Trying:
         self._again |= set(finalists)
         searched = {names: self._known[names] for names in finalists}
         texts = self._texts(finalists)
-        self._patches |= {names: Patch(reason=text) for names, text in texts.items() if isinstance(text, str)}
         sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        lacking = self._prove_jobs({names: self._job_of(names, sources) for names in finalists}, facts, sources)
-        for names, text in texts.items():
-            if isinstance(text, Written) and names not in self._patches:
-                self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
-        noisy = [names for names in sources if names not in lacking and is_noisy(self._known[names])]
-        if noisy and self._has_time(
-            f"{_listed(noisy)} was timed once as a patch, beside too much noise", self._proof_s
-        ):
+        lacking, broken = self._prove_written(finalists, texts, facts)
+        timed = [names for names in sources if names not in lacking | broken]
+        noisy = [names for names in timed if is_noisy(self._known[names])]
+        otherwise = f"{_listed(noisy)} was not timed again as a patch, though the machine was busy"
+        if noisy and self._has_time(otherwise, self._proof_s):
             self._say(f"once more, as the machine was busy: {_listed(noisy)}")
-            lacking |= self._prove_jobs({names: self._job_of(names, sources) for names in noisy}, facts, sources)
-            for names in noisy:
-                text = texts[names]
-                if isinstance(text, Written):
-                    self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
-        failed = [names for names in sources if names not in lacking and self._fails_as_patch(names, searched[names])]
+            more_lacking, more_broken = self._prove_written(noisy, texts, facts)
+            lacking, broken = lacking | more_lacking, broken | more_broken
+        failed = [
+            names
+            for names in sources
+            if names not in lacking and (names in broken or self._fails_as_patch(names, searched[names]))
+        ]
         if failed:
             why = "; ".join(f"{' + '.join(names)}: {self._patches[names].reason}" for names in failed)
             self._say(f"no patch: {why}")
@@ -730,6 +727,24 @@ class _Trying:
             self._comparing.right -= set(failed)
             self._phase("what fails as a patch", lambda: lacking.update(self._prove_unpatched(failed, facts)))
         return lacking
+
+    def _prove_written(
+        self, finalists: Sequence[Names], texts: Mapping[Names, Written | str], facts: Facts
+    ) -> tuple[set[Names], set[Names]]:
+        """Prove combinations as they stand in the source, where they can, and note what became of their patches.
+
+        Returns:
+            Those that failed for lack of memory or time, and those whose patch broke before it was timed.
+        """
+        sources = {names: text.sources for names in finalists if isinstance(text := texts.get(names), Written)}
+        self._patches = {names: patch for names, patch in self._patches.items() if names not in finalists}
+        lacking = self._prove_jobs({names: self._job_of(names, sources) for names in finalists}, facts, sources)
+        broken = set(self._patches) & set(sources)  # of these it is noted already
+        for names in finalists:
+            text = texts.get(names)
+            if text is not None and names not in broken:
+                self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
+        return lacking, broken
 
     def _prove_unpatched(self, failed: Sequence[Names], facts: Facts) -> set[Names]:
         if not self._has_time("what fails as a patch was not proven without one", self._proof_s):
@@ -758,8 +773,7 @@ class _Trying:
         patch, known, proof = self._patches[names], self._known[names], self._proofs.get(names)
         if patch.diff is not None or (proof is not None and proof.right is None) or is_noisy(known):
             return False
-        was_clear = searched.gain is not None and searched.gain.median >= _CLEARLY
-        return was_clear or proof is not None or known is searched
+        return proof is not None or (searched.gain is not None and searched.gain.median >= _CLEARLY)
 
     def _prove_jobs(
         self, jobs: Mapping[Names, Job], facts: Facts, sources: Mapping[Names, dict[str, str]]

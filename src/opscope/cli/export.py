@@ -84,7 +84,7 @@ def command(
     happens to unified memory is for viewers alone, opscope does not read it back.
 
     --parquet: the tables hold what opscope computes with; Concrete values of arguments and flows stay behind in the
-    trace.
+    trace. --window is for this alone.
 
     --reports: every figure is computed again from the trace files. Neither PyTorch nor a GPU is needed, so results can
     be carried to any machine, and a newer opscope can be applied to old measurements. A configuration whose files are
