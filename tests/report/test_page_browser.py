@@ -373,7 +373,7 @@ def test_a_kernel_has_the_colour_of_its_operator_in_the_flame_view(browser: Any,
 
 def test_work_that_no_limit_is_known_of_is_one_sentence(browser: Any, made: Callable[..., Path]) -> None:
     printed = opscope("limits", str(trace("cudagraph_replay"))).stdout
-    sentence = "No work can be held against a limit. Of most of it the reason is: no operator was recorded."
+    sentence = "No work can be compared with a limit. The main reason: no operator was recorded."
     assert printed.splitlines()[-1].strip() == sentence
     with opened(browser, made(trace("cudagraph_replay"))) as page:
         page.show("roofline")

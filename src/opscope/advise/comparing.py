@@ -144,7 +144,7 @@ class Comparing:
         return result
 
     def _compared_jobs(self, jobs: Mapping[Names, Job]) -> list[Job]:
-        """Return what is recorded to compare some jobs: the step as written, the same in float64, and they."""
+        """Return what is recorded to compare some jobs: the step as written, in float64, and the jobs."""
         proving = self.proving(self._job)
         rounded = [replace(proving, reference=True, rounding=(name,)) for name in _simulated(jobs)]
         return [proving, replace(proving, reference=True), *rounded, *map(self.proving, jobs.values())]

@@ -224,8 +224,8 @@ class ScriptVariant(Variant):
         self._compiled_before = compiled_frames()
 
     @property
-    def sounds_anew(self) -> bool:
-        """Whether something was compiled since the step was observed, of which calls may no longer be heard."""
+    def may_sound_different(self) -> bool:
+        """Whether something was compiled since the step was observed: calls inside it may not be heard now."""
         return self._compiled_before is not None and compiled_frames() > self._compiled_before
 
     def step_ended(self) -> None:
@@ -358,7 +358,7 @@ class _Steps(StepFinder):
         self._missed += 1
         if self._began:
             self._variant.interrupt()
-            if self._variant.sounds_anew and self._stream is not None:
+            if self._variant.may_sound_different and self._stream is not None:
                 self._look_again()
             elif self._missed > _MOST_MISSED * self.found.events:
                 text = "its steps do not go on: after some of them, the optimizer or the model is made anew"

@@ -711,7 +711,7 @@ class _Trying:
         noisy = [names for names in timed if is_noisy(self._known[names])]
         otherwise = f"{_listed(noisy)} was not timed again as a patch, though the machine was busy"
         if noisy and self._has_time(otherwise, self._proof_s):
-            self._say(f"once more, as the machine was busy: {_listed(noisy)}")
+            self._say(f"timing again, as the machine was busy: {_listed(noisy)}")
             more_lacking, more_broken = self._prove_written(noisy, texts, facts)
             lacking, broken = lacking | more_lacking, broken | more_broken
         failed = [

@@ -85,7 +85,7 @@ def compare_benchmarks(
         _refuse_other(request, second.request, now)
     other = differences(first, second)
     if other and not any_environment:
-        raise UsageError(f"these were not measured alike ({'; '.join(other)}): --any-environment")
+        raise UsageError(f"these were not measured alike ({'; '.join(other)}). --any-environment compares them anyway")
     outcome = changes(first, second, most)
     if request is not None and worst_change(outcome) is RegressionVerdict.INCONCLUSIVE:
         outcome = _again(request, first, second, most) or outcome
@@ -100,7 +100,7 @@ def _request(again: Again) -> BenchRequest | None:
     """Return what to measure again, from the words of this command line alone; None where nothing is."""
     if not again.wanted:
         if not again.is_empty:
-            raise UsageError("--target and what belongs to it are for --again")
+            raise UsageError("--target, --inputs, --reference, --size, --dtype and --set need --again")
         return None
     if not again.targets:
         raise UsageError(
@@ -119,7 +119,7 @@ def _request(again: Again) -> BenchRequest | None:
 
 
 def _refuse_other(request: BenchRequest, measured: BenchRequest | None, path: Path) -> None:
-    """Refuse to measure something else than what a file holds."""
+    """Refuse to measure anything other than what a file holds."""
     if measured is None:
         raise UsageError(f"{path} does not say what it measured, so it cannot be measured again")
     for name in ("targets", "inputs", "reference", "axes"):

@@ -1,4 +1,4 @@
-"""``opscope export INPUT``: a trace for viewers or as Parquet files, or a run's reports anew. Needs no PyTorch."""
+"""``opscope export INPUT``: a trace for viewers or as Parquet files, or the reports of a run. Needs no PyTorch."""
 
 import gzip
 import itertools
@@ -48,7 +48,7 @@ _LEVEL = 3  # of gzip: level 9 takes nine times as long, and makes files a quart
 @click.option(
     "--reports",
     is_flag=True,
-    help="Write the reports of a run of opscope profile anew from its raw traces, into the run.",
+    help="Write the reports of a run of opscope profile again, from its raw traces, into the run's folder.",
 )
 @overwrite_option("a file and its further parts, or a converted trace")
 @part_options
@@ -76,7 +76,7 @@ def command(
     allow_damaged: bool,
     output_format: str,
 ) -> None:
-    """Write a trace for ui.perfetto.dev or chrome://tracing, as Parquet files, or a run's reports anew.
+    """Write a trace for ui.perfetto.dev or chrome://tracing, or as Parquet files, or the reports of a run again.
 
     --output: viewers silently drop slices that overlap without nesting; here they get lanes of their own. Names are
     escaped, operators and kernels carry opscope's categories, and arrows lead from launches to kernels. Parts after the
@@ -91,7 +91,7 @@ def command(
     damaged is named, the others are written, and the exit code is 4. --format is that of the comparison it prints.
     """
     if (output is not None) + (parquet is not None) + reports != 1:
-        raise UsageError("name one thing to write: --output FILE, --parquet DIRECTORY or --reports")
+        raise UsageError("choose what to write: --output FILE, --parquet DIRECTORY or --reports")
     if output is None and (ranks or max_size is not None):
         raise UsageError("--ranks and --max-size are for --output")
     if not reports and (given := _given("output_format", "brief")):

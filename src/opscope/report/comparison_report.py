@@ -122,7 +122,7 @@ def _legend(comparison: SweepComparison) -> tuple[Inline, ...]:
 def sections_on_page(comparison: SweepComparison) -> Iterator[Section]:
     """Yield what the page shows in words beside its pictures and its table of configurations."""
     if comparison.rows:
-        yield Section(("What the figures are",), (Bullets(_legend(comparison)),))
+        yield Section(("How to read the figures",), (Bullets(_legend(comparison)),))
     else:
         yield Section(("No configuration has a result.",))
     yield from _grown(comparison)

@@ -61,7 +61,7 @@ def _nothing(rows: Sequence[LimitRow]) -> str | None:
         by_reason[row.reason or "unknown"] = by_reason.get(row.reason or "unknown", 0) + row.device_ns
     why = max(by_reason, key=lambda one: by_reason[one])
     remedy = " (the profiler records them with record_shapes=True)" if why == NO_INPUTS else ""
-    return f"No work can be held against a limit. Of most of it the reason is: {why}{remedy}."
+    return f"No work can be compared with a limit. The main reason: {why}{remedy}."
 
 
 def _peaks(line: DeviceTimeline, peaks: Peaks | None) -> PeaksEntry:

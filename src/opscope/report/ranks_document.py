@@ -42,7 +42,7 @@ def ranks_section(document: RanksDocument, *, on_page: bool = False) -> Section:
     shown = document.collectives and not on_page
     for title, table in (
         ("Late ranks:", late_table(document.late) if document.late else None),
-        ("Devices with nothing to do:", bubble_table(document.bubbles) if on_page and document.bubbles else None),
+        ("Idle devices of the pipeline:", bubble_table(document.bubbles) if on_page and document.bubbles else None),
         ("Process groups:", group_table(document.groups) if document.groups else None),
         ("Collectives:", collective_table(document.collectives[:_SHOWN]) if shown else None),
     ):
