@@ -2,7 +2,8 @@
 
 CHECKOUTS holds one folder for each repository, as ``git clone`` makes it; none of it is part of opscope. Each script
 runs in a copy, with its own command line, and with random data in place of what it would download. Beside what opscope
-says stands the script's own clock: a hook after each step of its optimizers, in runs without opscope before and after.
+says stands the script's own clock: a hook after each step of its optimizers, in the same run, and in runs without
+opscope before and after.
 A script whose repository or libraries are not there is left out, and said so.
 """
 
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -30,27 +32,44 @@ from typing import Any
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "it", "for", "on", "with", "as", "by", "at", "from", "that")
 COMMANDS = ("own", "profile", "page", "diff", "advise")
-# Runs in the script's process before its first line.
+ACCURACY = """
+import datasets
+import evaluate
+class Accuracy(evaluate.Metric):
+    def _info(self):
+        whole = datasets.Value("int64")
+        features = datasets.Features({"predictions": whole, "references": whole})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+    def _compute(self, predictions, references):
+        return {"accuracy": float((predictions == references).mean())}
+"""
+# Runs in each Python process before its first line; where that imports PyTorch's optimizers, it writes down when they
+# step, in a file of its own: 16 bytes a step, the optimizer and the moment.
 CLOCK = """
-import atexit, json, os, sys, time
-out = os.environ.pop("OPSCOPE_OWN_CLOCK", None)
-if out:
-    seconds, stamps, pid = float(os.environ.pop("OPSCOPE_OWN_SECONDS")), [], os.getpid()
-    def write():
-        if os.getpid() == pid:
-            with open(out, "w") as file:
-                json.dump(stamps, file)
+import importlib.abc, importlib.util, os, struct, sys, time
+out, seconds = os.environ["OPSCOPE_OWN_CLOCK"], float(os.environ["OPSCOPE_OWN_SECONDS"])
+def start(module):
+    files = {}
     def stepped(optimizer, args, kwargs):
-        if os.getpid() == pid:
-            stamps.append((id(optimizer), time.perf_counter()))
-            if stamps[-1][1] - stamps[0][1] > seconds:
-                write()
-                sys.stdout.flush()
-                os._exit(0)
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-    register_optimizer_step_post_hook(stepped)
-    atexit.register(write)
+        now, pid = time.perf_counter_ns(), os.getpid()
+        if pid not in files:
+            files[pid] = os.open(f"{out}.{pid}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), now
+        file, began = files[pid]
+        os.write(file, struct.pack("QQ", id(optimizer), now))
+        if now - began > 1e9 * seconds:
+            sys.stdout.flush()
+            os._exit(0)
+    module.register_optimizer_step_post_hook(stepped)
+class Watch(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch.optim.optimizer":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (run(module), start(module))
+        return spec
+sys.meta_path.insert(0, Watch())
 """
 
 
@@ -162,12 +181,32 @@ def sentences(folder: Path) -> None:
             {
                 "sentence1": " ".join(draw.choices(WORDS, k=12)),
                 "sentence2": " ".join(draw.choices(WORDS, k=9)),
-                "label": n % 2,
+                "label": ("no", "yes")[n % 2],
             }
             for n in range(count)
         )
         (folder / f"{part}.json").write_text("\n".join(json.dumps(row) for row in rows))
     text("text.txt")(folder)
+    _models(folder)
+    # What `evaluate.load("accuracy")` would download.
+    metric = folder / "accuracy" / "accuracy.py"
+    metric.parent.mkdir(exist_ok=True)
+    metric.write_text(ACCURACY)
+
+
+def _models(folder: Path) -> None:
+    """Write a tokenizer of the kind of GPT-2, and a small BERT with random weights, by their usual names."""
+    from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast, GPT2TokenizerFast
+
+    words = str(folder / "text.txt")
+    pairs = ByteLevelBPETokenizer()
+    pairs.train([words], vocab_size=1000, special_tokens=["<|endoftext|>"])
+    GPT2TokenizerFast(tokenizer_object=pairs._tokenizer).save_pretrained(folder / "gpt2")
+    pieces = BertWordPieceTokenizer()
+    pieces.train([words], vocab_size=1000)
+    BertTokenizerFast(tokenizer_object=pieces._tokenizer).save_pretrained(folder / "bert-base-cased")
+    BertForSequenceClassification(BertConfig(num_hidden_layers=4)).save_pretrained(folder / "bert-base-cased")
 
 
 # ---------------------------------------------------------------- the scripts
@@ -215,6 +254,7 @@ SCRIPTS = (
     Script("vae", "examples", "vae", ("main.py", "--epochs", "100"), digits, ("torchvision",)),
     Script("mnist", "examples", "mnist", ("main.py", "--epochs", "100"), digits, ("torchvision",)),
     Script("mnist-rnn", "examples", "mnist_rnn", ("main.py", "--epochs", "100", "--accel"), digits, ("torchvision",)),
+    Script("hogwild", "examples", "mnist_hogwild", ("main.py", "--cuda", "--epochs", "20"), digits, ("torchvision",)),
     Script("siamese", "examples", "siamese_network", ("main.py", "--epochs", "100"), digits, ("torchvision",)),
     Script(
         "dcgan",
@@ -283,11 +323,14 @@ SCRIPTS = (
         ("03-matrix-multiplication.py",),
         needs=("triton", "matplotlib", "pandas"),
     ),
+    Script("triton-vector-add", "triton", "python/tutorials", ("01-vector-add.py",), needs=("triton", "matplotlib")),
+    Script("triton-layer-norm", "triton", "python/tutorials", ("05-layer-norm.py",), needs=("triton", "matplotlib")),
     Script("vit-loader", "own", ".", ("train_vit.py",)),
     Script("dcgan-own", "own", ".", ("train_dcgan.py",)),
     Script("hf-trainer", "own", ".", ("hf_trainer.py",), needs=("transformers", "accelerate")),
     Script("accelerate-resnet", "own", ".", ("accel.py",), needs=("accelerate", "torchvision")),
     Script("generate", "own", ".", ("generate.py",), needs=("transformers",)),
+    Script("sampling", "own", ".", ("sampling.py",)),
 )
 
 
@@ -309,21 +352,33 @@ def ran(command: Sequence[str], folder: Path, environment: dict[str, str], secon
     return code, time.monotonic() - began, out.decode(errors="replace")
 
 
-def own_clock(script: Script, folder: Path, environment: dict[str, str], seconds: float) -> list[float]:
-    """Run a script without opscope; return the milliseconds between its optimizer's steps, without the first third."""
-    with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "sitecustomize.py").write_text(CLOCK)
-        out = Path(place) / "stamps.json"
-        path = f"{place}{os.pathsep}{environment.get('PYTHONPATH', '')}"
-        own = {**environment, "PYTHONPATH": path, "OPSCOPE_OWN_CLOCK": str(out), "OPSCOPE_OWN_SECONDS": str(seconds)}
-        ran([sys.executable, *script.command], folder, own, 4 * seconds + 120)
-        stamps = json.loads(out.read_text()) if out.is_file() else []
+def with_clock(environment: dict[str, str], place: Path, seconds: float = 1e6) -> dict[str, str]:
+    """Return an environment in which a script writes down when its optimizers step, and ends after so many seconds."""
+    (place / "sitecustomize.py").write_text(CLOCK)
+    path = os.pathsep.join([str(place), *filter(None, [environment.get("PYTHONPATH")])])
+    out = str(place / "stamps")
+    return {**environment, "PYTHONPATH": path, "OPSCOPE_OWN_CLOCK": out, "OPSCOPE_OWN_SECONDS": str(seconds)}
+
+
+def steps_of(place: Path) -> list[float]:
+    """Return the milliseconds between an optimizer's steps, of the process that took most steps."""
+    read = [struct.iter_unpack("QQ", path.read_bytes()) for path in place.glob("stamps.*")]
+    stamps = max((list(one) for one in read), key=len, default=[])
     if not stamps:
         return []
     # Of several optimizers that step in turn, one marks the steps.
     busiest, _ = Counter(number for number, _ in stamps).most_common(1)[0]
-    times = [moment for number, moment in stamps if number == busiest]
-    steps = [1000 * (after - before) for before, after in pairwise(times)]
+    return [
+        (after - before) / 1e6 for before, after in pairwise(moment for number, moment in stamps if number == busiest)
+    ]
+
+
+def own_clock(script: Script, folder: Path, environment: dict[str, str], seconds: float) -> list[float]:
+    """Run a script without opscope; return the milliseconds between its optimizer's steps, without the first third."""
+    with tempfile.TemporaryDirectory() as place:
+        own = with_clock(environment, Path(place), seconds)
+        ran([sys.executable, *script.command], folder, own, 4 * seconds + 120)
+        steps = steps_of(Path(place))
     return steps[len(steps) // 3 :]
 
 
@@ -333,9 +388,40 @@ def step_of(folder: Path) -> dict[str, Any] | None:
     return json.loads(found[0].read_text())["measurement"]["step"] if found else None
 
 
+def same_steps(run: Path, own: Sequence[float]) -> dict[str, Any] | None:
+    """Compare the steps that opscope timed with the script's own clock, over the same steps of the same run.
+
+    The two clocks tick at different places of a step, so each pair of steps differs a little, and the sums by less than
+    one step. Where the steps that were timed lie in the run is found by the durations themselves.
+
+    Args:
+        run: the folder of the run.
+        own: the milliseconds between the optimizer's steps, all of the run.
+
+    Returns:
+        How many steps were compared, how long they took on average, in milliseconds, by both, and by how many percent
+        opscope's time is longer; None where opscope timed no steps.
+    """
+    records = sorted((run / "raw").glob("capture_*.json"))
+    timed = json.loads(records[0].read_text()).get("benchmark") if records else None
+    if timed is None or timed["steps_each"] != 1 or timed["between"] or len(own) < len(timed["wall_ns"]):
+        return None
+    steps = [one / 1e6 for one in timed["wall_ns"]]
+    differences = {
+        start: sum(abs(one - other) for one, other in zip(steps, own[start:], strict=False))
+        for start in range(len(own) - len(steps) + 1)
+    }
+    start = min(differences, key=lambda one: differences[one])
+    mean, by_script = fmean(steps), fmean(own[start : start + len(steps)])
+    percent = round(100 * (mean / by_script - 1), 3)
+    return {"steps": len(steps), "opscope_ms": mean, "own_ms": by_script, "percent": percent}
+
+
 def tried(script: Script, checkouts: Path, wanted: Sequence[str], seconds: float, budget: float) -> dict[str, Any]:
     """Run opscope's commands on a script; return what came of them."""
     lacking = [name for name in script.needs if find_spec(name) is None]
+    if script.processes > max(1, gpus()):
+        lacking.append(f"{script.processes} GPUs")
     source = checkouts / script.checkout
     if lacking or not (source / script.folder / script.command[0]).is_file():
         return {"name": script.name, "left_out": f"needs {', '.join(lacking)}" if lacking else f"no {script.checkout}"}
@@ -350,6 +436,13 @@ def tried(script: Script, checkouts: Path, wanted: Sequence[str], seconds: float
             "PYTHONPATH": os.pathsep.join([*parts, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         return _tried(script, folder, environment, wanted, seconds, budget, Path(place))
+
+
+def gpus() -> int:
+    """Return how many GPUs there are."""
+    import torch
+
+    return int(torch.cuda.device_count())
 
 
 def _tried(
@@ -367,22 +460,20 @@ def _tried(
     result: dict[str, Any] = {"name": script.name, "command": shlex.join(script.command)}
     clocks = [own_clock(script, folder, environment, seconds)] if "own" in wanted and not ranks else []
 
-    def run(name: str, words: Sequence[str], limit: float) -> str:
-        code, took, out = ran([*opscope, *words], folder, with_opscope, limit)
+    def run(name: str, words: Sequence[str], limit: float) -> None:
+        where = with_clock(with_opscope, place) if name == "profile-1" and not ranks else with_opscope
+        code, took, out = ran([*opscope, *words], folder, where, limit)
         crashed = "Traceback (most recent call last)" in out
         result[name] = {"exit": code, "seconds": round(took, 1), "traceback": crashed, "says": out.splitlines()[-60:]}
-        return out
 
     for number in (1, 2) if "diff" in wanted else (1,):
         if "profile" in wanted:
-            run(
-                f"profile-{number}",
-                ["profile", *ranks, "--output-dir", str(place / f"run{number}"), *script.command],
-                600,
-            )
+            words = ["profile", *ranks, "--output-dir", str(place / f"run{number}"), *script.command]
+            run(f"profile-{number}", words, 600)
         if number == 1 and clocks:
             clocks.append(own_clock(script, folder, environment, seconds))
     result["step"] = step_of(place / "run1")
+    result["clock"] = same_steps(place / "run1", steps_of(place))
     if any(clocks):
         result["own_ms"] = [{"mean": fmean(one), "median": median(one), "steps": len(one)} for one in clocks if one]
         result["differs"] = _differs(result["step"], [fmean(one) for one in clocks if one])
@@ -425,23 +516,43 @@ def main() -> None:
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS, help="what is run of each")
     parser.add_argument("--seconds", type=float, default=40, help="how long each run of the script's own clock times")
     parser.add_argument("--budget", type=float, default=120, help="of opscope advise, in seconds")
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=1,
+        help="so many scripts at a time, for answers, not for times; each has own cores",
+    )
     given = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "scripts": []}
-    for script in SCRIPTS:
-        if given.only and script.name not in given.only:
-            continue
-        found = tried(script, given.checkouts.resolve(), given.commands, given.seconds, given.budget)
-        results["scripts"].append(found)
-        given.output.write_text(json.dumps(results, indent=1) + "\n")
-        shown = {
-            name: f"exit {one['exit']}, {one['seconds']} s"
-            for name, one in found.items()
-            if isinstance(one, dict) and "exit" in one
-        }
-        sys.stdout.write(
-            f"{script.name}: {found.get('left_out') or json.dumps({**shown, 'differs': found.get('differs')})}\n"
-        )
-        sys.stdout.flush()
+    scripts = [script for script in SCRIPTS if not given.only or script.name in given.only]
+    cores = sorted(os.sched_getaffinity(0))
+    places = iter(range(given.at_once))
+
+    def pin() -> None:
+        """Give each script that runs at the same time cores of its own, which its processes inherit."""
+        os.sched_setaffinity(0, cores[next(places) :: given.at_once])
+
+    def work(script: Script) -> dict[str, Any]:
+        try:
+            return tried(script, given.checkouts.resolve(), given.commands, given.seconds, given.budget)
+        except Exception as error:  # one script that cannot be prepared must not cost the others
+            return {"name": script.name, "left_out": f"{type(error).__name__}: {error}"}
+
+    with ThreadPoolExecutor(given.at_once, initializer=pin) as pool:
+        for done in as_completed([pool.submit(work, script) for script in scripts]):
+            results["scripts"].append(done.result())
+            given.output.write_text(json.dumps(results, indent=1) + "\n")
+            sys.stdout.write(line_of(done.result()) + "\n")
+            sys.stdout.flush()
+
+
+def line_of(found: dict[str, Any]) -> str:
+    """Return what came of a script, as a line."""
+    if "left_out" in found:
+        return f"{found['name']}: {found['left_out']}"
+    ran_ = {name: one for name, one in found.items() if isinstance(one, dict) and "exit" in one}
+    shown: dict[str, Any] = {name: f"exit {one['exit']}, {one['seconds']} s" for name, one in ran_.items()}
+    return f"{found['name']}: {json.dumps({**shown, 'clock': found['clock'], 'differs': found.get('differs')})}"
 
 
 if __name__ == "__main__":

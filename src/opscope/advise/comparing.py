@@ -193,24 +193,25 @@ class Comparing:
     def _long_runs(self, jobs: Sequence[Job]) -> list[Job]:
         return [job for job, _ in self._runs(jobs)]
 
-    def started(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Worker]:
+    def started(self, jobs: Sequence[Job], later: Sequence[Job] = (), within_s: float | None = None) -> list[Worker]:
         """Return a process for each job: one that has started already, or a new one.
 
         Args:
             jobs: the jobs.
             later: what will be asked for next: where there are the cores, its processes start beside the others. They
                 are ended by `drop_early`.
+            within_s: for so many seconds each may take to start; None for as long as the session allows.
         """
         wanted = [*jobs, *(later if self.starts_early else ())]
         lacking = self._lacking(wanted)
-        built = self._session.build(lacking)
+        built = self._session.build(lacking, within_s)
         self._early += zip(lacking, built, strict=True)
         workers = [self._take(job) for job in jobs]
         self._drop_broken()
         if len(wanted) > len(jobs) and _lack_memory(built):
             self.drop_early()  # there is no memory for so many at once
             self._session.close(workers)
-            workers = self._session.build(jobs)
+            workers = self._session.build(jobs, within_s)
         return workers
 
     def _take(self, job: Job) -> Worker:

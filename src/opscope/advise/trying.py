@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from opscope.advise.batches import larger_batch, with_batch
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than, settings_of
-from opscope.advise.comparing import Comparing, exact_part
+from opscope.advise.comparing import Comparing, Finalist, exact_part
 from opscope.advise.edits import Written, written_or_why
 from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
@@ -64,7 +64,8 @@ _BUILD_SHARE: Final = 0.6  # of what is left: a combination that takes longer to
 _LOOKED_S: Final = 1.0  # for so long is looked whether steps wait for their data
 _LOOKED_BATCHES: Final = 8
 _INPUT_SHARE: Final = 0.35  # of what is left of the time, for that, where other changes are tried as well
-_WAITS: Final = 0.1  # of a step, for its data: more is looked into before anything else
+_WAITS: Final = 0.1  # of a step, for its data: more is looked into as soon as something is proven
+_WAITS_MOST: Final = 0.25  # likewise: more is looked into before anything else, as it may save most
 _GPU_NODE: Final = "/dev/nvidiactl"  # exists where the driver is loaded
 _NOISY: Final = 1.03
 # Of a gain: where the low end of its interval has as much, no further round is timed. A choice: it decides how long is
@@ -231,6 +232,7 @@ class _Trying:
         self._started_s = 0.0  # how long starting the step as written took
         self._device_ns: float | None = None  # how long the device works in a step as written
         self._wait_ns: float | None = None  # how long a step as written waits for its data
+        self._has_loading_left = False  # steps wait for data, which is looked into as soon as something is proven
         self._built: Built | None = None  # the step as written, with the places in its source
 
     def run(self) -> AdviseDocument:
@@ -279,7 +281,9 @@ class _Trying:
             self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
         self._time_written(written, [], _FIRST_ROUNDS)
         self._measure_baseline(written)
-        if self._waits_for_data(written[0]):  # then that is looked into before anything else
+        self._look_at_waiting(written[0])
+        self._has_loading_left = _WAITS < self._waiting_share <= _WAITS_MOST
+        if self._waiting_share > _WAITS_MOST:
             self._phase("loading", lambda: self._input(facts, _INPUT_SHARE if tries else 1.0, written))
         if tries:
             self._search(written, possible, facts)
@@ -322,23 +326,23 @@ class _Trying:
                 parts.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
         return f"best so far: {'; '.join(parts)}" if parts else "nothing faster so far"
 
-    def _waits_for_data(self, worker: Worker) -> bool:
-        """Tell whether a step waits for its batches for a good part of the time."""
-        assert self._baseline is not None
+    def _look_at_waiting(self, worker: Worker) -> None:
+        """Find out how long a step as written waits for its batches."""
         if worker.built is None or not worker.built.facts.loaders or (self._plan.only and INPUT not in self._plan.only):
-            return False
+            return
         (loaded,) = self._session.ask_each([(worker, Load(_LOOKED_S, _LOOKED_BATCHES))], Loaded)
-        if loaded is None or not loaded.steps:  # then the next that it is asked for says why
-            return False
-        self._wait_ns = loaded.wait_ns
-        return self._wait_ns > _WAITS * self._baseline.step_ns
+        if loaded is not None and loaded.steps:  # otherwise the next that it is asked for says why
+            self._wait_ns = loaded.wait_ns
+
+    @property
+    def _waiting_share(self) -> float:
+        """How much of a step as written is waiting for its batches, as far as is known."""
+        return self._wait_ns / self._baseline.step_ns if self._wait_ns and self._baseline else 0.0
 
     def _unknown_loading(self) -> str | None:
         """Say what is known of loading where the time was too short to find out what it costs."""
-        if self._wait_ns is None or self._found is not None or self._baseline is None:
-            return None
-        share = self._wait_ns / self._baseline.step_ns
-        if share <= _WAITS:
+        share = self._waiting_share
+        if self._wait_ns is None or self._found is not None or share <= _WAITS:
             return None
         return (
             f"a step waits {format_ns(self._wait_ns)} for its data, {min(share, 1.0):.0%} of the time it takes; "
@@ -570,14 +574,29 @@ class _Trying:
             began = time.monotonic()
             now, left = left[:together], left[together:]
             self._say(f"{what}: {len(now)} now, {len(left)} left")
-            for names in self._measure_together(written, now):
+            for names in self._measure_together(written, now, self._likely(now[0], facts)):
                 self._measure_together(written, [names])
             self._batch_s = max(self._batch_s, time.monotonic() - began)
             if not self._proofs:
                 self._proof_s = min(self._proof_s, _PROOF_BATCHES * self._batch_s)
             together = max(_FEWEST_TOGETHER, self._plan.width)
             self._prove_early(facts)
+            self._comparing.drop_early()
+            if self._has_loading_left and self._proven():
+                self._has_loading_left = False
+                self._phase("loading", lambda: self._input(facts, _INPUT_SHARE, written))
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
+
+    def _likely(self, first: Names, facts: Facts) -> list[Job]:
+        """Return the processes that a proof of the first combination will need, where that most likely helps most.
+
+        They compile beside the combination itself, which takes no longer than that alone.
+        """
+        if self._known or not self._is_launch_bound or not _compiles(first):
+            return []
+        texts = self._texts([first])
+        sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
+        return self._comparing.needed(self._compared({first: self._job_of(first, sources)}, sources), facts)
 
     def _broken(self) -> set[str]:
         """Return the changes that fail alone, or change nothing."""
@@ -587,9 +606,11 @@ class _Trying:
             if len(names) == 1 and one.gain is None and not (one.is_passing or one.lacks_memory)
         }
 
-    def _measure_together(self, written: list[Worker], tries: Sequence[Names]) -> list[Names]:
+    def _measure_together(
+        self, written: list[Worker], tries: Sequence[Names], later: Sequence[Job] = ()
+    ) -> list[Names]:
         """Build and time combinations at once; return those that may do better alone, or not as a patch."""
-        workers = self._built_to_search(tries)
+        workers = self._built_to_search(tries, later)
         self._time([*written, *_running(workers)], _FIRST_ROUNDS)
         if any(worker.broken is not None and worker.broken.has_ended for worker in written):
             # Its script has come to its end, after many turns: it is run again, and so are these.
@@ -618,11 +639,11 @@ class _Trying:
         self._unwritten[names] = f"written into the source it fails: {broken.reason}"
         return True
 
-    def _built_to_search(self, tries: Sequence[Names]) -> list[Worker]:
+    def _built_to_search(self, tries: Sequence[Names], later: Sequence[Job] = ()) -> list[Worker]:
         """Start combinations; those that compile as they are proven: what was compiled before is compiled fast."""
         texts = self._texts([names for names in tries if _compiles(names)])
         sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        return self._session.build([self._job_of(names, sources) for names in tries], self._may_build_s)
+        return self._comparing.started([self._job_of(names, sources) for names in tries], later, self._may_build_s)
 
     @property
     def _may_build_s(self) -> float:
@@ -784,9 +805,7 @@ class _Trying:
         that breaks says nothing of the changes: what the search has shown of them stands.
         """
         began = time.monotonic()
-        parts = self._texts([part for names in sources if (part := exact_part(names))])
-        exact = {names: text.sources for names, text in parts.items() if isinstance(text, Written)}
-        compared = {names: (jobs[names], self._exact_job(names, names in sources, exact)) for names in jobs}
+        compared = self._compared(jobs, sources)
         gains = self._gains()
         clear = {names: compared[names] for names in jobs if gains.get(names, 0.0) >= _CLEARLY}
         try:
@@ -811,6 +830,12 @@ class _Trying:
             if self._is_right(names) and gain is not None:
                 self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
         return lacking
+
+    def _compared(self, jobs: Mapping[Names, Job], sources: Mapping[Names, dict[str, str]]) -> dict[Names, Finalist]:
+        """Return what is compared of some jobs: each as a whole, and what is exact of it."""
+        parts = self._texts([part for names in sources if (part := exact_part(names))])
+        exact = {names: text.sources for names, text in parts.items() if isinstance(text, Written)}
+        return {names: (job, self._exact_job(names, names in sources, exact)) for names, job in jobs.items()}
 
     def _exact_job(self, names: Names, is_patched: bool, exact: Mapping[Names, dict[str, str]]) -> Job | None:
         """Return the job of what is exact in a combination; None where that is nothing, or all of it."""
