@@ -65,6 +65,21 @@ for epoch in range(3):
 
 
 @pytest.mark.torch
+def test_batches_of_inference_mode_are_replayed_too() -> None:
+    run(
+        """
+loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
+loader = DataLoader(TensorDataset(torch.ones(20, 3)), batch_size=2)
+with torch.inference_mode():
+    assert all(batch[0].is_inference() for batch in loader)
+for (batch,) in loader:
+    batch.sub_(0.5)
+    assert torch.equal(batch, torch.full((2, 3), 0.5))
+"""
+    )
+
+
+@pytest.mark.torch
 def test_loaders_of_one_function_are_not_mixed() -> None:
     run(
         """

@@ -130,7 +130,7 @@ def _compiled(variant: Variant) -> str | None:
 
 def _channels_last(variant: Variant) -> None:
     for top in variant.tops:
-        top.to(memory_format=torch.channels_last)
+        torch.nn.Module.to(top, memory_format=torch.channels_last)  # what overrides it may know devices and types alone
     for optimizer in variant.optimizers:
         for state in optimizer.state.values():
             for name, value in state.items():

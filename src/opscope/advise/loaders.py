@@ -223,7 +223,7 @@ class _Kept:
         self._tensors = [one for one in tree_leaves(self._batch) if isinstance(one, torch.Tensor)]
         if where is not Replay.MEMORY and not self._tensors:
             raise NotImplementedError("batches are not plain containers of tensors")
-        self._versions = [one._version for one in self._tensors]
+        self._versions = [_version_of(one) for one in self._tensors]
         self._pristine = [one.clone() for one in self._tensors]
 
     def again(self) -> Any:
@@ -231,9 +231,14 @@ class _Kept:
         fresh = {
             id(one): pristine.clone()
             for one, version, pristine in zip(self._tensors, self._versions, self._pristine, strict=True)
-            if one._version != version
+            if version is None or one._version != version
         }
         return tree_map(lambda one: fresh.get(id(one), one), self._batch) if fresh else _reopened(self._batch)
+
+
+def _version_of(one: torch.Tensor) -> int | None:
+    """Return what changes with each change in place; None for tensors of inference mode, which count none."""
+    return None if one.is_inference() else one._version
 
 
 def _reopened(value: Any) -> Any:

@@ -15,6 +15,7 @@ from opscope.analysis.trust.checks import (
     check_limits,
     check_overhead,
     check_parts,
+    check_same_steps,
     check_steady,
     made,
 )
@@ -252,6 +253,7 @@ class Measured(Struct, frozen=True, dict=True):
         further = (
             ("limits", self._check_limits),
             ("waits for a core", self._check_contention),
+            ("whether timed and recorded steps are alike", self._check_same_steps),
             ("whether steps are steady", self._check_steady),
             ("the profiler's cost", self._check_overhead),
         )
@@ -267,6 +269,10 @@ class Measured(Struct, frozen=True, dict=True):
             return None
         elapsed = benchmark.elapsed_ns or sum(benchmark.wall_ns) * benchmark.steps_each
         return check_cpu_contention(benchmark.waited_for_cpu_ns, elapsed)
+
+    def _check_same_steps(self) -> Check | None:
+        wall_ns = self.unprofiled_step_ns
+        return None if wall_ns is None else check_same_steps(wall_ns, self.step_evidence.not_theirs)
 
     def _check_steady(self) -> Check | None:
         if self.record is None or self.record.steady_state is None or self._benchmark is None:

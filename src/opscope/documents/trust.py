@@ -38,6 +38,7 @@ class CheckName(StrEnum):
     PROFILER_INTERRUPTIONS = "profiler_interruptions"
     GRAPH_REPLAYS_COMPLETE = "graph_replays_complete"
     CPU_CONTENTION = "cpu_contention"
+    SAME_STEPS = "same_steps"
     STEADY_STEPS = "steady_steps"
     PROFILER_OVERHEAD = "profiler_overhead"
     WITHIN_LIMITS = "within_limits"

@@ -88,7 +88,7 @@ def _failed(trust: Trust) -> Iterator[str]:
             yield f"{check.verdict.upper()} {check.name}: {check.sentence}"
 
 
-_ALWAYS_TOLD: Final = (CheckName.PARTS_COMPUTED, CheckName.RECORDING_COMPLETE)
+_ALWAYS_TOLD: Final = (CheckName.PARTS_COMPUTED, CheckName.RECORDING_COMPLETE, CheckName.SAME_STEPS)
 
 
 def _where_it_goes(measured: Measured) -> tuple[str, tuple[BriefPart, ...], str | None]:

@@ -14,6 +14,8 @@ from opscope.analysis.advice.on_cpu import STATEMENTS as ON_CPU
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule, StepBasis, Where
+from opscope.documents.trust import Verdict
+from opscope.report.brief import first_screen
 from opscope.report.finding_text import first_things
 from tests.kineto import KinetoTrace
 
@@ -146,9 +148,17 @@ def test_a_step_that_has_no_room_for_the_work_is_another_one(analyzed: Analyze) 
     for _ in range(5):
         step.product(FFMA, 1_800 * US, CUBE, "float")
     analysis = analyzed(step.done())
-    bound = Measured(analysis, step_time_ns=STEP / 2).bound
-    assert "they are not the same steps" in bound.evidence
-    assert bound.kind == "device"
+    measured = Measured(analysis, step_time_ns=STEP / 2)
+    assert "other programs ran meanwhile, or other steps were timed. So it does not count" in measured.bound.evidence
+    assert measured.bound.kind == "device"
+    (check,) = (one for one in measured.trust.checks if one.name == "same_steps")
+    assert check.verdict is Verdict.WARN
+    assert check.sentence == (
+        "Shares and savings are of recorded steps: an unprofiled step of 5.000 ms is shorter than the device's work in "
+        "a recorded one (9.000 ms): other programs ran meanwhile, or other steps were timed."
+    )
+    assert any(line.startswith("WARN same_steps: Shares") for line in first_screen(measured).failed)
+    assert not any(one.name == "same_steps" for one in Measured(analysis, step_time_ns=STEP).trust.checks)
     assert found(analysis, wall=STEP / 2) == found(analysis, wall=None)
 
 
@@ -323,6 +333,17 @@ def test_work_that_waits_for_another_stream(analyzed: Analyze) -> None:
     trace.launched_kernel("second", (30 * US, 5 * US), (9 * MS, 500 * US), stream=9)
     trace.launch(40 * US, 9_900 * US, name="cudaDeviceSynchronize")
     assert rules(analyzed(trace))[0] == Rule.STREAM_DEPENDENCY
+
+
+def test_queued_work_of_the_only_stream_waits_for_no_other_one(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    trace.launched_kernel("first", (10 * US, 5 * US), (20 * US, 500 * US))
+    trace.launched_kernel("second", (30 * US, 5 * US), (9 * MS, 500 * US))
+    trace.launch(40 * US, 9_900 * US, name="cudaDeviceSynchronize")
+    analysis = analyzed(trace)
+    assert Rule.STREAM_DEPENDENCY not in rules(analysis)
+    assert "waits for other streams, devices or programs" in Measured(analysis, step_time_ns=STEP).bound.sentence
 
 
 def chain(names: list[str], elements: int = 1 << 24) -> KinetoTrace:

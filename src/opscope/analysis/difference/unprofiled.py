@@ -64,7 +64,7 @@ def _unfit(before: Measured, after: Measured) -> str | None:
         if one.trust.failed(CheckName.CPU_CONTENTION) is not None:
             return f"other processes took the CPU from the measurement {name}"
         if one.step_evidence.not_theirs is not None:
-            return f"an unprofiled step {name} {one.step_evidence.not_theirs}: they are not the same steps"
+            return f"an unprofiled step {name} {one.step_evidence.not_theirs}"
     if before.measurement.synchronised != after.measurement.synchronised:
         return "unprofiled steps wait for the device on one side only"
     return None

@@ -216,6 +216,19 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
     return Check(name, verdict, 0, sentence, waited_ns, "host")
 
 
+def check_same_steps(wall_ns: float, differs: str | None) -> Check | None:
+    """Judge whether the unprofiled steps can be steps like the recorded ones.
+
+    Args:
+        wall_ns: how long an unprofiled step takes.
+        differs: why it cannot be like those, as the end of a sentence; None where it can.
+    """
+    if differs is None:
+        return None
+    sentence = f"Shares and savings are of recorded steps: an unprofiled step of {format_ns(wall_ns)} {differs}."
+    return Check(CheckName.SAME_STEPS, Verdict.WARN, 0, sentence)
+
+
 def check_steady(steps: Steadiness, busy_ns: float | None) -> Check:
     """Judge whether consecutive unprofiled steps took equally long.
 

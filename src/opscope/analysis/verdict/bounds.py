@@ -122,8 +122,7 @@ class _DeviceShare(Struct, frozen=True):
         share = busy / whole if whole > 0 else 0.0
         high = _most(evidence, waits, busy + hidden, whole)
         other = (
-            f"An unprofiled step of {format_ns(evidence.wall_ns)} {evidence.not_theirs}: they are not the same steps, "
-            "so it does not count. "
+            f"An unprofiled step of {format_ns(evidence.wall_ns)} {evidence.not_theirs}. So it does not count. "
             if evidence.wall_ns and evidence.not_theirs
             else ""
         )
@@ -279,7 +278,7 @@ def _sentence(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind,
     of_what = _base(share, unprofiled=unprofiled)
     largest = max(WAITS_FOR, key=lambda reason: parts.get(reason, 0.0))
     if kind is BoundKind.UNKNOWN:
-        return _undecided(largest, unprofiled=unprofiled, of_steps=share.of_steps)
+        return _undecided(largest, evidence, of_steps=share.of_steps)
     if kind is BoundKind.DEVICE:
         return _of_device(parts, share, of_what)
     time = format_share(parts.get(kind, 0.0), share.step_ns)
@@ -300,13 +299,16 @@ def _of_device(parts: Mapping[BoundKind, float], share: _DeviceShare, of_what: s
     return f"{busy}, {format_share(moving, share.step_ns)} only moving data: compute faster, or move less."
 
 
-def _undecided(largest: BoundKind, *, unprofiled: bool, of_steps: bool) -> str:
-    if unprofiled:
+def _undecided(largest: BoundKind, evidence: StepEvidence, *, of_steps: bool) -> str:
+    if evidence.unprofiled_ns is not None:
         return "Records were lost, so that opposite answers are possible: record fewer steps at once."
     if largest is BoundKind.UNKNOWN:
         return "Launches of what the device waited for were not recorded: begin the recording before them."
+    either = f"Either the device, or waiting for {WAITS_FOR[largest]}"
+    if evidence.not_theirs is not None:
+        return f"{either}: the unprofiled step does not fit the recorded ones. Measure again on a quiet machine."
     how = "give the unprofiled step (--step-time MS), or run" if of_steps else "mark steps (profiler.step()), or run"
-    return f"Either the device, or waiting for {WAITS_FOR[largest]}: {how} opscope profile."
+    return f"{either}: {how} opscope profile."
 
 
 def _base(share: _DeviceShare, *, unprofiled: bool) -> str:

@@ -10,6 +10,7 @@ from opscope.analysis.idle.waits import PAUSES, Waits, at_most
 from opscope.analysis.structure.captures import MOSTLY, Captures
 from opscope.analysis.structure.window import Window, WindowKind
 from opscope.analysis.verdict.verdict_text import Unknown, host_not_recorded, launches_lost
+from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.trust import Check, CheckName, Trust
 
@@ -17,6 +18,7 @@ from opscope.documents.trust import Check, CheckName, Trust
 _LONGER: Final = 1.1
 _SLOWER: Final = 1.3
 _LEAST_COVERED: Final = 0.1  # of the window
+_MEANWHILE: Final = "other programs ran meanwhile, or other steps were timed"
 _LOST: Final = 0.1  # of the device's work, or of the window: the rest may have waited for what was lost
 
 
@@ -183,7 +185,8 @@ class StepEvidence(Struct, frozen=True):
         if not wall or not self.devices:
             return None
         if self.busy_ns > _LONGER * wall:
-            return "is shorter than the device's work in a recorded one"
+            work = format_ns(self.busy_ns / self.steps)
+            return f"is shorter than the device's work in a recorded one ({work}): {_MEANWHILE}"
         # Steps of a busy host differ, but recording makes none faster. In a window of device work, the last step ends
         # with its last activity, whatever the host does afterwards, so it does not count as a whole one.
         window = busiest(self.devices).window
@@ -191,7 +194,9 @@ class StepEvidence(Struct, frozen=True):
         if not whole:
             return None
         recorded = window.duration_ns * self.steps / whole
-        return "is longer than a recorded one, which no profiler makes shorter" if wall > _SLOWER * recorded else None
+        if wall <= _SLOWER * recorded:
+            return None
+        return f"is longer than a recorded one ({format_ns(recorded / self.steps)}): {_MEANWHILE}"
 
 
 def busiest(devices: Sequence[DeviceTimeline]) -> DeviceTimeline:

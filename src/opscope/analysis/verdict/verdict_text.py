@@ -15,7 +15,7 @@ WAITS_FOR: Final[Mapping[BoundKind, str]] = {
     BoundKind.ALLOCATION: "calls that allocate or free memory",
     BoundKind.HOST_WORK: "the host's other work",
     BoundKind.INPUT: "data to be loaded",
-    BoundKind.DEPENDENCY: "other streams or devices",
+    BoundKind.DEPENDENCY: "other streams, devices or programs",
     BoundKind.COLD_START: "contexts to be created and code to be loaded",
     BoundKind.UNKNOWN: "work whose launch was not recorded",
 }
