@@ -51,6 +51,10 @@ def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_pat
         ),
         ((str(SCRIPTS / "people.py"), "in_processes"), "it started 2 processes (for `train`)"),
         (
+            (str(SCRIPTS / "people.py"), "in_processes_for_long"),
+            "waits for processes that take the steps: it started 2 processes (for `long_rank`)",
+        ),
+        (
             (str(SCRIPTS / "launches.py"), str(SCRIPTS / "train.py"), "--steps", "400"),
             f"--steps 400`, and what that does is not followed. Profile it: opscope profile {SCRIPTS}/train.py",
         ),

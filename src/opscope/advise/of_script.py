@@ -23,6 +23,7 @@ from opscope.advise.seeds import seed
 from opscope.advise.variant import Variant
 from opscope.base.errors import OpscopeError
 from opscope.base.units import NS_PER_S
+from opscope.collect.script.children import Children
 from opscope.collect.script.finder import StepFinder
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.ranking import what
@@ -206,6 +207,9 @@ class ScriptVariant(Variant):
         self._clock.install()
         os.register_at_fork(after_in_child=self._clock.forked)
         self._eager.enter_context(uncompiled())
+        children = Children(self._script, lambda: steps.has_events, None)
+        children.torch_imported()
+        children.listen()
         error = run_script(self._script, self._arguments, lambda: None)
         steps.active = False
         if isinstance(error, SystemExit) and error.code not in (None, 0):

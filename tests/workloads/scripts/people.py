@@ -200,5 +200,19 @@ def in_processes():
         child.join()
 
 
+def in_processes_for_long():
+    """Processes train one model without end, which this one would test then."""
+    net = network()
+    net.share_memory()
+    children = [mp.get_context("spawn").Process(target=long_rank, args=(number, 2)) for number in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    with torch.no_grad():
+        for inputs, _ in random_batches():
+            net(inputs)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from opscope.base.errors import UsageError
+from opscope.base.files import kept_scratch
 from opscope.base.text import or_unknown, printable
 
 _LOOKED_AT_S: Final = 10.0  # a process that is waited for
 _SPAWNED_S: Final = 20.0  # what spawned processes prepare in less time is not a step's work
 _POLL_S: Final = 0.5
+# What a process does with PyTorch is more than to prepare something: so many calls of modules, or a tenth of that of
+# optimizers' steps. A choice.
+_CALLS: Final = 30
 _SHOWN: Final = 3
 # Processes of PyTorch's own, and of Python's, that do no step's work.
 _OTHERS_TARGETS: Final = ("torch.utils.data", "torch._inductor", "concurrent.futures", "multiprocessing")
@@ -30,6 +34,36 @@ _OF_LAUNCHERS: Final = ("TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_P
 
 class WorkElsewhereError(UsageError):
     """What the script does with PyTorch runs in processes that it starts."""
+
+
+class _Noting:
+    """What a process runs, and before it a look at whether that takes steps with PyTorch.
+
+    Args:
+        target: what the process runs.
+        note: the file that is made as soon as it does.
+    """
+
+    def __init__(self, target: Callable[..., Any], note: Path) -> None:
+        self._target, self._note, self._left = target, note, _CALLS
+        functools.update_wrapper(self, target)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it, in the process."""
+        if "torch" in sys.modules:
+            from torch.nn.modules.module import register_module_forward_hook
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            register_optimizer_step_post_hook(lambda *_: self._count(10))
+            calls: Any = register_module_forward_hook(lambda *_: self._count(1, calls))
+        return self._target(*args, **kwargs)
+
+    def _count(self, by: int, calls: Any = None) -> None:
+        self._left -= by
+        if self._left <= 0:
+            self._note.touch()
+            if calls is not None:  # such hooks cost each call of a module some time
+                calls.remove()
 
 
 class Children:
@@ -55,6 +89,7 @@ class Children:
         self._pid, self._main = os.getpid(), threading.get_ident()
         self._functions: dict[str, int] = {}  # that ran in other processes, and in how many
         self._commands: list[str] = []
+        self._note: Path | None = None  # exists once one of the processes takes steps
 
     @property
     def sentence(self) -> str | None:
@@ -140,6 +175,9 @@ class Children:
             if self._is_ours and not module.startswith(_OTHERS_TARGETS):
                 name = getattr(target, "__name__", None) or type(process).__name__
                 self._functions[name] = self._functions.get(name, 0) + 1
+                if target is not None:
+                    self._note = self._note or kept_scratch() / "steps"
+                    process._target = _Noting(target, self._note)
             return function(process)
 
         return start
@@ -188,19 +226,23 @@ class Children:
             if timeout is not None or not self._is_ours or not (self._functions or self._commands):
                 return function(process, timeout)
             began = time.monotonic()
-            while time.monotonic() - began < _LOOKED_AT_S:
+            while time.monotonic() - began < _LOOKED_AT_S or not self._seen():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     result = function(process, _POLL_S)
                     if result is not None or getattr(process, "exitcode", None) is not None:
                         return result
-            if not self._seen():
-                self._refuse(process)
+                if time.monotonic() - began >= _LOOKED_AT_S and not self._seen():
+                    self._refuse(process)
             return function(process, None)
 
         return wait
 
     def _refuse(self, process: Any) -> None:
-        """Say where the work is, if a command that is waited for runs PyTorch, and the script itself does not."""
+        """Say where the work is, if what is waited for runs PyTorch, and the script itself does not."""
+        if self._note is not None and self._note.exists():
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise WorkElsewhereError(f"{self._script} waits for processes that take the steps: {self.sentence}")
         if not isinstance(process, subprocess.Popen) or "torch" in sys.modules or not _runs_pytorch(process.pid):
             return  # the script itself may go on with PyTorch after it
         raise WorkElsewhereError(f"{self._script} waits for what runs elsewhere: {self.sentence}")

@@ -104,6 +104,12 @@ class StepFinder:
         if name == self._run.wanted.annotation and self._listens(StepKind.ANNOTATION):
             self._begins(StepKind.ANNOTATION, (name, name, name), name, now)
 
+    @property
+    def has_events(self) -> bool:
+        """Whether anything was seen that may be a step; an optimizer that was made may still step."""
+        seen = any(stream.events.count or stream.open for stream in self._streams.values())
+        return bool(seen or self._expected.optimizers)
+
     def profiler_prepares(self, profiler: Any) -> None:
         """Do nothing; a profiler of the script's own is about to start."""
 

@@ -132,8 +132,7 @@ class Watcher(StepFinder):
     @property
     def saw_something(self) -> bool:
         """Whether anything was seen that may be a step, or was recorded; an optimizer may still step."""
-        seen = any(stream.events.count or stream.open for stream in self._streams.values())
-        return bool(seen or self.found.trace is not None or self._own.was_used or self._expected.optimizers)
+        return self.has_events or self.found.trace is not None or self._own.was_used
 
     @property
     def missed(self) -> str:
@@ -469,7 +468,7 @@ class Watcher(StepFinder):
         return self._run.wanted.kind is StepKind.OPERATORS
 
     def _has_no_boundaries(self) -> bool:
-        if any(stream.events.count or stream.open for stream in self._streams.values()) or self._expected.optimizers:
+        if self.has_events:
             return False
         waited = time.monotonic() - self._expected.began
         if on_device():
