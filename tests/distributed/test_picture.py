@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
+from opscope.distributed.picture import picture_of
+from opscope.documents.ranks import JobTimeline
 from tests.distributed.recorded import made, recorded, said_of
 from tests.jobs import Job, Lateness, Shape, ran
 
@@ -53,6 +56,28 @@ def test_a_step_whose_collectives_could_not_be_matched_shows_its_ranks_all_the_s
     timeline = said_of(ranks).timeline
     assert timeline is not None
     assert (timeline.step, [lane.calls for lane in timeline.lanes]) == (3, [[], [], []])
+
+
+def test_what_runs_in_a_step_is_shown_where_the_step_before_has_launched_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(Shape(3), {1: Lateness("host", 9 * MS, (2,))}, layers=4, steps=4)
+    ranks = made(job, tmp_path)
+    before = said_of(ranks).timeline
+
+    def earlier(ranks: Any, calls: pl.DataFrame, *more: Any) -> JobTimeline | None:
+        in_step = pl.col("step") == 3
+        first = pl.col("start_ns") == pl.col("start_ns").filter(in_step).min().over("rank")
+        step = pl.when(in_step & first).then(2).otherwise("step").cast(calls["step"].dtype)
+        return picture_of(ranks, calls.with_columns(step=step), *more)
+
+    monkeypatch.setattr("opscope.distributed.job.picture_of", earlier)
+    after = said_of(ranks).timeline
+    assert before is not None
+    assert before.step == 3
+    assert [len(lane.calls) for lane in before.lanes] == [4, 4, 4]
+    assert max(wait for *_, wait in before.lanes[0].calls) > 8 * MS
+    assert after == before
 
 
 def test_there_is_none_without_a_clock() -> None:

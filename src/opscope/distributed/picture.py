@@ -35,20 +35,25 @@ def picture_of(
     step = int(late.max(axis=0).argmax())
     latest = sorted(places, key=lambda place: -int(late[place, step]))[:_MOST_LANES]
     number, cycle = own.steps[step]
-    of_step = _of_step(calls, number, cycle, {own.ranks[place] for place in latest}, clocks)
+    begins, hosts = {}, {}
+    for place in sorted(latest):
+        rank = own.ranks[place]
+        row = ranks[rank].steps.row(int(own.rows[place, step]), named=True)
+        begins[rank] = int(clocks.true(np.array([rank]), np.array([row["begin_ns"]]))[0])
+        hosts[rank] = row["host_ns"]
+    span = min(begins.values()), max(begins[rank] + hosts[rank] for rank in begins)
+    of_step = _of_step(calls, number, cycle, span, set(begins), clocks)
     kinds = list(dict.fromkeys(of_step["kind"].to_list()))
     lanes = []
     for place in sorted(latest):
         rank = own.ranks[place]
-        row = ranks[rank].steps.row(int(own.rows[place, step]), named=True)
-        begin = int(clocks.true(np.array([rank]), np.array([row["begin_ns"]]))[0])
         ours = of_step.filter(pl.col("rank") == rank)
         shown = ours.top_k(_MOST_CALLS, by="length_ns").sort("begin_ns")
         lanes.append(
             RankLane(
                 rank=rank,
-                begin_ns=begin,
-                host_ns=row["host_ns"],
+                begin_ns=begins[rank],
+                host_ns=hosts[rank],
                 late_ns=int(late[place, step]),
                 calls=[
                     (start, length, kinds.index(kind), wait)
@@ -62,22 +67,25 @@ def picture_of(
     return JobTimeline(step=number, kinds=kinds, lanes=moved, ranks_left_out=len(own.ranks) - len(moved))
 
 
-def _of_step(calls: pl.DataFrame, step: int | None, cycle: int, ranks: set[int], clocks: Clocks) -> pl.DataFrame:
-    """Return the collectives of a step of some ranks: begin on the common clock, length, the part that is waiting."""
+def _of_step(
+    calls: pl.DataFrame, step: int | None, cycle: int, span: tuple[int, int], ranks: set[int], clocks: Clocks
+) -> pl.DataFrame:
+    """Return the collectives of a step of some ranks: begin on the common clock, length, the part that is waiting.
+
+    Those are what was launched in it, and what ran meanwhile: a rank may wait in it for what it launched before.
+    """
     length = pl.col("end_ns") - pl.col("start_ns")
     described = pl.coalesce(pl.col("description").cast(pl.String), pl.col("group").cast(pl.String), pl.lit("no group"))
     name = pl.col("collective").cast(pl.String)
-    result = (
-        calls.filter(pl.col("step").eq_missing(pl.lit(step)) & (pl.col("cycle") == cycle))
-        .with_columns(
-            length_ns=length,
-            wait_ns=pl.when(name.is_in(TOGETHER)).then(length - length.min().over("call")).otherwise(0),
-            kind=pl.concat_str(name, pl.lit(" of "), described),
-        )
-        .filter(pl.col("rank").is_in(list(ranks)))
-    )
+    result = calls.with_columns(
+        length_ns=length,
+        wait_ns=pl.when(name.is_in(TOGETHER)).then(length - length.min().over("call")).otherwise(0),
+        kind=pl.concat_str(name, pl.lit(" of "), described),
+    ).filter(pl.col("rank").is_in(list(ranks)))
     begin = clocks.true(result["rank"].to_numpy(), result["start_ns"].to_numpy())
-    return result.with_columns(begin_ns=pl.Series(begin, dtype=pl.Int64))
+    own = pl.col("step").eq_missing(pl.lit(step)) & (pl.col("cycle") == cycle)
+    meanwhile = (pl.col("begin_ns") < span[1]) & (pl.col("begin_ns") + pl.col("length_ns") > span[0])
+    return result.with_columns(begin_ns=pl.Series(begin, dtype=pl.Int64)).filter(own | meanwhile)
 
 
 def _moved(lane: RankLane, first: int) -> RankLane:
