@@ -453,6 +453,23 @@ def test_the_mouse_sorts_searches_filters_and_opens_rows(browser: Any, made: Cal
         assert_clean(page)
 
 
+def test_each_finding_has_an_address(browser: Any, made: Callable[..., Path]) -> None:
+    path = made(DATA / "findings" / "tiny_training.json.xz")
+    with opened(browser, path) as page:
+        asked = page.page.eval_on_selector_all("li[data-finding] a.rule", "all => all.map((one) => one.href)")
+        last = page.page.eval_on_selector_all("li[data-finding]", "all => all.map((one) => one.dataset.finding)")[-1]
+        assert asked[-1] == f"{path.as_uri()}#overview,0&finding={last}"
+        page.page.goto(asked[-1])
+        page.page.wait_for_selector(".findings .pointed")
+        assert page.page.eval_on_selector_all(".pointed", "all => all.map((one) => one.dataset.finding)") == [last]
+        assert page.page.eval_on_selector(
+            ".pointed", "one => { const { top } = one.getBoundingClientRect(); return top >= 0 && top < innerHeight; }"
+        )
+        # Names in sentences are set apart, and no backtick is shown.
+        assert "`" not in page.page.inner_text(".findings")
+        assert_clean(page)
+
+
 def test_sliders_move_the_step(browser: Any, made: Callable[..., Path]) -> None:
     """Each combination of positions shows the step that was replayed for it; the last slider is the fastest digit."""
     with opened(browser, made(DATA / "findings" / "tiny_training.json.xz")) as page:

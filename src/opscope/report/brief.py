@@ -212,7 +212,7 @@ def screen_blocks(screen: FirstScreen, *, on_page: bool = False) -> Iterator[Blo
         saves = "Saves a step" if screen.step_count else "Saves"
         if any(one.overlaps for one in screen.findings):
             saves = f"{saves} (with)"  # the numbers of those above that save some of the same time
-        yield Table(("", "Do first", saves, "Where"), rows)
+        yield Table(("", "Do first", saves, "Where"), rows, frozenset({2}))
     if screen.left is not None:
         yield Paragraph.of(f"  {screen.left}")
     reason = screen.findings_reason

@@ -231,6 +231,19 @@ class App {
         this.show(this.views.some(([name]) => name === key) ? key : this.views[0][0], true);
         const { timeline } = this.traces[this.current] || {};
         if (this.shown === "timeline" && timeline && state.size) timeline.restore(state);
+        if (this.shown === "overview" && state.has("finding")) this.pointAt(decodeURIComponent(state.get("finding")));
+    }
+
+    addressOf(data, finding) {
+        return `#overview,${this.traces.indexOf(data)}&finding=${encodeURIComponent(finding)}`;
+    }
+
+    // The finding that an address names.
+    pointAt(finding) {
+        for (const one of this.main.querySelectorAll("li[data-finding]")) {
+            one.classList.toggle("pointed", one.dataset.finding === finding);
+            if (one.dataset.finding === finding) one.scrollIntoView({ block: "center" });
+        }
     }
 
     operatorLink(data, name) {

@@ -47,6 +47,9 @@ function figure(value, format, attributes) {
 const nameOf = (text, attributes) =>
     el("span", { class: "name", title: printable(text).slice(0, 2000), dir: "ltr", ...attributes }, text);
 
+// A sentence of a document in which names stand between backticks.
+const sentenceOf = (text) => text.split("`").map((part, place) => (place % 2 ? el("code", null, part) : part));
+
 // Links lead to source on the web only: nothing else that stands in a document is taken for an address.
 function link(url, text) {
     let address = null;

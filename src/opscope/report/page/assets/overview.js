@@ -168,8 +168,8 @@ function finding(data, one) {
         el(
             "div",
             { class: "head" },
-            el("strong", null, one.title),
-            el("code", { class: "rule" }, one.rule),
+            el("strong", null, sentenceOf(one.title)),
+            el("a", { class: "rule", href: app.addressOf(data, one.id), title: "the address of this finding" }, one.rule),
             canBeShown(data, one)
                 ? button("show", () => app.showFinding(data, one), { class: "plain", title: "in the timeline" })
                 : null,
@@ -192,7 +192,7 @@ function finding(data, one) {
                 "ul",
                 null,
                 one.evidence.map((fact) =>
-                    el("li", null, fact.text, el("span", { class: "how", title: fact.source || "" }, fact.basis)),
+                    el("li", null, sentenceOf(fact.text), el("span", { class: "how", title: fact.source || "" }, fact.basis)),
                 ),
             ),
             facts([
