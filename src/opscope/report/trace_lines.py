@@ -14,6 +14,7 @@ from opscope.base.units import format_share
 from opscope.documents.trust import Verdict
 from opscope.render.blocks import Name, Table
 from opscope.render.table_columns import Column, field_values, table_of
+from opscope.report.brief import first_screen
 from opscope.report.step_parts import step_cell
 from opscope.report.tones import of_trust
 
@@ -28,7 +29,7 @@ class TraceLine(Struct, frozen=True):
         step_ns: how long a step takes; None if no steps are known.
         step_basis: whether that is an unprofiled step or a recorded one.
         busy_share: the share of the window in which the busiest device works; None where nothing ran on one.
-        finding: the rule of the first finding; None if there is none.
+        finding: the rule of what to do first; None if there is nothing.
         title: the same in one line.
         saving_ns: the likely saving of it, per step.
         saving_share: the same as a share of the step without the profiler, where that is known or estimated.
@@ -51,30 +52,31 @@ class TraceLine(Struct, frozen=True):
 _FIELDS: Final = TraceLine.__struct_fields__
 # What --sort takes: the heading as in the table, or the field as in CSV.
 _HEADINGS: Final[Mapping[str, str]] = {
-    "Trace": "trace", "Steps": "steps", "Bound": "bound", "Step": "step_ns", "Busy": "busy_share",
+    "Trace": "trace", "Steps": "steps", "Bound": "bound", "Step": "step_ns", "Busy of window": "busy_share",
     "First finding": "finding", "Likely saving": "saving_share", "Trust": "trust",
 }  # fmt: skip
 
 
 def line_of(path: str, measured: Measured) -> TraceLine:
-    """Return what is said of a trace in one line."""
-    first = next(iter(measured.findings), None)
-    step, share = measured.step_time, None
+    """Return what is said of a trace in one line: what its first screen says, shorter."""
+    screen, share = first_screen(measured), None
+    chosen = screen.findings[0].id if screen.findings else None
+    first = next((one for one in measured.findings if one.id == chosen), None)
     if measured.timed.devices:
         device = busiest(measured.timed.devices)
         share = device.busy_in_window_ns / device.window.duration_ns if device.window.duration_ns else None
     return TraceLine(
         trace=path,
         steps=measured.step_count,
-        bound=str(measured.bound.kind),
-        step_ns=None if step is None else step.ns,
-        step_basis=None if step is None else str(step.basis),
+        bound=screen.bound,
+        step_ns=None if screen.step is None else screen.step.ns,
+        step_basis=None if screen.step is None else str(screen.step.basis),
         busy_share=share,
         finding=None if first is None else str(first.rule),
         title=None if first is None else first.title,
         saving_ns=None if first is None else first.likely_ns,
         saving_share=None if first is None else first.likely_ns / first.of_step_ns,
-        trust=str(measured.trust.verdict),
+        trust=screen.trust,
     )
 
 
@@ -104,7 +106,7 @@ def lines_table(lines: Sequence[TraceLine]) -> Table:
             Column[TraceLine]("Steps", lambda one: str(one.steps), numeric=True, optional=True),
             Column[TraceLine]("Bound", lambda one: one.bound),
             Column[TraceLine]("Step", lambda one: step_cell(one.step_ns, one.step_basis), numeric=True),
-            Column[TraceLine]("Busy", lambda one: format_share(one.busy_share, 1.0), numeric=True),
+            Column[TraceLine]("Busy of window", lambda one: format_share(one.busy_share, 1.0), numeric=True),
             Column[TraceLine]("First finding", lambda one: one.finding or "-"),
             Column[TraceLine]("Likely saving", lambda one: format_share(one.saving_share, 1.0), numeric=True),
             Column[TraceLine]("Trust", lambda one: of_trust(one.trust, Verdict(one.trust))),
