@@ -52,7 +52,7 @@ def test_figures_are_those_of_each_trace_by_itself(folder: Path) -> None:
 
 
 def test_lines_can_be_sorted_and_columns_that_are_not_there_are_refused(folder: Path) -> None:
-    for column in ("Busy of window", "busy_share"):
+    for column in ("Busy", "busy_share"):
         text = opscope("analyze", str(folder), "--sort", column, "--format", "csv").stdout
         shares = [float(row["busy_share"]) for row in csv.DictReader(text.splitlines())]
         assert shares == sorted(shares, reverse=True)

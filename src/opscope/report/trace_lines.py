@@ -52,7 +52,7 @@ class TraceLine(Struct, frozen=True):
 _FIELDS: Final = TraceLine.__struct_fields__
 # What --sort takes: the heading as in the table, or the field as in CSV.
 _HEADINGS: Final[Mapping[str, str]] = {
-    "Trace": "trace", "Steps": "steps", "Bound": "bound", "Step": "step_ns", "Busy of window": "busy_share",
+    "Trace": "trace", "Steps": "steps", "Bound": "bound", "Step": "step_ns", "Busy": "busy_share",
     "First finding": "finding", "Likely saving": "saving_share", "Trust": "trust",
 }  # fmt: skip
 
@@ -106,7 +106,7 @@ def lines_table(lines: Sequence[TraceLine]) -> Table:
             Column[TraceLine]("Steps", lambda one: str(one.steps), numeric=True, optional=True),
             Column[TraceLine]("Bound", lambda one: one.bound),
             Column[TraceLine]("Step", lambda one: step_cell(one.step_ns, one.step_basis), numeric=True),
-            Column[TraceLine]("Busy of window", lambda one: format_share(one.busy_share, 1.0), numeric=True),
+            Column[TraceLine]("Busy", lambda one: format_share(one.busy_share, 1.0), numeric=True),
             Column[TraceLine]("First finding", lambda one: one.finding or "-"),
             Column[TraceLine]("Likely saving", lambda one: format_share(one.saving_share, 1.0), numeric=True),
             Column[TraceLine]("Trust", lambda one: of_trust(one.trust, Verdict(one.trust))),
