@@ -360,17 +360,16 @@ def with_clock(environment: dict[str, str], place: Path, seconds: float = 1e6) -
     return {**environment, "PYTHONPATH": path, "OPSCOPE_OWN_CLOCK": out, "OPSCOPE_OWN_SECONDS": str(seconds)}
 
 
-def steps_of(place: Path) -> list[float]:
-    """Return the milliseconds between an optimizer's steps, of the process that took most steps."""
-    read = [struct.iter_unpack("QQ", path.read_bytes()) for path in place.glob("stamps.*")]
-    stamps = max((list(one) for one in read), key=len, default=[])
-    if not stamps:
-        return []
-    # Of several optimizers that step in turn, one marks the steps.
-    busiest, _ = Counter(number for number, _ in stamps).most_common(1)[0]
-    return [
-        (after - before) / 1e6 for before, after in pairwise(moment for number, moment in stamps if number == busiest)
-    ]
+def steps_of(place: Path) -> list[list[float]]:
+    """Return the milliseconds between an optimizer's steps, of each process in which one stepped."""
+    results = []
+    for path in place.glob("stamps.*"):
+        stamps = list(struct.iter_unpack("QQ", path.read_bytes()))
+        # Of several optimizers that step in turn, one marks the steps.
+        busiest, _ = Counter(number for number, _ in stamps).most_common(1)[0]
+        moments = [moment for number, moment in stamps if number == busiest]
+        results.append([(after - before) / 1e6 for before, after in pairwise(moments)])
+    return results
 
 
 def own_clock(script: Script, folder: Path, environment: dict[str, str], seconds: float) -> list[float]:
@@ -378,7 +377,7 @@ def own_clock(script: Script, folder: Path, environment: dict[str, str], seconds
     with tempfile.TemporaryDirectory() as place:
         own = with_clock(environment, Path(place), seconds)
         ran([sys.executable, *script.command], folder, own, 4 * seconds + 120)
-        steps = steps_of(Path(place))
+        steps = max(steps_of(Path(place)), key=len, default=[])
     return steps[len(steps) // 3 :]
 
 
@@ -388,7 +387,7 @@ def step_of(folder: Path) -> dict[str, Any] | None:
     return json.loads(found[0].read_text())["measurement"]["step"] if found else None
 
 
-def same_steps(run: Path, own: Sequence[float]) -> dict[str, Any] | None:
+def same_steps(run: Path, processes: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     """Compare the steps that opscope timed with the script's own clock, over the same steps of the same run.
 
     The two clocks tick at different places of a step, so each pair of steps differs a little, and the sums by less than
@@ -396,7 +395,7 @@ def same_steps(run: Path, own: Sequence[float]) -> dict[str, Any] | None:
 
     Args:
         run: the folder of the run.
-        own: the milliseconds between the optimizer's steps, all of the run.
+        processes: the milliseconds between the optimizer's steps, all of the run, of each process.
 
     Returns:
         How many steps were compared, how long they took on average, in milliseconds, by both, and by how many percent
@@ -404,15 +403,14 @@ def same_steps(run: Path, own: Sequence[float]) -> dict[str, Any] | None:
     """
     records = sorted((run / "raw").glob("capture_*.json"))
     timed = json.loads(records[0].read_text()).get("benchmark") if records else None
-    if timed is None or timed["steps_each"] != 1 or timed["between"] or len(own) < len(timed["wall_ns"]):
+    if timed is None or timed["steps_each"] != 1 or timed["between"]:
         return None
     steps = [one / 1e6 for one in timed["wall_ns"]]
-    differences = {
-        start: sum(abs(one - other) for one, other in zip(steps, own[start:], strict=False))
-        for start in range(len(own) - len(steps) + 1)
-    }
-    start = min(differences, key=lambda one: differences[one])
-    mean, by_script = fmean(steps), fmean(own[start : start + len(steps)])
+    parts = [own[start : start + len(steps)] for own in processes for start in range(len(own) - len(steps) + 1)]
+    if not parts:
+        return None
+    alike = min(parts, key=lambda part: sum(abs(one - other) for one, other in zip(steps, part, strict=True)))
+    mean, by_script = fmean(steps), fmean(alike)
     percent = round(100 * (mean / by_script - 1), 3)
     return {"steps": len(steps), "opscope_ms": mean, "own_ms": by_script, "percent": percent}
 
@@ -526,11 +524,12 @@ def main() -> None:
     results: dict[str, Any] = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "scripts": []}
     scripts = [script for script in SCRIPTS if not given.only or script.name in given.only]
     cores = sorted(os.sched_getaffinity(0))
-    places = iter(range(given.at_once))
+    at_once = min(given.at_once, len(cores))
+    places = iter(range(at_once))
 
     def pin() -> None:
         """Give each script that runs at the same time cores of its own, which its processes inherit."""
-        os.sched_setaffinity(0, cores[next(places) :: given.at_once])
+        os.sched_setaffinity(0, cores[next(places) :: at_once])
 
     def work(script: Script) -> dict[str, Any]:
         try:
@@ -538,7 +537,7 @@ def main() -> None:
         except Exception as error:  # one script that cannot be prepared must not cost the others
             return {"name": script.name, "left_out": f"{type(error).__name__}: {error}"}
 
-    with ThreadPoolExecutor(given.at_once, initializer=pin) as pool:
+    with ThreadPoolExecutor(at_once, initializer=pin) as pool:
         for done in as_completed([pool.submit(work, script) for script in scripts]):
             results["scripts"].append(done.result())
             given.output.write_text(json.dumps(results, indent=1) + "\n")

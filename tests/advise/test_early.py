@@ -14,7 +14,7 @@ from opscope.advise.places import Places
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session
-from opscope.advise.trying import Plan, _Trying, advise
+from opscope.advise.trying import Baseline, Plan, _Trying, advise
 from opscope.documents.advise import Outcome
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
@@ -274,6 +274,73 @@ def test_where_launches_are_waited_for_graphs_come_first() -> None:
     assert {first, second, third, *rest} == set(first_tries(possible)) | {
         ("fused_attention", "fused_optimizer", "compile_reduce_overhead")
     }
+
+
+@pytest.mark.torch
+def test_what_a_proof_needs_compiles_beside_the_search_where_launches_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best = ("fused_optimizer", "compile_reduce_overhead")
+    made = trying({}, {}, monkeypatch)
+    made._comparing = Comparing(made._session, made._job, lambda _: None)
+    made._baseline = Baseline(10e6, 1.0, (0.95, 1.05))
+    made._session.width = 8
+    known = facts(training=True)
+    assert made._likely(best, known) == []  # how long the device works is not known
+    made._device_ns = 2e6
+    likely = made._likely(best, known)
+    assert likely[0].is_as_written
+    assert [job.compiles for job in likely if job.sources and job.proving] == [True]
+    # The same processes are asked for once the combination is proven.
+    job = made._job_of(best, {best: {"train.py": "x"}})
+    assert likely == made._comparing.needed(made._compared({best: job}, {best: {"train.py": "x"}}), known)
+    assert made._likely(ONE, known) == []  # starts in seconds
+    made._session.width = 4
+    assert made._likely(best, known) == []  # it would only delay the search
+    made._session.width = 8
+    made._known = {OTHER: Measured(gain=Interval(1.0, 0.9, 1.1, 6))}
+    assert made._likely(best, known) == []  # something was timed: what helps is no guess any more
+
+
+@pytest.mark.parametrize(
+    ("waits", "order"),
+    [(0.05, ["search"]), (0.2, ["search", "proven", "loading"]), (0.4, ["loading", "search", "proven"])],
+)
+def test_loading_has_its_turn_by_what_it_may_save(
+    waits: float, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, seen = trying({}, {}, monkeypatch), list[str]()
+    step = facts(training=True, loaders=1)
+    made._baseline = Baseline(10e6, 1.0, (0.95, 1.05))
+
+    def waiting(_: object) -> None:
+        made._wait_ns = waits * 10e6
+
+    def together(*_: object) -> list[Names]:
+        seen.append("search")
+        made._known[ONE] = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
+        return []
+
+    def prove(_: object) -> None:
+        made._again.add(ONE)
+        made._proofs[ONE] = Judged(True, "", 0.0, 0.0)
+        seen.append("proven")
+
+    def load(*_: object) -> None:
+        if "loading" not in seen:  # at the end it is asked for again, as nothing was found
+            seen.append("loading")
+
+    for name, other in (
+        ("_look_at_waiting", waiting),
+        ("_measure_together", together),
+        ("_prove_early", prove),
+        ("_input", load),
+        *((name, lambda *_: None) for name in ("_time_written", "_measure_baseline", "_check_losses", "_finals")),
+    ):
+        monkeypatch.setattr(made, name, other)
+    monkeypatch.setattr(made._session, "close", lambda _: None)
+    made._try([None], Built(step, "cuda", 1.0, None, Places(), ""), ["fused_optimizer"])  # type: ignore[list-item]
+    assert seen[: len(order)] == order
 
 
 def test_starting_workers_counts_once_an_epoch() -> None:

@@ -194,6 +194,13 @@ def test_steps_of_many_kinds_are_observed(kind: str, training: bool, optimizers:
     assert [one["reason"] for one in document["results"]] == ["the model has no convolutions"]
 
 
+def test_channels_last_reaches_models_inside_of_what_has_a_conversion_of_its_own() -> None:
+    document = advised("--only", "channels_last", "--", str(KINDS), "own_to")
+    (result,) = document["results"]
+    assert result["verdict"] != "rejected", result["reason"]
+    assert result["ratio"] > 0
+
+
 def test_evaluations_can_be_asked_for() -> None:
     done = opscope("advise", "--step-kind", "evaluation", "--dry-run", "--", str(KINDS), "evaluation_first")
     assert done.returncode == 0, done.stderr

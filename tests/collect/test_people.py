@@ -25,6 +25,7 @@ SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
         ("own_trainer", "training"),
         ("again", "training"),
         ("prepared", "training"),
+        ("prepared_in_processes", "training"),
     ],
 )
 def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_path: Path) -> None:

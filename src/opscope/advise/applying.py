@@ -128,9 +128,18 @@ def _compiled(variant: Variant) -> str | None:
     return None if compiled_frames() > variant.notes["frames"] else "nothing was compiled"
 
 
+def _to_channels_last(module: torch.nn.Module) -> None:
+    """Convert a module; where it has a ``to`` of its own, which may know devices and types alone, what is in it."""
+    if type(module).to is torch.nn.Module.to:
+        module.to(memory_format=torch.channels_last)
+    else:
+        for child in module.children():
+            _to_channels_last(child)
+
+
 def _channels_last(variant: Variant) -> None:
     for top in variant.tops:
-        torch.nn.Module.to(top, memory_format=torch.channels_last)  # what overrides it may know devices and types alone
+        _to_channels_last(top)
     for optimizer in variant.optimizers:
         for state in optimizer.state.values():
             for name, value in state.items():

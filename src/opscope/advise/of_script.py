@@ -211,6 +211,7 @@ class ScriptVariant(Variant):
         children.torch_imported()
         children.listen()
         error = run_script(self._script, self._arguments, lambda: None)
+        children.close()
         steps.active = False
         if isinstance(error, SystemExit) and error.code not in (None, 0):
             error = ScriptError(f"the script exited with {error.code!r}, before what was asked of it was done")

@@ -80,6 +80,7 @@ _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as writt
 _FIRST_TOGETHER: Final = 3
 # Of the step. A choice, not a measurement: it decides the order of what is tried, and no verdict.
 _LAUNCH_BOUND: Final = 0.6
+_LIKELY_WIDTH: Final = 8  # processes that start at once: on fewer, those that are not needed yet delay those that are
 _RECORDED_STEPS: Final = 3
 _LISTED: Final = 3  # combinations that a line names
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
@@ -590,9 +591,9 @@ class _Trying:
     def _likely(self, first: Names, facts: Facts) -> list[Job]:
         """Return the processes that a proof of the first combination will need, where that most likely helps most.
 
-        They compile beside the combination itself, which takes no longer than that alone.
+        They compile beside the combination itself: where there are the cores, that takes hardly longer.
         """
-        if self._known or not self._is_launch_bound or not _compiles(first):
+        if self._known or not self._is_launch_bound or not _compiles(first) or self._session.width < _LIKELY_WIDTH:
             return []
         texts = self._texts([first])
         sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
@@ -625,7 +626,10 @@ class _Trying:
             self._journal.keep(names, self._known[names])
         self._session.close(workers)
         # Others that were built beside it held the rest of the memory.
-        alone = [names for names in tries if len(tries) > 1 and self._known[names].lacks_memory]
+        is_crowded = len(tries) > 1 or self._comparing.has_early
+        alone = [names for names in tries if is_crowded and self._known[names].lacks_memory]
+        if alone:
+            self._comparing.drop_early()
         return [
             *alone,
             *(names for names, worker in zip(tries, workers, strict=True) if self._is_unwritten(names, worker)),

@@ -271,8 +271,7 @@ class Measured(Struct, frozen=True, dict=True):
         return check_cpu_contention(benchmark.waited_for_cpu_ns, elapsed)
 
     def _check_same_steps(self) -> Check | None:
-        wall_ns = self.unprofiled_step_ns
-        return None if wall_ns is None else check_same_steps(wall_ns, self.step_evidence.not_theirs)
+        return check_same_steps(self.step_evidence.like_recorded_ns, self.step_evidence.not_theirs)
 
     def _check_steady(self) -> Check | None:
         if self.record is None or self.record.steady_state is None or self._benchmark is None:

@@ -17,7 +17,7 @@ class BoundKind(StrEnum):
         ALLOCATION: the same, in a call that allocates or frees memory.
         HOST_WORK: the device waits for other work of the host.
         INPUT: the device waits for data to be loaded.
-        DEPENDENCY: the device waits for another stream.
+        DEPENDENCY: queued work waits: for another stream, device or program.
         COLD_START: contexts are created and code is loaded most of the time.
         CAPTURE: the recording is mostly a graph's capture, in which nothing runs.
         HOST_ONLY: nothing ran on a device.

@@ -120,6 +120,7 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     listen_to_watchdog(watcher)
     children.listen()
     error = run_script(script, shlex.split(task.arguments), torch_imported)
+    children.close()
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
     if failed:
         _as_python_would(error)

@@ -130,6 +130,30 @@ def workers():
             optimizer.step()
 
 
+class Task(nn.Module):
+    """A module whose `to` knows devices and types alone, as timm's tasks."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def to(self, *args, **kwargs):
+        self.device = torch.empty(0).to(*args, **kwargs).device
+        return super().to(*args, **kwargs)
+
+    def forward(self, images):
+        return self.model(images).square().mean()
+
+
+def own_to():
+    task, images = Task(nn.Conv2d(3, 8, 3)), torch.randn(2, 3, 16, 16)
+    optimizer = torch.optim.SGD(task.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        task(images).backward()
+        optimizer.step()
+
+
 def functional():
     """No module, no optimizer: nothing that bounds a step."""
     weight = torch.randn(64, 64)

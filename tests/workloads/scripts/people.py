@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 
 import torch
 import torch.multiprocessing as mp
@@ -198,6 +199,24 @@ def in_processes():
         child.start()
     for child in children:
         child.join()
+
+
+def prepared_in_processes():
+    """Processes prepare data for a while, with modules, and then this one trains."""
+    children = [mp.get_context("spawn").Process(target=prepares_with_modules) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    train(network(), random_batches())
+
+
+def prepares_with_modules():
+    torch.set_num_threads(1)
+    net, until = network(), time.monotonic() + 13
+    while time.monotonic() < until:
+        net(torch.randn(16, 64))
+        time.sleep(0.01)
 
 
 def in_processes_for_long():

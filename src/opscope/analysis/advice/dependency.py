@@ -29,7 +29,7 @@ from opscope.knowledge.reach import Assumed
 def stream_dependency(context: Context) -> Iterator[Draft]:
     """Find a device that waits although work is queued: for another stream, device or copy."""
     if context.trace.activities.select("device", "stream").n_unique() == 1:
-        return  # there is nothing else in this program to wait for: another one uses the device
+        return  # nothing else in this program is seen to run: what the work waits for, the trace does not say
     # Idle time beside other devices' work belongs to devices_take_turns.
     pieces = context.waits.kinds[BoundKind.DEPENDENCY] & ~context.beside_others_work
     time = context.idle_in(pieces)

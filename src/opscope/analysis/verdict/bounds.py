@@ -122,7 +122,7 @@ class _DeviceShare(Struct, frozen=True):
         share = busy / whole if whole > 0 else 0.0
         high = _most(evidence, waits, busy + hidden, whole)
         other = (
-            f"An unprofiled step of {format_ns(evidence.wall_ns)} {evidence.not_theirs}. So it does not count. "
+            f"An unprofiled step of {format_ns(evidence.like_recorded_ns)} {evidence.not_theirs}. It does not count. "
             if evidence.wall_ns and evidence.not_theirs
             else ""
         )
@@ -306,7 +306,7 @@ def _undecided(largest: BoundKind, evidence: StepEvidence, *, of_steps: bool) ->
         return "Launches of what the device waited for were not recorded: begin the recording before them."
     either = f"Either the device, or waiting for {WAITS_FOR[largest]}"
     if evidence.not_theirs is not None:
-        return f"{either}: the unprofiled step does not fit the recorded ones. Measure again on a quiet machine."
+        return f"{either}. The unprofiled step does not fit the recorded ones: check it, or measure again."
     how = "give the unprofiled step (--step-time MS), or run" if of_steps else "mark steps (profiler.step()), or run"
     return f"{either}: {how} opscope profile."
 

@@ -18,7 +18,7 @@ from opscope.documents.trust import Check, CheckName, Trust
 _LONGER: Final = 1.1
 _SLOWER: Final = 1.3
 _LEAST_COVERED: Final = 0.1  # of the window
-_MEANWHILE: Final = "other programs ran meanwhile, or other steps were timed"
+_MEANWHILE: Final = "other programs may have run meanwhile, or other steps were timed"
 _LOST: Final = 0.1  # of the device's work, or of the window: the rest may have waited for what was lost
 
 
@@ -179,9 +179,14 @@ class StepEvidence(Struct, frozen=True):
         return None if self.unprofiled_ns is None else self.unprofiled_ns - self.between_ns
 
     @property
+    def like_recorded_ns(self) -> float:
+        """How long an unprofiled step takes of the kind that is recorded; 0 if that is not known."""
+        return self.typical_ns or self.wall_ns or 0.0
+
+    @property
     def not_theirs(self) -> str | None:
         """Why the unprofiled step cannot be one of those recorded, as the end of a sentence; None where it can."""
-        wall = (self.typical_ns or self.wall_ns or 0.0) * self.steps
+        wall = self.like_recorded_ns * self.steps
         if not wall or not self.devices:
             return None
         if self.busy_ns > _LONGER * wall:

@@ -5,10 +5,12 @@ import functools
 import multiprocessing.process
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +22,8 @@ from opscope.base.text import or_unknown, printable
 _LOOKED_AT_S: Final = 10.0  # a process that is waited for
 _SPAWNED_S: Final = 20.0  # what spawned processes prepare in less time is not a step's work
 _POLL_S: Final = 0.5
-# What a process does with PyTorch is more than to prepare something: so many calls of modules, or a tenth of that of
-# optimizers' steps. A choice.
-_CALLS: Final = 30
+_STEPS: Final = 10  # of optimizers, after which a process is known to train. A choice.
+_ENDS_S: Final = 2.0  # so long a process that is to end may take
 _SHOWN: Final = 3
 # Processes of PyTorch's own, and of Python's, that do no step's work.
 _OTHERS_TARGETS: Final = ("torch.utils.data", "torch._inductor", "concurrent.futures", "multiprocessing")
@@ -37,33 +38,31 @@ class WorkElsewhereError(UsageError):
 
 
 class _Noting:
-    """What a process runs, and before it a look at whether that takes steps with PyTorch.
+    """What a process runs, and a look at whether it trains: whether optimizers step in it.
+
+    Calls of modules are not looked at: those that prepare data call some, too, and hooks on them are compiled.
 
     Args:
         target: what the process runs.
-        note: the file that is made as soon as it does.
+        note: the file that is made as soon as it trains.
     """
 
     def __init__(self, target: Callable[..., Any], note: Path) -> None:
-        self._target, self._note, self._left = target, note, _CALLS
-        functools.update_wrapper(self, target)
+        self._target, self._note, self._left = target, note, _STEPS
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it, in the process."""
         if "torch" in sys.modules:
-            from torch.nn.modules.module import register_module_forward_hook
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            register_optimizer_step_post_hook(lambda *_: self._count(10))
-            calls: Any = register_module_forward_hook(lambda *_: self._count(1, calls))
+            register_optimizer_step_post_hook(self._stepped)
         return self._target(*args, **kwargs)
 
-    def _count(self, by: int, calls: Any = None) -> None:
-        self._left -= by
-        if self._left <= 0:
-            self._note.touch()
-            if calls is not None:  # such hooks cost each call of a module some time
-                calls.remove()
+    def _stepped(self, *_: Any) -> None:
+        self._left -= 1
+        if self._left == 0:
+            with contextlib.suppress(OSError):  # whoever asked for it is gone
+                self._note.touch()
 
 
 class Children:
@@ -89,7 +88,8 @@ class Children:
         self._pid, self._main = os.getpid(), threading.get_ident()
         self._functions: dict[str, int] = {}  # that ran in other processes, and in how many
         self._commands: list[str] = []
-        self._note: Path | None = None  # exists once one of the processes takes steps
+        self._folder: Path | None = None  # for notes
+        self._notes: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()  # exists once a process trains
 
     @property
     def sentence(self) -> str | None:
@@ -175,9 +175,11 @@ class Children:
             if self._is_ours and not module.startswith(_OTHERS_TARGETS):
                 name = getattr(target, "__name__", None) or type(process).__name__
                 self._functions[name] = self._functions.get(name, 0) + 1
-                if target is not None:
-                    self._note = self._note or kept_scratch() / "steps"
-                    process._target = _Noting(target, self._note)
+                # Of a process whose class has a `run` of its own, nothing is known.
+                if target is not None and not self._seen():
+                    self._folder = self._folder or kept_scratch()
+                    self._notes[process] = self._folder / str(sum(self._functions.values()))
+                    process._target = _Noting(target, self._notes[process])
             return function(process)
 
         return start
@@ -237,11 +239,29 @@ class Children:
 
         return wait
 
+    def close(self) -> None:
+        """Remove what processes have noted."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @staticmethod
+    def _end_processes() -> None:
+        """End all processes that the script has started: its end would wait for them."""
+        children = multiprocessing.active_children()
+        for child in children:
+            child.terminate()
+        until = time.monotonic() + _ENDS_S
+        while time.monotonic() < until and any(child.is_alive() for child in children):
+            time.sleep(_ENDS_S / 20)
+        for child in children:
+            child.kill()
+
     def _refuse(self, process: Any) -> None:
         """Say where the work is, if what is waited for runs PyTorch, and the script itself does not."""
-        if self._note is not None and self._note.exists():
-            for child in multiprocessing.active_children():
-                child.terminate()
+        note = self._notes.get(process)
+        if note is not None and note.exists():
+            self._notes.clear()  # it is said once
+            self._end_processes()
             raise WorkElsewhereError(f"{self._script} waits for processes that take the steps: {self.sentence}")
         if not isinstance(process, subprocess.Popen) or "torch" in sys.modules or not _runs_pytorch(process.pid):
             return  # the script itself may go on with PyTorch after it
