@@ -77,6 +77,7 @@ def test_what_hides_each_other_is_named_as_a_pair(analyzed: Analyze) -> None:
     assert pair.likely_ns > sum(part.likely_ns for part in parts) + 0.05 * pair.of_step_ns
     assert all(part.action in pair.action for part in parts)
     assert set(pair.overlaps) == {part.id for part in parts}
+    assert pair.todo == "TF32 or bf16 with less host work"
 
 
 def test_all_together_are_one_replay(analyzed: Analyze) -> None:

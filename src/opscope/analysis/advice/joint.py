@@ -19,6 +19,22 @@ _MOST_OF_EACH: Final = 4  # findings on the host, and on the device, of which pa
 _MORE: Final = 0.05  # of the step: what a pair must save beyond the sum of both
 _OF_IDLE: Final = "idle: "  # how claims of idle time begin
 
+# Changes in so few words that two fit into `MOST_IN_SHORT` characters; of what is not here, only their number is told.
+_OF_DEVICE: Final = {
+    Rule.UNALIGNED_SIZES: "padded sizes",
+    Rule.FUSIBLE_CHAIN: "fused kernels",
+    Rule.EAGER_ATTENTION: "fused attention",
+    Rule.LAYOUT_CONVERSION: "channels_last",
+    Rule.GROWN_COPY: "one torch.cat",
+    Rule.SMALL_GRID: "larger kernels",
+}
+_OF_HOST: Final = {
+    Rule.DISPATCH_BOUND: "a CUDA graph",
+    Rule.BLOCKING_READ: "fewer reads",
+    Rule.INPUT_PIPELINE: "a faster loader",
+    Rule.HOST_WORK: "less host work",
+}
+
 ONLY_TOGETHER: Final = RuleDescription(
     Rule.ONLY_TOGETHER,
     "a change of what the host does and one of the device's work of which each hides what the other one saves",
@@ -68,13 +84,20 @@ def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
             *host.evidence[:1],
             *device.evidence[:1],
         ),
-        todo="two changes together: see --why",
+        todo=_todo(host, device),
         action=f"both: {device.action}  AND  {host.action}",
         wrong_if=f"{host.wrong_if}; or {device.wrong_if}",
         claims=host.claims | device.claims,
         of_others=max(host.saving.likely, device.saving.likely),
         parts=(host, device),
     )
+
+
+def _todo(host: Draft, device: Draft) -> str:
+    first, second = _OF_DEVICE.get(device.rule), _OF_HOST.get(host.rule)
+    if device.rule is Rule.FP32_PRODUCTS:  # what the device has cores for
+        first = "TF32 or bf16" if "TF32" in device.todo else "float16"
+    return f"{first} with {second}" if first and second else "two changes together: see --why"
 
 
 def order_of(drafts: Sequence[Draft]) -> list[int]:
