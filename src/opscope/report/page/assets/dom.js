@@ -51,7 +51,7 @@ const nameOf = (text, attributes) =>
 const sentenceOf = (text) => text.split("`").map((part, place) => (place % 2 ? el("code", null, part) : part));
 
 // Links lead to source on the web only: nothing else that stands in a document is taken for an address.
-function link(url, text) {
+function link(url, text, title) {
     let address = null;
     try {
         address = new URL(url);
@@ -61,7 +61,7 @@ function link(url, text) {
     if (address.protocol !== "https:") return nameOf(text);
     return el(
         "a",
-        { href: address.href, target: "_blank", rel: "noopener noreferrer", title: printable(address.href) },
+        { href: address.href, target: "_blank", rel: "noopener noreferrer", title: title || printable(address.href) },
         text,
     );
 }
