@@ -1,6 +1,7 @@
 """Scripts as people write them run to their end under ``profile``; where the work is elsewhere, it is said at once."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -56,6 +57,11 @@ def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_pat
             "waits for processes that take the steps: it started 2 processes (for `long_rank`)",
         ),
         (
+            (str(SCRIPTS / "people.py"), "retrying"),
+            "waits for processes that take the steps: it started a process (for `long_rank`)",
+        ),
+        ((str(SCRIPTS / "people.py"), "in_a_pool"), "itself runs no operator; it started 2 processes of a pool"),
+        (
             (str(SCRIPTS / "launches.py"), str(SCRIPTS / "train.py"), "--steps", "400"),
             f"--steps 400`, and what that does is not followed. Profile it: opscope profile {SCRIPTS}/train.py",
         ),
@@ -68,6 +74,16 @@ def test_work_in_other_processes_is_named(words: tuple[str, ...], says: str, tmp
     assert done.returncode == 2
     assert says in done.stderr
     assert time.monotonic() - began < 120  # not after a second run of the script, or the end of a long one
+
+
+def test_processes_that_would_go_on_end_with_the_measurement(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    number = tmp_path / "pid"
+    words = ("--output-dir", str(tmp_path / "r"), str(SCRIPTS / "people.py"), "producing", str(number))
+    done = opscope("profile", "--quick", *words)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)
 
 
 def test_training_on_another_thread_is_said_not_to_be_followed(tmp_path: Path) -> None:

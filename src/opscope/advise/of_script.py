@@ -23,7 +23,7 @@ from opscope.advise.seeds import seed
 from opscope.advise.variant import Variant
 from opscope.base.errors import OpscopeError
 from opscope.base.units import NS_PER_S
-from opscope.collect.script.children import Children
+from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.finder import StepFinder
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.ranking import what
@@ -211,8 +211,10 @@ class ScriptVariant(Variant):
         children.torch_imported()
         children.listen()
         error = run_script(self._script, self._arguments, lambda: None)
-        children.close()
+        error = children.ended(error, is_early=error is not None)
         steps.active = False
+        if error is None and children.sentence is not None and not steps.has_events:
+            error = WorkElsewhereError(f"{self._script} itself takes no steps; {children.sentence}")
         if isinstance(error, SystemExit) and error.code not in (None, 0):
             error = ScriptError(f"the script exited with {error.code!r}, before what was asked of it was done")
         failed = error is not None and not isinstance(error, SystemExit)

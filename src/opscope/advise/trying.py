@@ -528,7 +528,9 @@ class _Trying:
     def _running_as_written(self, written: list[Worker]) -> list[Worker]:
         for worker in written:
             if worker.broken is not None:
-                raise AdviseError(f"{self._plan.configuration.target} does not run as written: {worker.broken.reason}")
+                target, reason = self._plan.configuration.target, worker.broken.reason
+                says_it = reason.startswith(f"{target} ")
+                raise AdviseError(reason if says_it else f"{target} does not run as written: {reason}")
         return written
 
     def _first_written(self) -> list[Worker]:

@@ -120,7 +120,7 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
     listen_to_watchdog(watcher)
     children.listen()
     error = run_script(script, shlex.split(task.arguments), torch_imported)
-    children.close()
+    error = children.ended(error, is_early=isinstance(error, EnoughMeasured))
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
     if failed:
         _as_python_would(error)
@@ -161,6 +161,8 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
     if error is None:
         raise UsageError(f"{script} ended, and {watcher.missed}{'' if elsewhere is None else f'; {elsewhere}'}")
     if isinstance(error, SystemExit):
+        if isinstance(error.code, str):
+            raise OpscopeError(f"{script} ended before anything was measured: {error.code}") from error
         raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
     raise error
 

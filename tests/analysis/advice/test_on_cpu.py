@@ -37,15 +37,23 @@ def findings(built: KinetoTrace, tmp_path: Path) -> dict[str, Finding]:
     return {finding.rule: finding for finding in measured.findings}
 
 
-def test_a_step_that_loads_names_the_loader(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("iterator", "todo"),
+    [
+        ("_SingleProcessDataLoaderIter", "load batches in worker processes"),
+        ("_MultiProcessingDataLoaderIter", "give the loader more workers"),
+    ],
+)
+def test_a_step_that_loads_names_the_loader(iterator: str, todo: str, tmp_path: Path) -> None:
     built = Trace()
     for number in range(2):
         begin = number * 1_000_000
-        built.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + 650_000)
+        built.range(f"enumerate(DataLoader)#{iterator}.__next__", begin, begin + 650_000)
         built.runs("aten::mm", begin + 700_000, begin + 1_000_000)
     found = findings(built, tmp_path)
     loading = found[Rule.INPUT_PIPELINE]
     assert "650.0 us of a step in a DataLoader" in loading.title
+    assert loading.todo == todo
     assert (loading.saving_ns.low, loading.saving_ns.high) == (0, 650_000)
     assert loading.is_first
     assert Rule.HOST_WORK not in found

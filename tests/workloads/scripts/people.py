@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import torch
 import torch.multiprocessing as mp
@@ -217,6 +218,39 @@ def prepares_with_modules():
     while time.monotonic() < until:
         net(torch.randn(16, 64))
         time.sleep(0.01)
+
+
+def in_a_pool():
+    with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
+        list(pool.map(train, [network()] * 4, [list(random_batches(20))] * 4))
+
+
+def producing():
+    """A process that is no daemon puts batches into a queue without end, and this one trains with them."""
+    queue = mp.get_context("spawn").Queue(8)
+    producer = mp.get_context("spawn").Process(target=puts, args=(queue,))
+    producer.start()
+    with open(sys.argv[2], "w") as file:
+        file.write(str(producer.pid))
+    train(network(), (queue.get() for _ in range(STEPS)))
+    producer.terminate()
+    producer.join()
+
+
+def puts(queue):
+    while True:
+        queue.put(next(random_batches()))
+
+
+def retrying():
+    """A process trains for long; whatever goes wrong with it, it is started again."""
+    for _ in range(3):
+        child = mp.get_context("spawn").Process(target=long_rank, args=(0, 1))
+        child.start()
+        try:
+            child.join()
+        except Exception as error:
+            print("again", error)
 
 
 def in_processes_for_long():

@@ -20,6 +20,7 @@ from opscope.analysis.advice import Advice, as_findings
 from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords
 from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent
+from opscope.analysis.idle.causes import loads_in_workers
 from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.call_tree import self_time
 from opscope.analysis.structure.intervals import Intervals
@@ -303,6 +304,7 @@ def _loading(steps: CpuSteps) -> Iterator[Draft]:
     if time < LEAST_SHARE * steps.step_ns:
         return
     source = Source.UNPROFILED if steps.data_ns else Source.HOST
+    has_workers = loads_in_workers(steps.trace)
     yield Draft(
         rule=Rule.INPUT_PIPELINE,
         title=f"The main thread spends {format_ns(time)} {steps.words.of} in a DataLoader",
@@ -312,8 +314,10 @@ def _loading(steps: CpuSteps) -> Iterator[Draft]:
         evidence=(
             measured(nanoseconds(time), " in a DataLoader, ", share_of(time, steps.step_ns), " of it", source=source),
         ),
-        todo="load batches in worker processes",
-        action="DataLoader(..., num_workers=N, persistent_workers=True), and less work for each sample",
+        todo="give the loader more workers" if has_workers else "load batches in worker processes",
+        action="DataLoader(..., num_workers=N) with a larger N than now, or less work for each sample"
+        if has_workers
+        else "DataLoader(..., num_workers=N, persistent_workers=True), and less work for each sample",
         wrong_if="the step uses all cores: workers then take them from it",
         claims=frozenset({"loading"}),
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
-from opscope.analysis.structure.api_masks import calls_of, names_that
+from opscope.analysis.structure.api_masks import any_name, calls_of, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals, latest_around
 from opscope.analysis.structure.nesting import Bools, Ints
@@ -17,6 +17,7 @@ from opscope.trace.model import Trace
 
 # PyTorch's own range around fetching a batch, and the frames that fetch one.
 _LOADING_RANGE: Final = lazy_pattern(r"^enumerate\(DataLoader\)")
+_OF_WORKERS: Final = ("_MultiProcessingDataLoaderIter", "_try_get_data")
 _LOADING_FRAME: Final = lazy_pattern(r"torch/utils/data/|Loader\.__next__")
 BETWEEN_KERNELS_NS: Final = 5_000  # shorter waits of queued work are the device's own
 PAUSE_UNDER_STACKS_NS: Final = 350_000  # takes the place of `PAUSE_NS` where stacks were recorded
@@ -125,6 +126,15 @@ def has_long_pauses(*, operators: bool, frames: bool) -> bool:
     host did between two launches.
     """
     return frames or not operators
+
+
+def loads_in_workers(trace: Trace) -> bool:
+    """Tell whether a DataLoader of a trace has worker processes, by the names of what takes batches from them."""
+    return any(any_name(table, _is_of_workers) for table in (trace.annotations, trace.frames))
+
+
+def _is_of_workers(name: str) -> bool:
+    return any(part in name for part in _OF_WORKERS)
 
 
 def loading_by_thread(trace: Trace) -> dict[int, Intervals]:

@@ -4,16 +4,14 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.idle.causes import loading_by_thread
+from opscope.analysis.idle.causes import loading_by_thread, loads_in_workers
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.changes import Change, above_zero
 from opscope.analysis.replay.edit import Edit
-from opscope.analysis.structure.api_masks import any_name
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
 from opscope.base.errors import UsageError
 
-_OF_WORKERS: Final = ("_MultiProcessingDataLoaderIter", "_try_get_data")
 # A loader with workers is why the step is as long as it is only if the step waits for it; taking what is ready is
 # quicker: pinned batches that were there took 0.1 to 0.3 ms of steps of 6 to 40 ms in recorded programs.
 _WAITS: Final = 0.05
@@ -37,7 +35,7 @@ def more_workers(steps: Steps, factor: float) -> Change:
     threads = {thread: spans for thread, spans in loading_by_thread(steps.trace).items() if len(spans)}
     edit = Edit(steps)
     waits = sum(edit.host_time(thread, spans) for thread, spans in threads.items()) / edit.graph.count
-    has_workers = any(any_name(table, _is_of_workers) for table in (steps.trace.annotations, steps.trace.frames))
+    has_workers = loads_in_workers(steps.trace)
     if not waits:
         raise UsageError(f"{text}: no step of the trace loads a batch with a DataLoader")
     if has_workers and waits < _WAITS * edit.graph.step_ns:
@@ -59,10 +57,6 @@ def more_workers(steps: Steps, factor: float) -> Change:
         "batch that is ready costs nothing (in two recorded programs it cost 0.3 and 2.7 ms)",
         apply,
     )
-
-
-def _is_of_workers(name: str) -> bool:
-    return any(part in name for part in _OF_WORKERS)
 
 
 def _ends(edit: Edit, threads: dict[int, Intervals]) -> Ints:

@@ -27,6 +27,7 @@ _ENDS_S: Final = 2.0  # so long a process that is to end may take
 _SHOWN: Final = 3
 # Processes of PyTorch's own, and of Python's, that do no step's work.
 _OTHERS_TARGETS: Final = ("torch.utils.data", "torch._inductor", "concurrent.futures", "multiprocessing")
+_POOLS: Final = ("concurrent.futures", "multiprocessing.pool")
 _OTHERS_WORDS: Final = ("torch/_inductor", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _LAUNCHERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun")
 # How a launcher's processes find each other.
@@ -35,6 +36,10 @@ _OF_LAUNCHERS: Final = ("TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_P
 
 class WorkElsewhereError(UsageError):
     """What the script does with PyTorch runs in processes that it starts."""
+
+
+class _Elsewhere(BaseException):
+    """Ends a script whose work is elsewhere, whatever errors it handles."""
 
 
 class _Noting:
@@ -49,6 +54,7 @@ class _Noting:
 
     def __init__(self, target: Callable[..., Any], note: Path) -> None:
         self._target, self._note, self._left = target, note, _STEPS
+        self.__name__ = self.__qualname__ = _name_of(target) or type(target).__name__  # scripts print it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it, in the process."""
@@ -87,6 +93,8 @@ class Children:
         self._launchers = {name: os.environ[name] for name in _OF_LAUNCHERS if name in os.environ}
         self._pid, self._main = os.getpid(), threading.get_ident()
         self._functions: dict[str, int] = {}  # that ran in other processes, and in how many
+        self._workers = 0  # of pools
+        self._is_said = False
         self._commands: list[str] = []
         self._folder: Path | None = None  # for notes
         self._notes: weakref.WeakKeyDictionary[Any, Path] = weakref.WeakKeyDictionary()  # exists once a process trains
@@ -106,6 +114,11 @@ class Children:
             names = ", ".join(or_unknown(name) for name in self._commands[:_SHOWN])
             return (
                 f"it started {names}, and what that does is not followed. Profile it: {_profiling(self._commands[0])}"
+            )
+        if self._workers:
+            return (
+                f"it started {self._workers} processes of a pool, and what they do is not followed. Profile what they "
+                f"run: opscope profile {shlex.quote(str(self._script))}:FUNCTION"
             )
         return None
 
@@ -160,7 +173,7 @@ class Children:
             for process in context.processes:
                 process.terminate()
             name, script = getattr(fn, "__name__", "a function"), shlex.quote(str(self._script))
-            raise WorkElsewhereError(
+            raise _Elsewhere(
                 f"{self._script} has started {nprocs} processes with torch.multiprocessing.spawn, and waits for what "
                 f"{or_unknown(name)} does in them: opscope profile --nproc {nprocs} {script} measures each as a rank"
             )
@@ -172,8 +185,10 @@ class Children:
         def start(process: Any) -> Any:
             target = getattr(process, "_target", None)
             module = getattr(target, "__module__", None) or type(process).__module__
+            if self._is_ours and module.startswith(_POOLS):
+                self._workers += 1
             if self._is_ours and not module.startswith(_OTHERS_TARGETS):
-                name = getattr(target, "__name__", None) or type(process).__name__
+                name = _name_of(target) or type(process).__name__
                 self._functions[name] = self._functions.get(name, 0) + 1
                 # Of a process whose class has a `run` of its own, nothing is known.
                 if target is not None and not self._seen():
@@ -207,7 +222,7 @@ class Children:
         if self._restart is not None and self._is_itself(words):
             self._is_restarting = True
             self._restart(dict(os.environ if environment is None else environment))
-        raise WorkElsewhereError(
+        raise _Elsewhere(
             f"{self._script} becomes {or_unknown(shlex.join(words))} (os.exec): profile that command instead"
         )
 
@@ -239,10 +254,18 @@ class Children:
 
         return wait
 
-    def close(self) -> None:
-        """Remove what processes have noted."""
+    def ended(self, error: BaseException | None, *, is_early: bool) -> BaseException | None:
+        """Clean up after the script; return what ended it, as an error that says so.
+
+        Args:
+            error: what ended it; None where it came to its own end.
+            is_early: whether it would have gone on. Then what it has started is ended: Python would wait for that.
+        """
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+        if is_early:
+            self._end_processes()
+        return WorkElsewhereError(str(error)) if isinstance(error, _Elsewhere) else error
 
     @staticmethod
     def _end_processes() -> None:
@@ -260,12 +283,25 @@ class Children:
         """Say where the work is, if what is waited for runs PyTorch, and the script itself does not."""
         note = self._notes.get(process)
         if note is not None and note.exists():
-            self._notes.clear()  # it is said once
-            self._end_processes()
-            raise WorkElsewhereError(f"{self._script} waits for processes that take the steps: {self.sentence}")
+            self._end(f"{self._script} waits for processes that take the steps: {self.sentence}")
         if not isinstance(process, subprocess.Popen) or "torch" in sys.modules or not _runs_pytorch(process.pid):
             return  # the script itself may go on with PyTorch after it
-        raise WorkElsewhereError(f"{self._script} waits for what runs elsewhere: {self.sentence}")
+        self._end(f"{self._script} waits for what runs elsewhere: {self.sentence}")
+
+    def _end(self, why: str) -> None:
+        """End the script, once: what it does at its end may wait, too."""
+        if not self._is_said:
+            self._is_said = True
+            self._end_processes()
+            raise _Elsewhere(why)
+
+
+def _name_of(target: Any) -> str | None:
+    """Return the name of what a process runs; None where it has none."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    name = getattr(target, "__name__", None)
+    return name if isinstance(name, str) else None
 
 
 def _python_command(args: Any) -> str | None:
