@@ -222,7 +222,11 @@ def prepares_with_modules():
 
 def in_a_pool():
     with ProcessPoolExecutor(2, mp_context=mp.get_context("spawn")) as pool:
-        list(pool.map(train, [network()] * 4, [list(random_batches(20))] * 4))
+        list(pool.map(fold, range(4)))
+
+
+def fold(number):
+    train(network(), random_batches())
 
 
 def producing():
