@@ -461,6 +461,8 @@ def _tried(
     def run(name: str, words: Sequence[str], limit: float) -> None:
         where = with_clock(with_opscope, place) if name == "profile-1" and not ranks else with_opscope
         code, took, out = ran([*opscope, *words], folder, where, limit)
+        sys.stdout.write(f"{script.name}: {name} exit {code}, {took:.1f} s\n")  # where it is ended, that much is known
+        sys.stdout.flush()
         crashed = "Traceback (most recent call last)" in out
         result[name] = {"exit": code, "seconds": round(took, 1), "traceback": crashed, "says": out.splitlines()[-60:]}
 
