@@ -54,11 +54,11 @@ def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_pat
         ((str(SCRIPTS / "people.py"), "in_processes"), "it started 2 processes (for `train`)"),
         (
             (str(SCRIPTS / "people.py"), "in_processes_for_long"),
-            "waits for processes that take the steps: it started 2 processes (for `long_rank`)",
+            "waits while other processes do the training: it started 2 processes (for `long_rank`)",
         ),
         (
             (str(SCRIPTS / "people.py"), "retrying"),
-            "waits for processes that take the steps: it started a process (for `long_rank`)",
+            "waits while other processes do the training: it started a process (for `long_rank`)",
         ),
         ((str(SCRIPTS / "people.py"), "in_a_pool"), "itself runs no operator; it started 2 processes of a pool"),
         (

@@ -350,6 +350,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         timeline: null if nothing was recorded.
         flames: the flame graphs.
         memory: per device; empty if memory was not recorded.
+        steps_note: what to know of steps whose work runs in others; null where none is seen to.
         kernel_limits: how far calls are from the limit, by the kernel that takes most of each.
         choices: what a step takes with the first findings done; null where no replay tells.
     """
@@ -366,6 +367,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     timeline: TimelineEntry | None
     flames: tuple[FlameEntry, ...]
     memory: tuple[MemoryCurve, ...]
+    steps_note: str | None
     kernel_limits: tuple[KernelLimit, ...]
     choices: StepChoices | None
 

@@ -202,6 +202,18 @@ def _steps(document: TraceDocument) -> Iterator[Block]:
     if not document.timed_steps:
         return
     yield table_of(_STEP_COLUMNS, document.timed_steps)
+    if (text := steps_note(document)) is not None:
+        yield Paragraph.of(text)
+
+
+def steps_note(document: TraceDocument) -> str | None:
+    """Return what to know of steps whose work runs in others; None where none is seen to."""
+    if not any((step.busy_ns or 0) > (step.device_sum_ns or 0) for step in document.timed_steps):
+        return None
+    return (
+        "Busy and idle time are of the span of a step. The device sum is of the work that the step launched, which may "
+        "run in a later one."
+    )
 
 
 def _memory(document: TraceDocument) -> Iterator[Block]:

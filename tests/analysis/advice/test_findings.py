@@ -154,8 +154,8 @@ def test_a_step_that_has_no_room_for_the_work_is_another_one(analyzed: Analyze) 
     (check,) = (one for one in measured.trust.checks if one.name == "same_steps")
     assert check.verdict is Verdict.WARN
     assert check.sentence == (
-        "Shares and savings are of recorded steps. An unprofiled step of 5.000 ms is shorter than the device's work in "
-        "a recorded one (9.000 ms): other programs may have run meanwhile, or other steps were timed."
+        "Shares and savings refer to recorded steps. An unprofiled step of 5.000 ms is shorter than the device's work "
+        "in a recorded one (9.000 ms): other programs may have run meanwhile, or other steps were timed."
     )
     assert any(line.startswith("WARN same_steps: Shares") for line in first_screen(measured).failed)
     assert not any(one.name == "same_steps" for one in Measured(analysis, step_time_ns=STEP).trust.checks)

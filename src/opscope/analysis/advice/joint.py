@@ -19,7 +19,7 @@ _MOST_OF_EACH: Final = 4  # findings on the host, and on the device, of which pa
 _MORE: Final = 0.05  # of the step: what a pair must save beyond the sum of both
 _OF_IDLE: Final = "idle: "  # how claims of idle time begin
 
-# Changes in so few words that two fit into `MOST_IN_SHORT` characters; of what is not here, only their number is told.
+# Short names of changes, so that two fit into `MOST_IN_SHORT` characters; a pair with any other change has none.
 _OF_DEVICE: Final = {
     Rule.UNALIGNED_SIZES: "padded sizes",
     Rule.FUSIBLE_CHAIN: "fused kernels",
@@ -64,10 +64,10 @@ def pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> Iter
         if more >= _MORE * context.step_ns and (best is None or both.saving.likely > best[3].saving.likely):
             best = more, host, device, both
     if best is not None:
-        yield replace(_pair(*best), of_estimate_ns=replayed.estimate_ns)
+        yield replace(_pair(context, *best), of_estimate_ns=replayed.estimate_ns)
 
 
-def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
+def _pair(context: Context, more: float, host: Draft, device: Draft, both: Together) -> Draft:
     alone = f"{format_ns(host.saving.likely)} and {format_ns(device.saving.likely)}"
     return Draft(
         rule=Rule.ONLY_TOGETHER,
@@ -84,7 +84,7 @@ def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
             *host.evidence[:1],
             *device.evidence[:1],
         ),
-        todo=_todo(host, device),
+        todo=_todo(context, host, device),
         action=f"both: {device.action}  AND  {host.action}",
         wrong_if=f"{host.wrong_if}; or {device.wrong_if}",
         claims=host.claims | device.claims,
@@ -93,10 +93,10 @@ def _pair(more: float, host: Draft, device: Draft, both: Together) -> Draft:
     )
 
 
-def _todo(host: Draft, device: Draft) -> str:
+def _todo(context: Context, host: Draft, device: Draft) -> str:
     first, second = _OF_DEVICE.get(device.rule), _OF_HOST.get(host.rule)
-    if device.rule is Rule.FP32_PRODUCTS:  # what the device has cores for
-        first = "TF32 or bf16" if "TF32" in device.todo else "float16"
+    if device.rule is Rule.FP32_PRODUCTS:
+        first = "TF32 or bf16" if context.has_tensor_cores_for_fp32 else "float16"
     return f"{first} with {second}" if first and second else "two changes together: see --why"
 
 

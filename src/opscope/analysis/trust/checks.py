@@ -225,7 +225,7 @@ def check_same_steps(wall_ns: float, differs: str | None) -> Check | None:
     """
     if differs is None:
         return None
-    sentence = f"Shares and savings are of recorded steps. An unprofiled step of {format_ns(wall_ns)} {differs}."
+    sentence = f"Shares and savings refer to recorded steps. An unprofiled step of {format_ns(wall_ns)} {differs}."
     return Check(CheckName.SAME_STEPS, Verdict.WARN, 0, sentence)
 
 

@@ -43,13 +43,13 @@ class _Elsewhere(BaseException):
 
 
 class _Noting:
-    """What a process runs, and a look at whether it trains: whether optimizers step in it.
+    """Runs the target of a process, and notes whether it trains, that is, whether optimizers step in it.
 
-    Calls of modules are not looked at: those that prepare data call some, too, and hooks on them are compiled.
+    Calls of modules do not count: processes that prepare data make some, too, and hooks on modules get compiled.
 
     Args:
-        target: what the process runs.
-        note: the file that is made as soon as it trains.
+        target: the function to run.
+        note: the file to make once the process trains.
     """
 
     def __init__(self, target: Callable[..., Any], note: Path) -> None:
@@ -57,7 +57,7 @@ class _Noting:
         self.__name__ = self.__qualname__ = _name_of(target) or type(target).__name__  # scripts print it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it, in the process."""
+        """Run the target in its process."""
         if "torch" in sys.modules:
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -283,7 +283,7 @@ class Children:
         """Say where the work is, if what is waited for runs PyTorch, and the script itself does not."""
         note = self._notes.get(process)
         if note is not None and note.exists():
-            self._end(f"{self._script} waits for processes that take the steps: {self.sentence}")
+            self._end(f"{self._script} waits while other processes do the training: {self.sentence}")
         if not isinstance(process, subprocess.Popen) or "torch" in sys.modules or not _runs_pytorch(process.pid):
             return  # the script itself may go on with PyTorch after it
         self._end(f"{self._script} waits for what runs elsewhere: {self.sentence}")

@@ -37,6 +37,7 @@ from opscope.documents.page import (
 from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.report.brief import screen_blocks
 from opscope.report.kernel_report import environment_on_page
+from opscope.report.overview import steps_note
 from opscope.report.page.blocks import block_entries, section_entry
 from opscope.report.page.names import LONGEST_NAME, Names, cut
 from opscope.report.page.points import extremes
@@ -136,6 +137,7 @@ def page_trace(
         timeline=_timeline(pictures.timeline, measured),
         flames=pictures.flames,
         memory=pictures.memory,
+        steps_note=steps_note(document),
         kernel_limits=part("the roofline", lambda: _kernel_limits(measured.analysis), tuple),
         choices=part("what several findings save", lambda: _choices(measured), lambda: None),
     )

@@ -169,7 +169,7 @@ function finding(data, one) {
             "div",
             { class: "head" },
             el("strong", null, sentenceOf(one.title)),
-            el("a", { class: "rule", href: app.addressOf(data, one.id), title: "the address of this finding" }, one.rule),
+            el("a", { class: "rule", href: app.addressOf(data, one.id), title: "a link to this finding" }, one.rule),
             canBeShown(data, one)
                 ? button("show", () => app.showFinding(data, one), { class: "plain", title: "in the timeline" })
                 : null,

@@ -99,11 +99,7 @@ function stepTable(data) {
                 },
             ].filter(Boolean),
         }).element,
-        rows.some((row) => row.device_sum_ns > row.span_ns || row.busy_ns > row.device_sum_ns)
-            ? note(
-                  "Busy and idle are of the time of a step; the device sum is of the work that a step launched, which may run in a later one.",
-              )
-            : null,
+        data.trace.steps_note ? note(data.trace.steps_note) : null,
         data.leftOutNote("steps", "steps"),
     ];
 }

@@ -143,7 +143,7 @@ class Timeline {
                 button("−", () => this.zoom(1.6), { "aria-label": "zoom out", title: "-" }),
                 button("+", () => this.zoom(1 / 1.6), { "aria-label": "zoom in", title: "+" }),
                 button("all", () => this.show(0, this.length), { title: "0" }),
-                link("https://ui.perfetto.dev", "Perfetto", "another timeline: drop the trace file there"),
+                link("https://ui.perfetto.dev", "Perfetto", "opens ui.perfetto.dev, where you can drop the trace file"),
             ),
             this.scroller,
             el("div", { class: "chosen" }, this.detail, this.measure),
