@@ -16,9 +16,11 @@ from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.explain import Lookup
 from opscope.readers import read
+from opscope.report.overview import steps_note
 from opscope.report.trace_document import build_trace_document
 from tests.command import ROOT, opscope
 from tests.conftest import DATA
+from tests.kineto import KinetoTrace
 
 DOCUMENTS = DATA / "documents"
 RUN = DATA / "h200_bert_small"
@@ -96,3 +98,18 @@ def known(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: known(part) for key, part in value.items() if part is not None}
     return [known(part) for part in value] if isinstance(value, list) else value
+
+
+def test_steps_whose_work_runs_in_a_later_one_have_a_note(tmp_path: Path) -> None:
+    def note(start: int) -> str | None:
+        trace = KinetoTrace()
+        trace.step(1, 0, 1_000_000)
+        trace.launched_kernel("first", (10_000, 5_000), (20_000, 100_000))
+        trace.launched_kernel("long", (30_000, 5_000), (start, 400_000))
+        trace.step(2, 1_000_000, 1_000_000)
+        trace.launched_kernel("last", (1_010_000, 5_000), (1_900_000, 50_000))
+        measured = Measured(analyze(read(trace.write(tmp_path / "t.json"))))
+        return steps_note(build_trace_document(measured, NativeFunctions.shipped()))
+
+    assert note(200_000) is None
+    assert "may run in a later one" in (note(1_100_000) or "")
