@@ -1,6 +1,7 @@
 """A step takes what its throughput says: many are timed, with what the host waits for and what comes between them."""
 
 import math
+import random
 import signal
 import time
 from itertools import count
@@ -70,6 +71,19 @@ def test_steps_are_timed_until_queues_are_drained() -> None:
     rising = [round(10 * MS * 1.005**number) for number in range(2_000)]  # never steady: the longest time ends it
     clock, number = timed(rising)
     assert 75_000 * MS <= sum(rising[:number]) < 90_000 * MS
+
+
+def test_steps_are_timed_for_ten_seconds_where_stretches_of_them_differ() -> None:
+    steady = [10 * MS, 11 * MS] * 1_000
+    assert timed(steady)[1] == 200
+    draw = random.Random(0)  # as on a host that others use
+    wandering = [length for _ in range(40) for length in [draw.randrange(8 * MS, 12 * MS)] * 50]
+    clock, number = timed(wandering)
+    assert 10_000 * MS <= sum(clock.times().wall_ns) < 12_500 * MS
+    assert timed(wandering, quick=True)[1] < 200
+    settling = wandering[:250] + [10 * MS] * 2_000  # until the mean is known well enough
+    assert 250 < timed(settling)[1] < number
+    assert timed(wandering, most=300)[1] == 300
 
 
 def test_what_comes_between_steps_is_kept_with_the_steps_that_lie_in_it() -> None:

@@ -7,13 +7,14 @@ before the end.
 
 Many cycles are timed, as what a script waits for comes in bursts, and queues that were filled before the first step
 hide it until they are drained: while cycles still become slower or faster, the first ones are dropped and timing goes
-on.
+on. It also goes on, for some seconds, while stretches of cycles differ so much that their mean is known badly, as on a
+host that others use.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 from typing import Any, Final
 
 from msgspec import Struct
@@ -31,6 +32,10 @@ _QUICK: Final = (20, NS_PER_S, 2 * NS_PER_S)  # the same three where times are a
 _AT_MOST_NS: Final = 75 * NS_PER_S  # for cycles that still become slower or faster
 _CHANGED: Final = 0.1  # by this share the rest differs from the first third, and by _SURE of its own standard errors
 _SURE: Final = 2.6
+_BLOCKS: Final = 10  # of consecutive samples
+_WANDERS: Final = 0.035  # of the mean: where means of ten blocks deviate by it, the mean's 95 % interval is 5 % wide
+_NARROWED_NS: Final = 10 * NS_PER_S  # for so long cycles are timed until that interval is narrower
+_MORE: Final = 1.25  # times as many samples as at the last look: looking at each would cost as much as short cycles
 _MOST: Final = 20_000
 _APART_NS: Final = 2 * NS_PER_MS  # between two marks: setting one then takes at most 1 % of the time
 
@@ -110,6 +115,7 @@ class CycleClock:
         self._cycles = 0
         self._spent = self._dropped_ns = 0
         self._samples: list[_Sample] = []
+        self._look_at = 0  # how many samples there are when it is looked at them again
         # Of the running block: where it began, its cycles and their time, and what had been waited for by then.
         self._beginning = _Beginning(0, 0, 0, None)
         self._in_block = self._block_ns = 0
@@ -194,9 +200,23 @@ class CycleClock:
         )
 
     def goes_on(self) -> bool:
-        """Tell whether cycles still become slower or faster, so that more are timed; then drop the first third."""
+        """Tell whether more cycles are timed than are enough.
+
+        That is so while they still become slower or faster, when the first third is dropped, and for ten seconds while
+        stretches of them differ much.
+        """
         if self._quick or self.count >= self._most or self._spent >= _AT_MOST_NS:
             return False
+        if len(self._samples) < self._look_at:
+            return True
+        if self._drops_first():
+            self._look_at = 0
+            return True
+        self._look_at = math.ceil(_MORE * len(self._samples))
+        return self._spent - self._dropped_ns < _NARROWED_NS and _wander([one.host_ns for one in self._samples])
+
+    def _drops_first(self) -> bool:
+        """Drop the first third of the samples if the others took another time; tell whether that is so."""
         third = len(self._samples) // 3
         times = [sample.host_ns for sample in self._samples]
         if not _differ(times[:third], times[third:]):
@@ -254,6 +274,13 @@ def _differ(first: Sequence[float], rest: Sequence[float]) -> bool:
     change = abs(fmean(rest) - fmean(first))
     error = math.sqrt(variance(first) / len(first) + variance(rest) / len(rest))
     return change > _CHANGED * fmean(rest) and change > _SURE * error
+
+
+def _wander(times: Sequence[float]) -> bool:
+    """Tell whether stretches of cycles differ so much that their mean is known badly."""
+    each = len(times) // _BLOCKS
+    means = [fmean(times[start : start + each]) for start in range(0, each * _BLOCKS, each)]
+    return stdev(means) > _WANDERS * fmean(means)
 
 
 def _marked() -> Any:
