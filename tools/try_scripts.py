@@ -9,6 +9,7 @@ A script whose repository or libraries are not there is left out, and said so.
 
 import argparse
 import json
+import math
 import os
 import platform
 import random
@@ -18,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,11 +28,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "it", "for", "on", "with", "as", "by", "at", "from", "that")
+# Quantiles of Student's distribution for a two-sided interval of 95 %, by the number of runs.
+STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 COMMANDS = ("own", "profile", "page", "diff", "advise")
 ACCURACY = """
 import datasets
@@ -415,16 +419,40 @@ def same_steps(run: Path, processes: Sequence[Sequence[float]]) -> dict[str, Any
     return {"steps": len(steps), "opscope_ms": mean, "own_ms": by_script, "percent": percent}
 
 
-def tried(script: Script, checkouts: Path, wanted: Sequence[str], seconds: float, budget: float) -> dict[str, Any]:
-    """Run opscope's commands on a script; return what came of them."""
+@dataclass(frozen=True)
+class Wanted:
+    """What is run of each script.
+
+    Attributes:
+        commands: names of `COMMANDS`.
+        seconds: how long each run of the script's own clock times.
+        budget: of ``opscope advise``, in seconds.
+        rounds: how often ``opscope profile`` runs between runs of the own clock.
+    """
+
+    commands: Sequence[str]
+    seconds: float
+    budget: float
+    rounds: int
+
+
+def tried(script: Script, checkouts: Path, wanted: Wanted, place: int = 0) -> dict[str, Any]:
+    """Run opscope's commands on a script; return what came of them.
+
+    Args:
+        script: the script.
+        checkouts: the folder with its repository.
+        wanted: what is run.
+        place: among those that run at the same time.
+    """
     lacking = [name for name in script.needs if find_spec(name) is None]
     if script.processes > max(1, gpus()):
         lacking.append(f"{script.processes} GPUs")
     source = checkouts / script.checkout
     if lacking or not (source / script.folder / script.command[0]).is_file():
         return {"name": script.name, "left_out": f"needs {', '.join(lacking)}" if lacking else f"no {script.checkout}"}
-    with tempfile.TemporaryDirectory(prefix="try-") as place:
-        copy = Path(place) / script.checkout
+    with tempfile.TemporaryDirectory(prefix="try-") as outer:
+        copy = Path(outer) / script.checkout
         shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
         folder = copy / script.folder
         script.data(folder)
@@ -433,7 +461,9 @@ def tried(script: Script, checkouts: Path, wanted: Sequence[str], seconds: float
             **os.environ,
             "PYTHONPATH": os.pathsep.join([*parts, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
-        return _tried(script, folder, environment, wanted, seconds, budget, Path(place))
+        if script.processes == 1 and gpus() > 1:
+            environment["CUDA_VISIBLE_DEVICES"] = str(place % gpus())
+        return _tried(script, folder, environment, wanted, Path(outer))
 
 
 def gpus() -> int:
@@ -443,20 +473,14 @@ def gpus() -> int:
     return int(torch.cuda.device_count())
 
 
-def _tried(
-    script: Script,
-    folder: Path,
-    environment: dict[str, str],
-    wanted: Sequence[str],
-    seconds: float,
-    budget: float,
-    place: Path,
-) -> dict[str, Any]:
+def _tried(script: Script, folder: Path, environment: dict[str, str], wanted: Wanted, place: Path) -> dict[str, Any]:
     opscope = [sys.executable, "-m", "opscope"]
     with_opscope = {**environment, "PYTHONPATH": os.pathsep.join([str(SOURCE), environment["PYTHONPATH"]])}
     ranks = ["--nproc", str(script.processes)] if script.processes > 1 else []
     result: dict[str, Any] = {"name": script.name, "command": shlex.join(script.command)}
-    clocks = [own_clock(script, folder, environment, seconds)] if "own" in wanted and not ranks else []
+    commands, rounds = wanted.commands, wanted.rounds
+    has_own = "own" in commands and not ranks
+    clocks = [own_clock(script, folder, environment, wanted.seconds)] if has_own else []
 
     def run(name: str, words: Sequence[str], limit: float) -> None:
         where = with_clock(with_opscope, place) if name == "profile-1" and not ranks else with_opscope
@@ -466,35 +490,50 @@ def _tried(
         crashed = "Traceback (most recent call last)" in out
         result[name] = {"exit": code, "seconds": round(took, 1), "traceback": crashed, "says": out.splitlines()[-60:]}
 
-    for number in (1, 2) if "diff" in wanted else (1,):
-        if "profile" in wanted:
+    for number in range(1, max(rounds, 2 if "diff" in commands else 1) + 1):
+        if "profile" in commands:
             words = ["profile", *ranks, "--output-dir", str(place / f"run{number}"), *script.command]
             run(f"profile-{number}", words, 600)
-        if number == 1 and clocks:
-            clocks.append(own_clock(script, folder, environment, seconds))
+        if number <= rounds and has_own:
+            clocks.append(own_clock(script, folder, environment, wanted.seconds))
     result["step"] = step_of(place / "run1")
     result["clock"] = same_steps(place / "run1", steps_of(place))
     if any(clocks):
         result["own_ms"] = [{"mean": fmean(one), "median": median(one), "steps": len(one)} for one in clocks if one]
-        result["differs"] = _differs(result["step"], [fmean(one) for one in clocks if one])
-    if "page" in wanted:
+        steps = [step for number in range(1, rounds + 1) if (step := step_of(place / f"run{number}")) is not None]
+        result["opscope_ms"] = [step["ns"] / 1e6 for step in steps]
+        result["differs"] = differs([step["ns"] / 1e6 for step in steps], [fmean(one) for one in clocks if one])
+    if "page" in commands:
         run("page", ["page", str(place / "run1"), "-o", str(place / "page.html")], 120)
-    if "diff" in wanted:
+    if "diff" in commands:
         run("diff", ["diff", str(place / "run1"), str(place / "run2")], 120)
-    if "advise" in wanted and not ranks:
-        run("advise", ["advise", "--budget", str(budget), *script.command], 2 * budget + 60)
+    if "advise" in commands and not ranks:
+        run("advise", ["advise", "--budget", str(wanted.budget), *script.command], 2 * wanted.budget + 60)
     return result
 
 
-def _differs(step: dict[str, Any] | None, own: Sequence[float]) -> dict[str, Any] | None:
-    """Return by how much opscope's step differs from the script's own clock, and whether the two overlap."""
-    if step is None or not own:
+def differs(steps: Sequence[float], own: Sequence[float]) -> dict[str, Any] | None:
+    """Return by how much opscope's steps differ from the script's own clock in other runs, before and after each.
+
+    Args:
+        steps: what opscope says that a step takes, of each run.
+        own: the means of the script's own clock, of one more run than these: they alternate.
+
+    Returns:
+        By how many percent opscope's time is longer, with its 95 % interval over runs where there are three and more:
+        each run is compared with its two neighbours. And by how many percent neighbours of the own clock differ, half
+        of them one way: what the host alone does.
+    """
+    if not steps or len(own) != len(steps) + 1:
         return None
-    mean = step["ns"] / 1e6
-    found: dict[str, Any] = {"percent": round(100 * (mean / fmean(own) - 1), 2)}
-    if step["low_ns"] is not None:
-        low, high = step["low_ns"] / 1e6, step["high_ns"] / 1e6
-        found |= {"overlap": low <= max(own) and high >= min(own), "width_percent": round(100 * (high - low) / mean, 2)}
+    beside = [100 * (step / fmean(around) - 1) for step, around in zip(steps, pairwise(own), strict=True)]
+    found: dict[str, Any] = {
+        "percent": round(fmean(beside), 2),
+        "own_runs_differ_percent": round(fmean(100 * abs(after / before - 1) for before, after in pairwise(own)), 2),
+    }
+    if len(beside) in STUDENT:
+        half = STUDENT[len(beside)] * stdev(beside) / math.sqrt(len(beside))
+        found |= {"low_percent": round(found["percent"] - half, 2), "high_percent": round(found["percent"] + half, 2)}
     return found
 
 
@@ -516,26 +555,29 @@ def main() -> None:
     parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=COMMANDS, help="what is run of each")
     parser.add_argument("--seconds", type=float, default=40, help="how long each run of the script's own clock times")
     parser.add_argument("--budget", type=float, default=120, help="of opscope advise, in seconds")
+    parser.add_argument("--rounds", type=int, default=1, help="how often profile runs between runs of the own clock")
     parser.add_argument(
         "--at-once",
         type=int,
         default=1,
-        help="so many scripts at a time, for answers, not for times; each has own cores",
+        help="so many scripts at a time; each has own cores, and they share the GPUs out",
     )
     given = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "scripts": []}
     scripts = [script for script in SCRIPTS if not given.only or script.name in given.only]
     cores = sorted(os.sched_getaffinity(0))
     at_once = min(given.at_once, len(cores))
-    places = iter(range(at_once))
+    wanted = Wanted(given.commands, given.seconds, given.budget, given.rounds)
+    places, here = iter(range(at_once)), threading.local()
 
     def pin() -> None:
         """Give each script that runs at the same time cores of its own, which its processes inherit."""
-        os.sched_setaffinity(0, cores[next(places) :: at_once])
+        here.place = next(places)
+        os.sched_setaffinity(0, cores[here.place :: at_once])
 
     def work(script: Script) -> dict[str, Any]:
         try:
-            return tried(script, given.checkouts.resolve(), given.commands, given.seconds, given.budget)
+            return tried(script, given.checkouts.resolve(), wanted, here.place)
         except Exception as error:  # one script that cannot be prepared must not cost the others
             return {"name": script.name, "left_out": f"{type(error).__name__}: {error}"}
 

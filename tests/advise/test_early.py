@@ -276,30 +276,57 @@ def test_where_launches_are_waited_for_graphs_come_first() -> None:
     }
 
 
-@pytest.mark.torch
-def test_what_a_proof_needs_compiles_beside_the_search_where_launches_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    best = ("fused_optimizer", "compile_reduce_overhead")
+def test_what_helps_most_likely_is_proven_first_where_launches_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    possible = ("tf32", "fused_optimizer", "compile", "compile_reduce_overhead")
+    best = ("tf32", "fused_optimizer", "compile_reduce_overhead")
     made = trying({}, {}, monkeypatch)
-    made._comparing = Comparing(made._session, made._job, lambda _: None)
     made._baseline = Baseline(10e6, 1.0, (0.95, 1.05))
     made._session.width = 8
-    known = facts(training=True)
-    assert made._likely(best, known) == []  # how long the device works is not known
+    assert made._likely(possible) is None  # how long the device works is not known
+    made._device_ns = 7e6
+    assert made._likely(possible) is None  # it works for most of a step
     made._device_ns = 2e6
-    likely = made._likely(best, known)
-    assert likely[0].is_as_written
-    assert [job.compiles for job in likely if job.sources and job.proving] == [True]
-    # The same processes are asked for once the combination is proven.
-    job = made._job_of(best, {best: {"train.py": "x"}})
-    assert likely == made._comparing.needed(made._compared({best: job}, {best: {"train.py": "x"}}), known)
-    assert made._likely(ONE, known) == []  # starts in seconds
-    made._session.width = 4
-    assert made._likely(best, known) == []  # it would only delay the search
+    assert made._likely(possible) == best
+    assert made._likely(("tf32", "fused_optimizer")) is None  # starts in seconds: the search is as fast
+    made._wait_ns = 3e6
+    assert made._likely(possible) is None  # loading comes first
+    made._wait_ns, made._session.width = None, 4
+    assert made._likely(possible) is None  # its processes would delay each other
     made._session.width = 8
     made._known = {OTHER: Measured(gain=Interval(1.0, 0.9, 1.1, 6))}
-    assert made._likely(best, known) == []  # something was timed: what helps is no guess any more
+    assert made._likely(possible) is None  # something was timed, in the run that this one goes on from
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("breaks", [False, True], ids=["as a patch", "broken patch"])
+def test_what_helps_most_likely_is_proven_as_it_is_timed(
+    breaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    first = ("no_anomaly_detection",)
+    monkeypatch.setattr(_Trying, "_likely", lambda *_: first)
+    if breaks:
+        raising = {str(script): SCRIPT.replace("while True:", "raise ValueError('not so')\nwhile True:")}
+        monkeypatch.setattr("opscope.advise.trying.written_or_why", lambda *_: Written(raising, "", tmp_path))
+    configuration = Configuration(target=str(script))
+    plan = Plan(configuration=configuration, device="cpu", only=first, budget_s=150, log=str(tmp_path / "log"), width=4)
+    said: list[str] = []
+    (one,) = advise(plan, said.append).results
+    again = [line for line in said if line.startswith("again, in new processes")]
+    if breaks:
+        assert one.patch is None or one.patch.diff is None
+        assert one.verdict in (Outcome.PROVEN, Outcome.UNDECIDED)  # the change itself, which the search has tried
+        assert any(line.startswith("alone and in known combinations") for line in said)
+    elif one.verdict is Outcome.PROVEN and not again:  # others may use the machine
+        assert one.patch is not None
+        assert one.patch.diff is not None
+        assert "set_detect_anomaly" in one.patch.diff
+        assert one.patch.ratio == one.ratio
+        assert said.index("what most likely helps: no_anomaly_detection") < said.index("comparing with float64")
+        assert not any(line.startswith("alone and in known combinations") for line in said)
 
 
 @pytest.mark.parametrize(

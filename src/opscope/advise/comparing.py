@@ -161,7 +161,7 @@ class Comparing:
     def _record(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
         workers = self.started(jobs, later)
         workers, result = self._asked(workers, jobs, [Record(_RECORDED)] * len(jobs), Recording)
-        self._session.close(workers)
+        self._session.leave(workers)
         self._note_memory(workers)
         return [_why(worker) if one is None else one for one, worker in zip(result, workers, strict=True)]
 
@@ -176,7 +176,7 @@ class Comparing:
         asked = [Losses(_LONG_RUN, number) for _, number in runs]
         workers, result = self._asked(workers, [job for job, _ in runs], asked, LongRun)
         self._note_memory(workers)
-        self._session.close(workers)
+        self._session.leave(workers)
         kept = [one for one in result[: len(written)] if one is not None]
         if len(kept) == len(written):  # of fewer, the spread would be too narrow
             self._written += kept

@@ -152,6 +152,7 @@ class Session:
         _shorten_sockets()
         self._is_path_safe = SAFE_PATH in os.environ
         self._open: list[Worker] = []
+        self._leaving: list[Worker] = []
         self.started = 0
         self._scratch = scratch()
         self.folder = Path()
@@ -264,11 +265,20 @@ class Session:
                     worker.blocks.append(result.step_ns)
                     worker.waited.append(result.waited or 0.0)
 
-    def close(self, workers: Sequence[Worker]) -> None:
-        """End processes."""
+    def leave(self, workers: Sequence[Worker]) -> None:
+        """Have processes end by themselves while others are asked: letting a GPU go takes a second."""
         for worker in workers:
-            worker.hang_up()  # all at once: letting a GPU go takes a second
-        for worker in list(workers):
+            worker.hang_up()
+        self._leaving += workers
+
+    def close(self, workers: Sequence[Worker]) -> None:
+        """End processes, and wait for them and for those that were left; for these alone no one waits."""
+        if not workers:
+            return
+        for worker in workers:
+            worker.hang_up()  # all at once
+        leaving, self._leaving = self._leaving, []
+        for worker in dict.fromkeys([*leaving, *workers]):
             is_over = self._is_stopped or time.monotonic() >= self._ends_at
             worker.close(_ENDS_AT_ONCE_S if is_over else _ENDS_S)
             self._open.remove(worker)

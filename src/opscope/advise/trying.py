@@ -50,6 +50,7 @@ from opscope.workbench.benchmarking.statistics import median_interval
 from opscope.workloads.catalog import is_script
 
 _FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
+_ROUGH_ROUNDS: Final = 2  # enough to see whether the device waits for launches
 _LAST_ROUNDS: Final = 13
 _PROFILED: Final = 3  # steps in traces
 _LARGER: Final = (2, 4)  # times the batch size
@@ -280,9 +281,16 @@ class _Trying:
                 self._journal = Journal(self._plan.journal, heading(self._job, built))
             kept = self._journal.known.items()
             self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
-        self._time_written(written, [], _FIRST_ROUNDS)
+        self._time_written(written, [], _ROUGH_ROUNDS)
         self._measure_baseline(written)
         self._look_at_waiting(written[0])
+        likely = self._likely(possible) if tries else None
+        if likely is None:
+            self._time_written(written, [], _FIRST_ROUNDS - _ROUGH_ROUNDS)
+            self._measure_baseline(written)
+        else:
+            self._phase("what most likely helps", lambda: self._prove_likely(written, likely, facts))
+            self._measure_baseline(written)
         self._has_loading_left = _WAITS < self._waiting_share <= _WAITS_MOST
         if self._waiting_share > _WAITS_MOST:
             self._phase("loading", lambda: self._input(facts, _INPUT_SHARE if tries else 1.0, written))
@@ -570,36 +578,79 @@ class _Trying:
     def _measure(self, written: list[Worker], tries: Sequence[Names], what: str, facts: Facts) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known]
-        together = max(_FEWEST_TOGETHER, min(_FIRST_TOGETHER, self._plan.width))
+        first = self._plan.width if self._proofs else min(_FIRST_TOGETHER, self._plan.width)
+        together = max(_FEWEST_TOGETHER, first)
         while left and self._has_time(
             f"{len(left)} of {len(tries)} {what} were not tried ({_listed(left)})", self._batch_s + self._kept_free_s
         ):
             began = time.monotonic()
             now, left = left[:together], left[together:]
             self._say(f"{what}: {len(now)} now, {len(left)} left")
-            for names in self._measure_together(written, now, self._likely(now[0], facts)):
+            for names in self._measure_together(written, now):
                 self._measure_together(written, [names])
             self._batch_s = max(self._batch_s, time.monotonic() - began)
             if not self._proofs:
                 self._proof_s = min(self._proof_s, _PROOF_BATCHES * self._batch_s)
             together = max(_FEWEST_TOGETHER, self._plan.width)
             self._prove_early(facts)
-            self._comparing.drop_early()
             if self._has_loading_left and self._proven():
                 self._has_loading_left = False
                 self._phase("loading", lambda: self._input(facts, _INPUT_SHARE, written))
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
 
-    def _likely(self, first: Names, facts: Facts) -> list[Job]:
-        """Return the processes that a proof of the first combination will need, where that most likely helps most.
+    def _likely(self, possible: Sequence[str]) -> Names | None:
+        """Return what helps so likely that it is proven before anything else is tried; None where nothing does."""
+        if self._known or not self._is_launch_bound or self._waiting_share > _WAITS_MOST:
+            return None
+        first = next(iter(first_tries(possible, launch_bound=True)), None)
+        # Its proof starts as many processes as there are cores for: on fewer, they would only delay each other.
+        return first if first and _compiles(first) and self._session.width >= _LIKELY_WIDTH else None
 
-        They compile beside the combination itself: where there are the cores, that takes hardly longer.
+    def _prove_likely(self, written: list[Worker], names: Names, facts: Facts) -> None:
+        """Time a combination and prove it at once, with all that its proof needs started beside it.
+
+        It is chosen before anything was timed, so that it is not the luckiest of several, and need not be timed again
+        in new processes. Where it fails, the search takes it up in its turn.
         """
-        if self._known or not self._is_launch_bound or not _compiles(first) or self._session.width < _LIKELY_WIDTH:
-            return []
-        texts = self._texts([first])
-        sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        return self._comparing.needed(self._compared({first: self._job_of(first, sources)}, sources), facts)
+        self._say(f"what most likely helps: {' + '.join(names)}")
+        began = time.monotonic()
+        texts = self._texts([names])
+        sources = {one: text.sources for one, text in texts.items() if isinstance(text, Written)}
+        job = self._job_of(names, sources)
+        compared = self._compared({names: job}, sources)
+        try:
+            needed = self._comparing.needed(compared, facts)
+            (worker,) = self._comparing.started([job], needed, self._may_build_s)
+            time_finalists(self._session, written, _running([worker]), self._rounds_s)
+            self._session.leave([worker])
+            if self._begin_again_if_ended(written):
+                return
+            known = measured(written, worker, least_gain(*written))
+            if known.gain is None:
+                return
+            self._known[names] = known
+            self._journal.keep(names, known)
+            if not is_faster(known) or known.gain.median < _CLEARLY:
+                return
+            proof = self._comparing.proofs(compared, facts)[names]
+            self._proof_s = time.monotonic() - began
+            if proof.right or not sources:  # what fails as a patch may be right without one: the search finds out
+                self._again.add(names)
+                self._proofs[names], self._jobs[names] = proof, job
+                self._patches |= {one: _patch_of(text, known, proof) for one, text in texts.items()}
+            self._say_proven([names])
+        finally:
+            self._comparing.drop_early()
+
+    def _begin_again_if_ended(self, written: list[Worker]) -> bool:
+        """Run a script again that has come to its end after many turns; tell whether that was so."""
+        if not any(worker.broken is not None and worker.broken.has_ended for worker in written):
+            self._check(written)
+            return False
+        self._session.close(written)
+        written[:] = self.as_written()
+        self._time_written(written, [], _FIRST_ROUNDS)
+        return True
 
     def _broken(self) -> set[str]:
         """Return the changes that fail alone, or change nothing."""
@@ -609,11 +660,9 @@ class _Trying:
             if len(names) == 1 and one.gain is None and not (one.is_passing or one.lacks_memory)
         }
 
-    def _measure_together(
-        self, written: list[Worker], tries: Sequence[Names], later: Sequence[Job] = ()
-    ) -> list[Names]:
+    def _measure_together(self, written: list[Worker], tries: Sequence[Names]) -> list[Names]:
         """Build and time combinations at once; return those that may do better alone, or not as a patch."""
-        workers = self._built_to_search(tries, later)
+        workers = self._built_to_search(tries)
         self._time([*written, *_running(workers)], _FIRST_ROUNDS)
         if any(worker.broken is not None and worker.broken.has_ended for worker in written):
             # Its script has come to its end, after many turns: it is run again, and so are these.
@@ -628,10 +677,7 @@ class _Trying:
             self._journal.keep(names, self._known[names])
         self._session.close(workers)
         # Others that were built beside it held the rest of the memory.
-        is_crowded = len(tries) > 1 or self._comparing.has_early
-        alone = [names for names in tries if is_crowded and self._known[names].lacks_memory]
-        if alone:
-            self._comparing.drop_early()
+        alone = [names for names in tries if len(tries) > 1 and self._known[names].lacks_memory]
         return [
             *alone,
             *(names for names, worker in zip(tries, workers, strict=True) if self._is_unwritten(names, worker)),
@@ -645,11 +691,11 @@ class _Trying:
         self._unwritten[names] = f"written into the source it fails: {broken.reason}"
         return True
 
-    def _built_to_search(self, tries: Sequence[Names], later: Sequence[Job] = ()) -> list[Worker]:
+    def _built_to_search(self, tries: Sequence[Names]) -> list[Worker]:
         """Start combinations; those that compile as they are proven: what was compiled before is compiled fast."""
         texts = self._texts([names for names in tries if _compiles(names)])
         sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        return self._comparing.started([self._job_of(names, sources) for names in tries], later, self._may_build_s)
+        return self._comparing.started([self._job_of(names, sources) for names in tries], (), self._may_build_s)
 
     @property
     def _may_build_s(self) -> float:
@@ -830,12 +876,15 @@ class _Trying:
             self._proof_s = time.monotonic() - began
         if self._comparing.lacked_memory:
             lacking |= {names for names in faster if not self._is_right(names)}
-        for names in faster:
-            self._jobs[names] = jobs[names]
-            gain = self._known[names].gain
-            if self._is_right(names) and gain is not None:
-                self._say(f"proven: {' + '.join(names)}, {gain.median:.2f} times as fast")
+        self._jobs |= {names: jobs[names] for names in faster}
+        self._say_proven(list(faster))
         return lacking
+
+    def _say_proven(self, some: Sequence[Names]) -> None:
+        proven = self._proven()
+        for names in some:
+            if names in proven:
+                self._say(f"proven: {' + '.join(names)}, {proven[names]:.2f} times as fast")
 
     def _compared(self, jobs: Mapping[Names, Job], sources: Mapping[Names, dict[str, str]]) -> dict[Names, Finalist]:
         """Return what is compared of some jobs: each as a whole, and what is exact of it."""
