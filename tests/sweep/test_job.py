@@ -128,6 +128,11 @@ def test_all_ranks_profile_the_same_steps(tmp_path: Path) -> None:
     assert all("the same on all 2 ranks" in record_of(rank)["steady_state"] for rank in ranks)
     job = json.loads((tmp_path / "out" / "job.json").read_text())
     assert (job["world"], job["first_failed"]) == (2, None)
+    # Other commands take the folder for its two runs; the job's record is no trace.
+    page = opscope("page", "out", "-o", "page.html", cwd=tmp_path)
+    assert (page.returncode, "job.json" in page.stderr) == (0, False)
+    listed = json.loads(opscope("analyze", "out", "--format", "json", cwd=tmp_path).stdout)
+    assert len(listed["traces"]) == 2
     again = opscope("profile", "--nproc", "2", "--output-dir", "out", SCRIPT, "100000", cwd=tmp_path)
     assert again.returncode == 2
     assert "is not replaced unasked" in again.stderr

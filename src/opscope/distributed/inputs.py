@@ -13,12 +13,11 @@ from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.codec import decode
 from opscope.record.execution import EXECUTION, RAW
-from opscope.record.job import JOB, JobRecord
+from opscope.record.job import JOB, JobRecord, is_job_record
 from opscope.record.run_files import MANIFEST, TRACE_NAME
 
 # What is found beside traces: opscope's own records, and what benchmarks and the authors of traces write.
 _NOT_TRACES: Final = frozenset({MANIFEST, EXECUTION, JOB, STORE_MANIFEST, "record.json", "results.json", "truth.json"})
-_SCHEMA: Final = b'"opscope.job/'
 _MAGIC: Final = "*?["
 
 
@@ -55,8 +54,8 @@ def record_of(paths: Iterable[str]) -> Recorded:
     if len(results) != 1:
         return Recorded()
     try:
-        if _SCHEMA not in results[0].read_bytes():
-            return Recorded()  # other tools call files of theirs so
+        if not is_job_record(results[0]):
+            return Recorded()
         record = decode(results[0], JobRecord)
     except (OSError, BadInputError) as error:
         return Recorded(None, {path_text(results[0]): str(error)})

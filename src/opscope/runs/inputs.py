@@ -18,6 +18,7 @@ from opscope.base.units import NS_PER_MS
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
+from opscope.record.job import is_job_record
 from opscope.record.run_files import MANIFEST
 
 _RUNS: Final = (MANIFEST, EXECUTION)  # a folder with one of these is a run
@@ -191,7 +192,7 @@ def _of_folder(folder: Path) -> Iterator[TraceFile]:
     results = [
         path
         for path in sorted(folder.iterdir())
-        if (path.name.endswith(TRACE_ENDINGS) and path.is_file()) or _holds_one(path, (STORE_MANIFEST,))
+        if _is_named_as_trace(path) or _holds_one(path, (STORE_MANIFEST,))
     ]
     runs = [path for path in sorted(folder.iterdir()) if not path.is_symlink() and _holds_one(path, _RUNS)]
     if not results and not runs:
@@ -203,6 +204,16 @@ def _of_folder(folder: Path) -> Iterator[TraceFile]:
         yield TraceFile(path, guessed=True)
     for path in runs:  # the ranks of a job, the sweeps of a preset
         yield from _inside(path)
+
+
+def _is_named_as_trace(path: Path) -> bool:
+    """Tell whether a file's name is that of a trace, and the file no record of opscope's own."""
+    if not path.name.endswith(TRACE_ENDINGS) or not path.is_file():
+        return False
+    try:
+        return not is_job_record(path)
+    except OSError:  # whoever reads it says why that is not possible
+        return True
 
 
 def _holds_one(folder: Path, names: Iterable[str]) -> bool:
