@@ -16,8 +16,8 @@ from saved import save
 
 from opscope.advise.measured import is_faster, least_gain, measured
 from opscope.advise.messages import Job
+from opscope.advise.proving import time_finalists
 from opscope.advise.session import Session
-from opscope.advise.trying import time_finalists
 from opscope.record.configuration import Configuration
 
 TARGETS = Path(__file__).parent / "advise_targets.py"

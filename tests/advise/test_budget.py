@@ -137,20 +137,20 @@ def test_an_early_proof_for_which_memory_is_too_small_has_another_turn(
     with Session(job, width=1, timeout_s=1) as session:
         trying = _Trying(plan, session, job, lambda _: None)
     seen = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
-    trying._known["tf32",] = seen
+    trying._known.measured["tf32",] = seen
 
-    def proves(self: _Trying, finalists: Sequence[tuple[str, ...]], *_: object) -> set[tuple[str, ...]]:
-        self._again |= set(finalists)
+    def proves(finalists: Sequence[tuple[str, ...]], *_: object) -> set[tuple[str, ...]]:
+        trying._known.again |= set(finalists)
         if fails != "lacks memory":
             raise AdviseError("the step as written does not run: out of memory")
-        self._known[finalists[0]] = Measured(broken="out of memory", lacks_memory=True)
+        trying._known.measured[finalists[0]] = Measured(broken="out of memory", lacks_memory=True)
         return set(finalists)
 
-    monkeypatch.setattr(_Trying, "_prove", proves)
+    monkeypatch.setattr(trying._prover, "prove", proves)
     trying._prove_early(facts())
-    assert trying._known["tf32",] is seen
+    assert trying._known.measured["tf32",] is seen
     assert trying._finalists() == [("tf32",)]  # its turn comes when the search has ended
     tried: list[object] = []
-    monkeypatch.setattr(_Trying, "_prove", lambda *_: tried.append(1))
+    monkeypatch.setattr(trying._prover, "prove", lambda *_: tried.append(1))
     trying._prove_early(facts())
     assert tried == []

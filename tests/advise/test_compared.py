@@ -16,8 +16,8 @@ from opscope.advise.messages import Job, Recording
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import Judged, judged
 from opscope.advise.recording import keep_weights, record, take_weights
-from opscope.advise.reference import compute_in_float64
 from opscope.advise.session import Session, Worker
+from opscope.advise.simulated import compute_in_float64
 from opscope.advise.variant import Variant, prepare
 from opscope.record.configuration import Configuration
 from opscope.torch_support.tensors import parts_of

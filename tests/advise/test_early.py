@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from opscope.advise.comparing import Comparing
 from opscope.advise.edits import Written
-from opscope.advise.measured import Measured
+from opscope.advise.measured import Baseline, Measured
 from opscope.advise.messages import Built, Job, Loaded
 from opscope.advise.places import Places
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session
-from opscope.advise.trying import Baseline, Plan, _Trying, advise
+from opscope.advise.trying import Plan, _Trying, advise
 from opscope.documents.advise import Outcome
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
@@ -85,7 +85,7 @@ def test_what_fails_as_a_patch_is_proven_without_one(tmp_path: Path, monkeypatch
     fails = Written(
         {str(script): SCRIPT.replace("while True:", "raise ValueError('not so')\nwhile True:")}, "", tmp_path
     )
-    monkeypatch.setattr("opscope.advise.trying.written_or_why", lambda *_: fails)
+    monkeypatch.setattr("opscope.advise.proving.written_or_why", lambda *_: fails)
     plan = Plan(
         configuration=Configuration(target=str(script)),
         device="cpu",
@@ -138,15 +138,17 @@ def trying(
     job = Job(configuration=Configuration(target="train.py"), device="cpu")
     with Session(job, width=1, timeout_s=1) as session:
         made = _Trying(Plan(configuration=job.configuration, device="cpu"), session, job, lambda _: None)
-    made._built = Built(facts(), "cpu", 1.0, None, Places(), "")
-    made._known = {names: Measured(gain=Interval(gain, gain - 0.01, gain + 0.01, 6)) for names, gain in gains.items()}
-    searched = dict(made._known)
-    made._comparing = Played(answer)  # type: ignore[assignment]
+    made._prover.built = Built(facts(), "cpu", 1.0, None, Places(), "")
+    made._known.measured = {
+        names: Measured(gain=Interval(gain, gain - 0.01, gain + 0.01, 6)) for names, gain in gains.items()
+    }
+    searched = dict(made._known.measured)
+    made._prover.comparing = Played(answer)  # type: ignore[assignment]
     monkeypatch.setattr(
-        "opscope.advise.trying.written_or_why", lambda *_: Written({"train.py": "x"}, "diff", Path("/tmp"))
+        "opscope.advise.proving.written_or_why", lambda *_: Written({"train.py": "x"}, "diff", Path("/tmp"))
     )
     monkeypatch.setattr(
-        made,
+        made._prover,
         "_measure_again",
         lambda jobs, _: {
             names: patched.get(names, searched[names]) if job.sources else searched[names]
@@ -158,16 +160,16 @@ def trying(
 
 def test_what_a_patch_breaks_is_proven_without_one_however_small_its_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.06}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
-    assert made._prove([ONE], facts()) == set()
-    assert made._proven() == {ONE: 1.06}
-    assert made._patches[ONE].reason == "written into the source it fails: ValueError: x"
+    assert made._prover.prove([ONE], facts()) == set()
+    assert made._known.proven() == {ONE: 1.06}
+    assert made._known.patches[ONE].reason == "written into the source it fails: ValueError: x"
 
 
 def test_a_patch_whose_process_was_ended_has_another_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.5}, {ONE: Measured(broken="ended with code -9", is_passing=True)}, monkeypatch)
     made._prove_early(facts())
     assert made._finalists() == [ONE]
-    assert ONE not in made._patches
+    assert ONE not in made._known.patches
 
 
 def test_time_that_runs_out_leaves_what_the_search_has_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +178,8 @@ def test_time_that_runs_out_leaves_what_the_search_has_shown(monkeypatch: pytest
 
     made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch, ends)
     with pytest.raises(OutOfTimeError):
-        made._prove([ONE, OTHER], facts())
-    gain = made._known[ONE].gain
+        made._prover.prove([ONE, OTHER], facts())
+    gain = made._known.measured[ONE].gain
     assert gain is not None
     assert gain.median == 1.5
 
@@ -189,12 +191,12 @@ def test_what_was_right_as_a_patch_that_then_differs_is_not_called_right(monkeyp
         monkeypatch,
         lambda finalists: {names: Judged(False, "other losses", 0.0, 0.0) for names in finalists},
     )
-    made._comparing.right.add(ONE)
-    made._began -= 1000  # no time is left for a proof without a patch
-    made._prove([ONE], facts())
-    assert made._comparing.right == set()
-    assert made._proven() == {}
-    assert made._patches[ONE].reason == "written into the source it does something else: other losses"
+    made._prover.comparing.right.add(ONE)
+    made._budget.seconds = 0.0  # no time is left for a proof without a patch
+    made._prover.prove([ONE], facts())
+    assert made._prover.comparing.right == set()
+    assert made._known.proven() == {}
+    assert made._known.patches[ONE].reason == "written into the source it does something else: other losses"
 
 
 def test_a_patch_that_noise_hides_is_timed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,20 +204,20 @@ def test_a_patch_that_noise_hides_is_timed_once_more(monkeypatch: pytest.MonkeyP
     noise = Measured(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
     clear = Measured(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
     seen = iter([noise, clear])
-    monkeypatch.setattr(made, "_measure_again", lambda jobs, _: {names: next(seen) for names in jobs})
-    made._prove([ONE], facts())
-    assert made._proven() == {ONE: 1.5}
-    assert made._patches[ONE].diff == "diff"
+    monkeypatch.setattr(made._prover, "_measure_again", lambda jobs, _: {names: next(seen) for names in jobs})
+    made._prover.prove([ONE], facts())
+    assert made._known.proven() == {ONE: 1.5}
+    assert made._known.patches[ONE].diff == "diff"
     made = trying({ONE: 1.5}, {ONE: noise}, monkeypatch)
-    made._prove([ONE], facts())
-    reason = made._patches[ONE].reason
+    made._prover.prove([ONE], facts())
+    reason = made._known.patches[ONE].reason
     assert reason is not None
     assert reason.startswith("whether it is faster once it is in the source is not decidable: 0.80 to 2.40")
 
 
 def test_a_patch_that_breaks_is_not_timed_again_for_the_noise_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.5}, {}, monkeypatch)
-    noise = made._known[ONE] = Measured(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
+    noise = made._known.measured[ONE] = Measured(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
     clear = Measured(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
     asked: list[bool] = []
 
@@ -223,20 +225,22 @@ def test_a_patch_that_breaks_is_not_timed_again_for_the_noise_of_the_search(monk
         asked.extend(bool(job.sources) for job in jobs.values())
         return {names: Measured(broken="ValueError: x") if job.sources else clear for names, job in jobs.items()}
 
-    monkeypatch.setattr(made, "_measure_again", again)
-    made._prove([ONE], facts())
+    monkeypatch.setattr(made._prover, "_measure_again", again)
+    made._prover.prove([ONE], facts())
     assert asked == [True, False]  # as a patch, then without one
-    assert made._known[ONE] is clear
-    assert made._known[ONE] is not noise
-    assert made._patches[ONE].reason == "written into the source it fails: ValueError: x"
+    assert made._known.measured[ONE] is clear
+    assert made._known.measured[ONE] is not noise
+    assert made._known.patches[ONE].reason == "written into the source it fails: ValueError: x"
 
 
 def test_what_is_proven_stands_where_the_proof_of_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
-    monkeypatch.setattr(made, "_prove_unpatched", lambda *_: (_ for _ in ()).throw(AdviseError("the script has ended")))
+    monkeypatch.setattr(
+        made._prover, "_prove_unpatched", lambda *_: (_ for _ in ()).throw(AdviseError("the script has ended"))
+    )
     monkeypatch.setattr(made, "_together_with", lambda *_: [ONE, OTHER])
     made._prove_early(facts())
-    assert made._proven() == {OTHER: 1.6}
+    assert made._known.proven() == {OTHER: 1.6}
 
 
 @pytest.mark.torch
@@ -280,7 +284,7 @@ def test_what_helps_most_likely_is_proven_first_where_launches_are_waited_for(mo
     possible = ("tf32", "fused_optimizer", "compile", "compile_reduce_overhead")
     best = ("tf32", "fused_optimizer", "compile_reduce_overhead")
     made = trying({}, {}, monkeypatch)
-    made._baseline = Baseline(10e6, 1.0, (0.95, 1.05))
+    made._known.baseline = Baseline(10e6, 1.0, (0.95, 1.05))
     made._session.width = 8
     assert made._likely(possible) is None  # how long the device works is not known
     made._device_ns = 7e6
@@ -293,7 +297,7 @@ def test_what_helps_most_likely_is_proven_first_where_launches_are_waited_for(mo
     made._wait_ns, made._session.width = None, 4
     assert made._likely(possible) is None  # its processes would delay each other
     made._session.width = 8
-    made._known = {OTHER: Measured(gain=Interval(1.0, 0.9, 1.1, 6))}
+    made._known.measured = {OTHER: Measured(gain=Interval(1.0, 0.9, 1.1, 6))}
     assert made._likely(possible) is None  # something was timed, in the run that this one goes on from
 
 
@@ -310,7 +314,7 @@ def test_what_helps_most_likely_is_proven_as_it_is_timed(
     monkeypatch.setattr(_Trying, "_likely", lambda *_: first)
     if breaks:
         raising = {str(script): SCRIPT.replace("while True:", "raise ValueError('not so')\nwhile True:")}
-        monkeypatch.setattr("opscope.advise.trying.written_or_why", lambda *_: Written(raising, "", tmp_path))
+        monkeypatch.setattr("opscope.advise.proving.written_or_why", lambda *_: Written(raising, "", tmp_path))
     configuration = Configuration(target=str(script))
     plan = Plan(configuration=configuration, device="cpu", only=first, budget_s=150, log=str(tmp_path / "log"), width=4)
     said: list[str] = []
@@ -342,19 +346,19 @@ def test_loading_has_its_turn_by_what_it_may_save(
 ) -> None:
     made, seen = trying({}, {}, monkeypatch), list[str]()
     step = facts(training=True, loaders=1)
-    made._baseline = Baseline(10e6, 1.0, (0.95, 1.05))
+    made._known.baseline = Baseline(10e6, 1.0, (0.95, 1.05))
 
     def waiting(_: object) -> None:
         made._wait_ns = waits * 10e6
 
     def together(*_: object) -> list[Names]:
         seen.append("search")
-        made._known[ONE] = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
+        made._known.measured[ONE] = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
         return []
 
     def prove(_: object) -> None:
-        made._again.add(ONE)
-        made._proofs[ONE] = Judged(True, "", 0.0, 0.0)
+        made._known.again.add(ONE)
+        made._known.proofs[ONE] = Judged(True, "", 0.0, 0.0)
         seen.append("proven")
 
     def load(*_: object) -> None:
@@ -367,9 +371,10 @@ def test_loading_has_its_turn_by_what_it_may_save(
         ("_prove_early", prove),
         ("_input", load),
         ("_finals", lambda _: seen.append("the last round")),
-        *((name, lambda *_: None) for name in ("_time_written", "_measure_baseline", "_check_losses")),
+        *((name, lambda *_: None) for name in ("_time_written", "_check_losses")),
     ):
         monkeypatch.setattr(made, name, other)
+    monkeypatch.setattr(made._known, "note_written", lambda _: None)
     monkeypatch.setattr(made._session, "close", lambda _: None)
     made._try([None], Built(step, "cuda", 1.0, None, Places(), ""), ["fused_optimizer"])  # type: ignore[list-item]
     assert seen == order

@@ -15,8 +15,7 @@ from opscope.advise.messages import Computed, Recording
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import differences, judged, losses_agree, runs_agree
 from opscope.advise.recording import losses, record
-from opscope.advise.reference import compute_in_float64
-from opscope.advise.simulated import Rounding, round_weights, rounded
+from opscope.advise.simulated import Rounding, compute_in_float64, round_weights, rounded
 from opscope.advise.variant import Variant, prepare
 from opscope.record.configuration import Configuration
 

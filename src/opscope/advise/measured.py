@@ -6,12 +6,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.advise.messages import Job
 from opscope.advise.proof import Judged
+from opscope.advise.search import Names
 from opscope.advise.session import Worker
-from opscope.documents.advise import UNDECIDED, Outcome
+from opscope.documents.advise import UNDECIDED, Outcome, Patch
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
 LEAST_GAIN: Final = 1.02  # a smaller gain is not worth a line of code
+CLEARLY: Final = 1.1  # times as fast as what is proven: worth a proof before the search goes on
 # Where the same code differs from itself by more, other programs use the machine, and what is fast then is not what is
 # fast without them: on two cores under four loads, half as many threads took a ninth of the time.
 _TOO_NOISY: Final = 1.5
@@ -49,6 +52,76 @@ class Measured(Struct):
     is_passing: bool = False
     lacks_memory: bool = False
     is_checked: bool = True
+
+
+class Baseline(Struct, frozen=True):
+    """The step as written.
+
+    Attributes:
+        step_ns: how long it takes, in nanoseconds.
+        first_s: how long its first steps took, in seconds.
+        of_itself: how many times as fast it was as itself, in two processes: low and high end.
+    """
+
+    step_ns: float
+    first_s: float
+    of_itself: tuple[float, float]
+
+
+class Known:
+    """What is known of all combinations.
+
+    Attributes:
+        baseline: the step as written; None before it was timed.
+        measured: what is known of each that was timed, or does not run.
+        again: those whose time is no longer the luckiest of several: they were timed in new processes, or first of all.
+        proofs: what comparison says of those that were compared.
+        patches: what became of each as a patch.
+        jobs: what was compared of each.
+    """
+
+    def __init__(self) -> None:
+        self.baseline: Baseline | None = None
+        self.measured: dict[Names, Measured] = {}
+        self.again: set[Names] = set()
+        self.proofs: dict[Names, Judged] = {}
+        self.patches: dict[Names, Patch] = {}
+        self.jobs: dict[Names, Job] = {}
+
+    def note_written(self, written: Sequence[Worker]) -> None:
+        """Note how long the step as written takes, by two processes that were timed beside each other."""
+        base, twin = written
+        first_s = base.built.first_s if base.built else 0.0
+        self.baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
+
+    def gains(self) -> dict[Names, float]:
+        """Return how many times as fast the step is with each combination that was timed."""
+        return {names: one.gain.median for names, one in self.measured.items() if one.gain is not None}
+
+    def unproven(self) -> dict[Names, float]:
+        """Return the same of those whose gain is only that of the search."""
+        return {names: gain for names, gain in self.gains().items() if names not in self.again}
+
+    def proven(self) -> dict[Names, float]:
+        """Return the same of those that are proven."""
+        return {names: gain for names, gain in self.gains().items() if names in self.proofs and self.is_right(names)}
+
+    def is_right(self, names: Names) -> bool:
+        """Tell whether a combination that was compared is right, and faster."""
+        return self.proofs[names].right is True and is_faster(self.measured[names])
+
+    def best_so_far(self) -> str:
+        """Say what is the best so far, and how far that is known; another thread may ask."""
+        proofs, known, again = dict(self.proofs), dict(self.measured), set(self.again)
+        gains = {names: one.gain.median for names, one in known.items() if one.gain is not None}
+        proven = {names: gains[names] for names, proof in proofs.items() if proof.right and names in gains}
+        seen = {names: gain for names, gain in gains.items() if names not in again and gain > LEAST_GAIN}
+        parts = []
+        for what, some in (("proven", proven), ("measured, not yet compared", seen)):
+            if some:
+                names = max(some, key=lambda one: some[one])
+                parts.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
+        return f"best so far: {'; '.join(parts)}" if parts else "nothing faster so far"
 
 
 def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measured:

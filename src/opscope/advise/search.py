@@ -56,6 +56,11 @@ _GRAPH_RECIPES: Final[tuple[Names, ...]] = (
 )
 
 
+def compiles(names: Names) -> bool:
+    """Tell whether a combination compiles, which takes much longer than all else."""
+    return any(name.startswith("compile") for name in names)
+
+
 def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[Names]:
     """Return what is tried first: recipes as far as their changes are possible, and each possible change alone.
 

@@ -1,7 +1,7 @@
 """From a target to a document: what is tried, timed, proven."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -9,31 +9,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.advise.batches import larger_batch, with_batch
-from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than, settings_of
-from opscope.advise.comparing import Comparing, Finalist, exact_part
-from opscope.advise.edits import Written, written_or_why
+from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
-from opscope.advise.measured import (
-    LEAST_GAIN,
-    Measured,
-    is_faster,
-    is_noisy,
-    is_slower,
-    least_gain,
-    measured,
-    of_itself,
-)
+from opscope.advise.measured import CLEARLY, LEAST_GAIN, Known, Measured, is_slower, least_gain, measured
 from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Load, Loaded, Profile, Work, Worked, least_steps
 from opscope.advise.proof import Judged
-from opscope.advise.search import Names, best_of, first_tries, second_tries, to_prove_first, without_broken
+from opscope.advise.proving import FIRST_ROUNDS, LAST_ROUNDS, TURN_S, Prover, listed, running
+from opscope.advise.search import Names, best_of, compiles, first_tries, second_tries, to_prove_first, without_broken
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
-from opscope.advise.telling import Telling
+from opscope.advise.telling import Budget, Telling
 from opscope.base.errors import InconclusiveError
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.advise import (
-    UNDECIDED,
     AdviseDocument,
     Ended,
     ErrorClass,
@@ -41,23 +30,17 @@ from opscope.documents.advise import (
     InputProof,
     LargerBatch,
     Outcome,
-    Patch,
     Tried,
 )
 from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.configuration import Configuration
-from opscope.workbench.benchmarking.statistics import median_interval
-from opscope.workloads.catalog import is_script
 
-_FIRST_ROUNDS: Final = 6  # the fewest whose median has an interval
 _ROUGH_ROUNDS: Final = 2  # enough to see whether the device waits for launches
-_LAST_ROUNDS: Final = 13
 _PROFILED: Final = 3  # steps in traces
 _LARGER: Final = (2, 4)  # times the batch size
 _OVERTIME: Final = 1.08  # of the time: then all of it ends, whatever is being done
 _PROOF_TAKES: Final = 3.0  # times what starting the step as written takes, until a proof has shown how long one takes
 _PROOF_BATCHES: Final = 2.0  # times what a batch takes: measured 1.4 to 2.4 on an H100
-_CLEARLY: Final = 1.1  # times as fast as what is proven: worth a proof before the search goes on
 _BETTER: Final = 1.02  # times as fast as what is proven: worth one after it
 _SEVERAL: Final = 2.0  # times what a proof takes: with less left, only the fastest is proven
 _LEAST_BUILD_S: Final = 10.0
@@ -68,13 +51,6 @@ _INPUT_SHARE: Final = 0.35  # of what is left of the time, for that, where other
 _WAITS: Final = 0.1  # of a step, for its data: more is looked into as soon as something is proven
 _WAITS_MOST: Final = 0.25  # likewise: more is looked into before anything else, as it may save most
 _GPU_NODE: Final = "/dev/nvidiactl"  # exists where the driver is loaded
-_NOISY: Final = 1.03
-# Of a gain: where the low end of its interval has as much, no further round is timed. A choice: it decides how long is
-# measured, and no verdict.
-_CLEAR_SHARE: Final = 0.5
-_LONGEST_S: Final = 20.0  # of all rounds of the finalists
-_ROUNDS_SHARE: Final = 0.07  # of the whole time, for the same: building and comparing them need several times as long
-_TURN_S: Final = 0.15  # of one variant in one round
 _MOST_NEIGHBOURS: Final = 8
 _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as written
 # The first batch is small, so that the proof of what is most likely to help begins sooner.
@@ -83,7 +59,6 @@ _FIRST_TOGETHER: Final = 3
 _LAUNCH_BOUND: Final = 0.6
 _LIKELY_WIDTH: Final = 8  # processes that start at once: on fewer, those that are not needed yet delay those that are
 _RECORDED_STEPS: Final = 3
-_LISTED: Final = 3  # combinations that a line names
 _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it seemed, and right
 
 Say = Callable[[str], None]
@@ -154,37 +129,6 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
     return [*tries, *(f"not {' + '.join(one.changes)}: {one.reason}" for one in refused)]
 
 
-def time_finalists(
-    session: Session, written: Sequence[Worker], others: Sequence[Worker], longest_s: float = _LONGEST_S
-) -> None:
-    """Time variants in turns with the step as written and its twin: with more rounds for a small gain, or in noise.
-
-    Args:
-        session: the session.
-        written: the step as written, in two processes: what it differs from itself is what a gain must exceed.
-        others: the variants.
-        longest_s: no further round begins after so many seconds.
-    """
-    began, rounds = time.monotonic(), _FIRST_ROUNDS
-    session.time([*written, *others], rounds, _TURN_S)
-    base, twin = written
-    while base.broken is None and twin.broken is None and time.monotonic() - began < longest_s:
-        if others and all(worker.broken is not None or _is_clear(written, worker) for worker in others):
-            break
-        if rounds >= _LAST_ROUNDS and (not others or least_gain(base, twin) <= _NOISY):
-            break
-        session.time([*written, *others], 1, _TURN_S)
-        rounds += 1
-
-
-def _is_clear(written: Sequence[Worker], worker: Worker) -> bool:
-    """Tell whether a variant is faster by so much that more rounds would decide nothing."""
-    known = measured(written, worker, least_gain(written[0], written[1]))
-    if known.gain is None or known.gain.low is None or not is_faster(known):
-        return False
-    return known.gain.low - 1 > _CLEAR_SHARE * (known.gain.median - 1)
-
-
 def _job(plan: Plan) -> Job:
     return Job(
         configuration=plan.configuration,
@@ -195,47 +139,23 @@ def _job(plan: Plan) -> Job:
     )
 
 
-class Baseline(Struct, frozen=True):
-    """The step as written.
-
-    Attributes:
-        step_ns: how long it takes, in nanoseconds.
-        first_s: how long its first steps took, in seconds.
-        of_itself: how many times as fast it was as itself, in two processes: low and high end.
-    """
-
-    step_ns: float
-    first_s: float
-    of_itself: tuple[float, float]
-
-
 class _Trying:
     def __init__(self, plan: Plan, session: Session, job: Job, say: Say) -> None:
         self._plan, self._session, self._job = plan, session, job
-        self._telling = Telling(say, self._so_far)
+        self._known = Known()
+        self._telling = Telling(say, self._known.best_so_far)
         self._say = self._telling.say
-        self._began = time.monotonic()
-        self._known: dict[Names, Measured] = {}
-        self._proofs: dict[Names, Judged] = {}
-        self._patches: dict[Names, Patch] = {}
+        self._budget = Budget(plan.budget_s)
+        self._prover = Prover(session, job, self._known, self._budget, self._say)
         self._proves_early = True
-        self._jobs: dict[Names, Job] = {}  # what was compared of each combination
-        self._unwritten: dict[Names, str] = {}  # why a combination has no patch, as the search has shown
-        self._again: set[Names] = set()  # what was measured again, in new processes
         self._journal = Journal(None, Heading())
-        self._comparing = Comparing(session, job, self._say)
-        self._unfinished: list[str] = []
-        self._lacked_time = False
         self._batch_s = 0.0  # how long a batch of combinations has taken
-        self._proof_s = 0.0  # how long it takes to measure something again and to prove it
-        self._baseline: Baseline | None = None
         self._found: InputProof | None = None
         self._larger: tuple[LargerBatch, ...] = ()
         self._started_s = 0.0  # how long starting the step as written took
         self._device_ns: float | None = None  # how long the device works in a step as written
         self._wait_ns: float | None = None  # how long a step as written waits for its data
         self._has_loading_left = False  # steps wait for data, which is looked into as soon as something is proven
-        self._built: Built | None = None  # the step as written, with the places in its source
 
     def run(self) -> AdviseDocument:
         base: Worker | None = None
@@ -247,65 +167,64 @@ class _Trying:
                 written = self._first_written()
                 base = written[0]
                 assert base.built is not None
-                self._proof_s = _PROOF_TAKES * (time.monotonic() - self._began)
+                self._prover.takes_s = _PROOF_TAKES * self._budget.spent_s
                 refused, possible = self.possible(base.built.facts)
                 self._try(written, base.built, possible)
         except OutOfTimeError:
             ended = Ended.BUDGET
-            self._unfinished.append(f"{self._plan.budget_s:.0f} s ran out during: {self._telling.doing}")
+            self._budget.unfinished.append(f"{self._plan.budget_s:.0f} s ran out during: {self._telling.doing}")
         except AdviseError as error:
-            if self._baseline is None or not (self._gains() or self._found):
+            if self._known.baseline is None or not (self._known.gains() or self._found):
                 raise
-            self._unfinished.append(str(error))  # what was measured before is not lost
+            self._budget.unfinished.append(str(error))  # what was measured before is not lost
         except KeyboardInterrupt:
             self._session.stop()
             ended = Ended.INTERRUPT
-            self._unfinished.append(f"interrupted during: {self._telling.doing}")
-            if self._baseline is None:
+            self._budget.unfinished.append(f"interrupted during: {self._telling.doing}")
+            if self._known.baseline is None:
                 raise
-        if self._baseline is None or base is None or base.built is None:
+        if self._known.baseline is None or base is None or base.built is None:
             raise InconclusiveError(
                 f"nothing was measured of {self._plan.configuration.target} in {self._plan.budget_s:.0f} s: starting "
                 "the step as written took that long. Give it a larger --budget"
             )
-        if ended is None and self._lacked_time:
+        if ended is None and self._budget.lacked_time:
             ended = Ended.BUDGET
         return self._document(base.built, refused, ended)
 
     def _try(self, written: list[Worker], built: Built, possible: Sequence[str]) -> None:
-        facts, self._built = built.facts, built
+        facts, self._prover.built = built.facts, built
         self._refuse_impossible(facts)
         tries = not self._plan.only or bool(set(self._plan.only) - {INPUT, LARGER_BATCH})
         if tries:
             if self._plan.journal is not None:
                 self._journal = Journal(self._plan.journal, heading(self._job, built))
             kept = self._journal.known.items()
-            self._known |= {names: one for names, one in kept if set(names) <= set(possible)}
+            self._known.measured |= {names: one for names, one in kept if set(names) <= set(possible)}
         self._time_written(written, [], _ROUGH_ROUNDS)
-        self._measure_baseline(written)
+        self._known.note_written(written)
         self._look_at_waiting(written[0])
         likely = self._likely(possible) if tries else None
         if likely is None:
-            self._time_written(written, [], _FIRST_ROUNDS - _ROUGH_ROUNDS)
-            self._measure_baseline(written)
+            self._time_written(written, [], FIRST_ROUNDS - _ROUGH_ROUNDS)
         else:
-            self._phase("what most likely helps", lambda: self._prove_likely(written, likely, facts))
-            self._measure_baseline(written)
+            self._budget.phase("what most likely helps", lambda: self._prove_likely(written, likely, facts))
+        self._known.note_written(written)
         self._has_loading_left = _WAITS < self._waiting_share <= _WAITS_MOST
         if self._waiting_share > _WAITS_MOST:
-            self._phase("loading", lambda: self._input(facts, _INPUT_SHARE if tries else 1.0, written))
+            self._budget.phase("loading", lambda: self._input(facts, _INPUT_SHARE if tries else 1.0, written))
         if tries:
             self._search(written, possible, facts)
             self._session.close(written)
-            self._phase("the last round", lambda: self._finals(facts))
+            self._budget.phase("the last round", lambda: self._finals(facts))
         else:
             self._session.close(written)
         folder = self._plan.traces
         if folder is not None:
-            self._phase("traces", lambda: self._write_traces(folder))
+            self._budget.phase("traces", lambda: self._write_traces(folder))
         if self._found is None:
-            self._phase("loading", lambda: self._input(facts, 1.0))
-        self._phase("larger batches", self._larger_batches)
+            self._budget.phase("loading", lambda: self._input(facts, 1.0))
+        self._budget.phase("larger batches", self._larger_batches)
 
     def _refuse_impossible(self, facts: Facts) -> None:
         target = self._plan.configuration.target
@@ -313,27 +232,6 @@ class _Trying:
             raise AdviseError(f"{target} takes no batches from a DataLoader in its steps")
         if LARGER_BATCH in self._plan.only and not isinstance(self._plan.configuration.get("batch_size"), int):
             raise AdviseError(f"{target} takes no --batch-size")
-
-    def _phase(self, what: str, phase: Callable[[], None]) -> None:
-        """Run a phase. If it fails, what was found before is not lost."""
-        try:
-            phase()
-        except AdviseError as error:
-            self._unfinished.append(f"{what}: {error}")
-
-    def _so_far(self) -> str:
-        """Say what is the best so far, and how far that is known."""
-        proofs, known = dict(self._proofs), dict(self._known)
-        gains = {names: one.gain.median for names, one in known.items() if one.gain is not None}
-        proven = {names: gains[names] for names, proof in proofs.items() if proof.right and names in gains}
-        again = set(self._again)
-        seen = {names: gain for names, gain in gains.items() if names not in again and gain > LEAST_GAIN}
-        parts = []
-        for what, some in (("proven", proven), ("measured, not yet compared", seen)):
-            if some:
-                names = max(some, key=lambda one: some[one])
-                parts.append(f"{' + '.join(names)} {some[names]:.2f} times as fast ({what})")
-        return f"best so far: {'; '.join(parts)}" if parts else "nothing faster so far"
 
     def _look_at_waiting(self, worker: Worker) -> None:
         """Find out how long a step as written waits for its batches."""
@@ -346,7 +244,7 @@ class _Trying:
     @property
     def _waiting_share(self) -> float:
         """How much of a step as written is waiting for its batches, as far as is known."""
-        return self._wait_ns / self._baseline.step_ns if self._wait_ns and self._baseline else 0.0
+        return self._wait_ns / self._known.baseline.step_ns if self._wait_ns and self._known.baseline else 0.0
 
     def _unknown_loading(self) -> str | None:
         """Say what is known of loading where the time was too short to find out what it costs."""
@@ -360,12 +258,12 @@ class _Trying:
 
     def _write_traces(self, folder: Path) -> None:
         """Record some steps as written, and some of the fastest that is proven, for ``opscope diff``."""
-        proven = self._proven()
+        proven = self._known.proven()
         if not proven:
             self._say(f"{folder} gets no traces: nothing is proven")
             return
         fastest = max(proven, key=lambda one: proven[one])
-        jobs = {"before.json": self._job, "after.json": self._jobs[fastest]}
+        jobs = {"before.json": self._job, "after.json": self._known.jobs[fastest]}
         workers = self._session.build(list(jobs.values()))
         for name, worker in zip(jobs, workers, strict=True):
             if self._session.ask_each([(worker, Profile(str(folder / name), _PROFILED))], bool) == [None]:
@@ -380,76 +278,64 @@ class _Trying:
         tries = first_tries(possible, launch_bound=self._is_launch_bound)
         self._measure(written, tries, "alone and in known combinations", facts)
         # What may help is measured again, with more rounds, so here a gain need not exceed what noise there is.
-        best = best_of(self._gains(), LEAST_GAIN)
-        around = second_tries(best.values(), possible, self._gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
+        best = best_of(self._known.gains(), LEAST_GAIN)
+        around = second_tries(best.values(), possible, self._known.gains(), LEAST_GAIN, _MOST_NEIGHBOURS)
         if around:
             self._measure(written, around, "around the best", facts)
-        self._phase("what seems slower", lambda: self._check_losses(written))
+        self._budget.phase("what seems slower", lambda: self._check_losses(written))
 
     @property
     def _is_launch_bound(self) -> bool:
         """Whether the device is known to wait for launches, and not for batches, for a good part of a step."""
-        if self._device_ns is None or self._baseline is None:
+        if self._device_ns is None or self._known.baseline is None:
             return False
-        step_ns = self._baseline.step_ns - (self._wait_ns or 0.0)
+        step_ns = self._known.baseline.step_ns - (self._wait_ns or 0.0)
         return self._device_ns < _LAUNCH_BOUND * step_ns
 
     def _check_losses(self, written: list[Worker]) -> None:
         """Start the step as written again before a loss is told: some processes are faster than others of the same."""
-        slower = [names for names, known in self._known.items() if is_slower(known)]
+        slower = [names for names, known in self._known.measured.items() if is_slower(known)]
         if not slower:
             return
-        if not self._has_time("what seems slower was not compared with other processes", self._kept_free_s):
-            self._known |= {names: replace(self._known[names], is_checked=False) for names in slower}
+        if not self._budget.has_time("what seems slower was not compared with other processes", self._kept_free_s):
+            self._known.measured |= {names: replace(self._known.measured[names], is_checked=False) for names in slower}
             return
         self._say("the step as written again, beside what seems slower")
         again = self.as_written()
-        self._time_written([*written, *again], [], _FIRST_ROUNDS)
+        self._time_written([*written, *again], [], FIRST_ROUNDS)
         least = max(least_gain(one, other) for one in written for other in again)
         for names in slower:
-            known = self._known[names]
-            self._known[names] = replace(known, least=max(known.least, least))
+            known = self._known.measured[names]
+            self._known.measured[names] = replace(known, least=max(known.least, least))
         self._session.close(again)
 
     @property
     def _kept_free_s(self) -> float:
         """The seconds that the search leaves for what comes after it: to prove the best."""
-        gains = self._gains()
-        seen = max((gain for names, gain in gains.items() if names not in self._again), default=0.0)
-        proven = max(self._proven().values(), default=1.0)
-        return self._proof_s if seen > max(LEAST_GAIN, _BETTER * proven) else 0.0
-
-    def _proven(self) -> dict[Names, float]:
-        """Return what is proven, and how many times as fast each is."""
-        return {names: gain for names, gain in self._gains().items() if names in self._proofs and self._is_right(names)}
-
-    def _is_right(self, names: Names) -> bool:
-        return self._proofs[names].right is True and is_faster(self._known[names])
+        seen = max(self._known.unproven().values(), default=0.0)
+        proven = max(self._known.proven().values(), default=1.0)
+        return self._prover.takes_s if seen > max(LEAST_GAIN, _BETTER * proven) else 0.0
 
     def _prove_early(self, facts: Facts) -> None:
         """Prove the best as soon as it is clearly the best: then it stands, whatever becomes of the rest."""
-        gains = {names: gain for names, gain in self._gains().items() if names not in self._again}
-        proven = max(self._proven().values(), default=1.0)
-        if max(gains.values(), default=0.0) < _CLEARLY * proven:
+        gains = self._known.unproven()
+        proven = max(self._known.proven().values(), default=1.0)
+        if max(gains.values(), default=0.0) < CLEARLY * proven:
             return
         # Only what is clearly faster itself: then a more precise one is not a step back.
-        best = to_prove_first({names: gain for names, gain in gains.items() if gain >= _CLEARLY * proven}, _CLEARLY)
+        best = to_prove_first({names: gain for names, gain in gains.items() if gain >= CLEARLY * proven}, CLEARLY)
         if best is None:
             return
-        if not self._proves_early or time.monotonic() - self._began + self._proof_s >= self._plan.budget_s:
+        if not self._proves_early or self._prover.takes_s >= self._budget.left_s:
             return
         finalists = self._together_with(best, proven)
-        known = {names: self._known[names] for names in finalists}
+        known = {names: self._known.measured[names] for names in finalists}
         try:
-            failed = self._prove(finalists, facts)
+            failed = self._prover.prove(finalists, facts)
         except AdviseError:
-            failed = {names for names in finalists if names not in self._proven()}
+            failed = {names for names in finalists if names not in self._known.proven()}
         if failed:  # beside the processes of the search there may be too little memory: they have their turn after them
-            self._known |= {names: one for names, one in known.items() if names in failed}
-            self._again -= failed
-            self._comparing.right -= failed
-            self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
-            self._patches = {names: patch for names, patch in self._patches.items() if names not in failed}
+            self._prover.forget({names: known[names] for names in failed})
             self._proves_early = False
 
     def _together_with(self, best: Names, proven: float) -> list[Names]:
@@ -457,12 +343,12 @@ class _Trying:
 
         A lower precision may be undecidable, and one more process of those that start in seconds costs little.
         """
-        if _compiles(best):
+        if compiles(best):
             return [best]
         gains = {
             names: gain
-            for names, gain in self._gains().items()
-            if names not in self._again and not _compiles(names) and gain >= _CLEARLY * proven
+            for names, gain in self._known.unproven().items()
+            if not compiles(names) and gain >= CLEARLY * proven
         }
         others = best_of(gains, LEAST_GAIN).items()
         return [best, *(names for kind, names in others if lower_than(class_of(best), kind))]
@@ -478,33 +364,33 @@ class _Trying:
         if not facts.loaders or (self._plan.only and INPUT not in self._plan.only):
             return
         # As long as a batch of combinations, or longer: loaders are started several times.
-        if not self._has_time("whether steps wait for their data was not tried", self._batch_s):
+        if not self._budget.has_time("whether steps wait for their data was not tried", self._batch_s):
             return
-        left_s = share * (self._plan.budget_s - (time.monotonic() - self._began))
+        left_s = share * self._budget.left_s
         most = self._may_be_timed(facts, left_s)
 
         def timed(workers: Sequence[Worker]) -> None:
-            self._time_for(workers, left_s / 2, _LAST_ROUNDS)
+            self._time_for(workers, left_s / 2, LAST_ROUNDS)
 
         proving = Proving(self._session, self._job, self._plan.timeout_s, timed, self._say)
         self._found = proving.prove(facts, most, written)
         if proving.left_out:
             others = "1 other way" if proving.left_out == 1 else f"{proving.left_out} other ways"
-            self._unfinished.append(f"too little time: {others} to load not timed")
+            self._budget.unfinished.append(f"too little time: {others} to load not timed")
 
     def _may_be_timed(self, facts: Facts, within_s: float) -> int:
         """Return how many processes can be started and timed in so many seconds, by how long that took before."""
-        assert self._baseline is not None
+        assert self._known.baseline is not None
         steps = 1 + facts.prefetched + least_steps(facts.loader_workers)
-        rounds_s = _FIRST_ROUNDS * (_TURN_S + steps * self._baseline.step_ns / NS_PER_S)
+        rounds_s = FIRST_ROUNDS * (TURN_S + steps * self._known.baseline.step_ns / NS_PER_S)
         # So many start at once, and the first of them take as long as the step as written did.
         return int(max(0.0, within_s - self._started_s) / (rounds_s + self._started_s / self._plan.width))
 
     def _time_for(self, workers: Sequence[Worker], seconds: float, most: int) -> None:
         """Time processes in turns: for some seconds, but at least as often as an interval needs."""
         began = time.monotonic()
-        self._time(workers, _FIRST_ROUNDS)
-        for _ in range(most - _FIRST_ROUNDS):
+        self._time(workers, FIRST_ROUNDS)
+        for _ in range(most - FIRST_ROUNDS):
             if time.monotonic() - began > seconds:
                 break
             self._time(workers, 1)
@@ -514,13 +400,13 @@ class _Trying:
         known = self._plan.configuration.get("batch_size")
         if not isinstance(known, int) or (self._plan.only and LARGER_BATCH not in self._plan.only):
             return
-        if not self._has_time("larger batches were not tried", self._batch_s):
+        if not self._budget.has_time("larger batches were not tried", self._batch_s):
             return
         self._say("larger batches")
         sizes = [known * factor for factor in _LARGER]
         base, twin = self.as_written()
         workers = self._session.build([with_batch(self._job, size) for size in sizes])
-        self._time_written([base, twin], [worker for worker in workers if worker.broken is None], _LAST_ROUNDS)
+        self._time_written([base, twin], [worker for worker in workers if worker.broken is None], LAST_ROUNDS)
         self._larger = tuple(
             larger_batch(size, size / known, base, worker) for size, worker in zip(sizes, workers, strict=True)
         )
@@ -577,11 +463,11 @@ class _Trying:
 
     def _measure(self, written: list[Worker], tries: Sequence[Names], what: str, facts: Facts) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
-        left = [names for names in tries if names not in self._known]
-        first = self._plan.width if self._proofs else min(_FIRST_TOGETHER, self._plan.width)
+        left = [names for names in tries if names not in self._known.measured]
+        first = self._plan.width if self._known.proofs else min(_FIRST_TOGETHER, self._plan.width)
         together = max(_FEWEST_TOGETHER, first)
-        while left and self._has_time(
-            f"{len(left)} of {len(tries)} {what} were not tried ({_listed(left)})", self._batch_s + self._kept_free_s
+        while left and self._budget.has_time(
+            f"{len(left)} of {len(tries)} {what} were not tried ({listed(left)})", self._batch_s + self._kept_free_s
         ):
             began = time.monotonic()
             now, left = left[:together], left[together:]
@@ -589,95 +475,64 @@ class _Trying:
             for names in self._measure_together(written, now):
                 self._measure_together(written, [names])
             self._batch_s = max(self._batch_s, time.monotonic() - began)
-            if not self._proofs:
-                self._proof_s = min(self._proof_s, _PROOF_BATCHES * self._batch_s)
+            if not self._known.proofs:
+                self._prover.takes_s = min(self._prover.takes_s, _PROOF_BATCHES * self._batch_s)
             together = max(_FEWEST_TOGETHER, self._plan.width)
             self._prove_early(facts)
-            if self._has_loading_left and self._proven():
+            if self._has_loading_left and self._known.proven():
                 self._has_loading_left = False
-                self._phase("loading", lambda: self._input(facts, _INPUT_SHARE, written))
-            left = [names for names in without_broken(tries, self._broken()) if names not in self._known]
+                self._budget.phase("loading", lambda: self._input(facts, _INPUT_SHARE, written))
+            left = [names for names in without_broken(tries, self._broken()) if names not in self._known.measured]
 
     def _likely(self, possible: Sequence[str]) -> Names | None:
         """Return what helps so likely that it is proven before anything else is tried; None where nothing does."""
-        if self._known or not self._is_launch_bound or self._waiting_share > _WAITS_MOST:
+        if self._known.measured or not self._is_launch_bound or self._waiting_share > _WAITS_MOST:
             return None
         first = next(iter(first_tries(possible, launch_bound=True)), None)
         # Its proof starts as many processes as there are cores for: on fewer, they would only delay each other.
-        return first if first and _compiles(first) and self._session.width >= _LIKELY_WIDTH else None
+        return first if first and compiles(first) and self._session.width >= _LIKELY_WIDTH else None
 
     def _prove_likely(self, written: list[Worker], names: Names, facts: Facts) -> None:
-        """Time a combination and prove it at once, with all that its proof needs started beside it.
-
-        It is chosen before anything was timed, so that it is not the luckiest of several, and need not be timed again
-        in new processes. Where it fails, the search takes it up in its turn.
-        """
+        """Prove a combination before anything else is tried; where that fails, the search takes it up in its turn."""
         self._say(f"what most likely helps: {' + '.join(names)}")
-        began = time.monotonic()
-        texts = self._texts([names])
-        sources = {one: text.sources for one, text in texts.items() if isinstance(text, Written)}
-        job = self._job_of(names, sources)
-        compared = self._compared({names: job}, sources)
-        try:
-            needed = self._comparing.needed(compared, facts)
-            (worker,) = self._comparing.started([job], needed, self._may_build_s)
-            time_finalists(self._session, written, _running([worker]), self._rounds_s)
-            self._session.leave([worker])
-            if self._begin_again_if_ended(written):
-                return
-            known = measured(written, worker, least_gain(*written))
-            if known.gain is None:
-                return
-            self._known[names] = known
+        known = self._prover.prove_at_once(names, written, facts, self._may_build_s)
+        if self._begin_again_if_ended(written):
+            self._time_written(written, [], FIRST_ROUNDS)
+        if known is not None:
             self._journal.keep(names, known)
-            if not is_faster(known) or known.gain.median < _CLEARLY:
-                return
-            proof = self._comparing.proofs(compared, facts)[names]
-            self._proof_s = time.monotonic() - began
-            if proof.right or not sources:  # what fails as a patch may be right without one: the search finds out
-                self._again.add(names)
-                self._proofs[names], self._jobs[names] = proof, job
-                self._patches |= {one: _patch_of(text, known, proof) for one, text in texts.items()}
-            self._say_proven([names])
-        finally:
-            self._comparing.drop_early()
 
     def _begin_again_if_ended(self, written: list[Worker]) -> bool:
         """Run a script again that has come to its end after many turns; tell whether that was so."""
         if not any(worker.broken is not None and worker.broken.has_ended for worker in written):
-            self._check(written)
+            self._prover.check_written(written)
             return False
         self._session.close(written)
         written[:] = self.as_written()
-        self._time_written(written, [], _FIRST_ROUNDS)
         return True
 
     def _broken(self) -> set[str]:
         """Return the changes that fail alone, or change nothing."""
         return {
             names[0]
-            for names, one in self._known.items()
+            for names, one in self._known.measured.items()
             if len(names) == 1 and one.gain is None and not (one.is_passing or one.lacks_memory)
         }
 
     def _measure_together(self, written: list[Worker], tries: Sequence[Names]) -> list[Names]:
         """Build and time combinations at once; return those that may do better alone, or not as a patch."""
         workers = self._built_to_search(tries)
-        self._time([*written, *_running(workers)], _FIRST_ROUNDS)
-        if any(worker.broken is not None and worker.broken.has_ended for worker in written):
-            # Its script has come to its end, after many turns: it is run again, and so are these.
-            self._session.close([*written, *workers])
-            written[:] = self.as_written()
+        self._time([*written, *running(workers)], FIRST_ROUNDS)
+        if self._begin_again_if_ended(written):
+            self._session.close(workers)
             workers = self._built_to_search(tries)
-            self._time([*written, *_running(workers)], _FIRST_ROUNDS)
-        self._check(written)
+            self._time_written(written, running(workers), FIRST_ROUNDS)
         least = least_gain(written[0], written[1])
         for names, worker in zip(tries, workers, strict=True):
-            self._known[names] = measured(written, worker, least)
-            self._journal.keep(names, self._known[names])
+            self._known.measured[names] = measured(written, worker, least)
+            self._journal.keep(names, self._known.measured[names])
         self._session.close(workers)
         # Others that were built beside it held the rest of the memory.
-        alone = [names for names in tries if len(tries) > 1 and self._known[names].lacks_memory]
+        alone = [names for names in tries if len(tries) > 1 and self._known.measured[names].lacks_memory]
         return [
             *alone,
             *(names for names, worker in zip(tries, workers, strict=True) if self._is_unwritten(names, worker)),
@@ -688,54 +543,27 @@ class _Trying:
         broken = worker.broken
         if not worker.job.sources or broken is None or broken.is_passing or broken.lacks_memory or broken.has_ended:
             return False
-        self._unwritten[names] = f"written into the source it fails: {broken.reason}"
+        self._prover.unwritten[names] = f"written into the source it fails: {broken.reason}"
         return True
 
     def _built_to_search(self, tries: Sequence[Names]) -> list[Worker]:
         """Start combinations; those that compile as they are proven: what was compiled before is compiled fast."""
-        texts = self._texts([names for names in tries if _compiles(names)])
-        sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        return self._comparing.started([self._job_of(names, sources) for names in tries], (), self._may_build_s)
+        sources = self._prover.sources_of([names for names in tries if compiles(names)])
+        jobs = [self._prover.job_of(names, sources) for names in tries]
+        return self._session.build(jobs, self._may_build_s)
 
     @property
     def _may_build_s(self) -> float:
         """How long a combination may take to start: one that is compiled for minutes must not cost all others."""
-        left_s = self._plan.budget_s - (time.monotonic() - self._began) - self._kept_free_s
+        left_s = self._budget.left_s - self._kept_free_s
         return max(_LEAST_BUILD_S, _BUILD_SHARE * left_s)
-
-    def _measure_baseline(self, written: Sequence[Worker]) -> None:
-        base, twin = written
-        first_s = base.built.first_s if base.built else 0.0
-        self._baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
 
     def _time_written(self, written: Sequence[Worker], others: Sequence[Worker], rounds: int) -> None:
         self._time([*written, *others], rounds)
-        self._check(written)
-
-    def _check(self, written: Sequence[Worker]) -> None:
-        for worker in written:
-            if worker.broken is not None:
-                text = f"as written fails while it is timed: {worker.broken.reason}"
-                raise AdviseError(f"{self._plan.configuration.target} {text}")
+        self._prover.check_written(written)
 
     def _time(self, workers: Sequence[Worker], rounds: int) -> None:
-        self._session.time(workers, rounds, _TURN_S)
-
-    def _gains(self) -> dict[Names, float]:
-        return {names: known.gain.median for names, known in self._known.items() if known.gain is not None}
-
-    def _has_time(self, otherwise: str, takes_s: float = 0.0) -> bool:
-        """Tell whether something can be done in time, and if not, note what is not done for that.
-
-        Args:
-            otherwise: what is not done.
-            takes_s: how long it takes, as far as is known.
-        """
-        if time.monotonic() - self._began + takes_s < self._plan.budget_s:
-            return True
-        self._unfinished.append(f"too little of the {self._plan.budget_s:.0f} s was left: {otherwise}")
-        self._lacked_time = True
-        return False
+        self._session.time(workers, rounds, TURN_S)
 
     # ---------------------------------------------------------------- the last round, and the proof
 
@@ -745,20 +573,20 @@ class _Trying:
             finalists = self._finalists()
             if not finalists:
                 break
-            if (attempt or self._proven()) and not self._has_time("the next best were not proven", self._proof_s):
+            takes_s, is_first = self._prover.takes_s, attempt == 0 and not self._known.proven()
+            if not is_first and not self._budget.has_time("the next best were not proven", takes_s):
                 break
-            left_s = self._plan.budget_s - (time.monotonic() - self._began)
-            if left_s < _SEVERAL * self._proof_s:  # then one alone
-                first = to_prove_first({names: self._gains()[names] for names in finalists}, _CLEARLY)
+            if self._budget.left_s < _SEVERAL * takes_s:  # then one alone
+                first = to_prove_first({names: self._known.gains()[names] for names in finalists}, CLEARLY)
                 finalists = [names for names in finalists if names == first]
-            self._prove(finalists, facts)
+            self._prover.prove(finalists, facts)
 
     def _finalists(self) -> list[Names]:
         """Return the best of each class that was not measured again yet, the fastest first."""
         proven: dict[ErrorClass, float] = {}
-        for names, gain in self._proven().items():
+        for names, gain in self._known.proven().items():
             proven[class_of(names)] = max(gain, proven.get(class_of(names), 0.0))
-        gains = {names: gain for names, gain in self._gains().items() if names not in self._again}
+        gains = self._known.unproven()
         best = [
             names
             for kind, names in best_of(gains, LEAST_GAIN).items()
@@ -766,178 +594,19 @@ class _Trying:
         ]
         return sorted(best, key=lambda names: -gains[names])
 
-    def _prove(self, finalists: Sequence[Names], facts: Facts) -> set[Names]:
-        """Measure some combinations again, in new processes, and compare with float64 what is faster then.
-
-        Those of a script are written into its source where they can be, and that is what is measured and compared:
-        what is proven is the patch. What fails so is proven once more as it was searched.
-
-        Returns:
-            Those that failed for lack of memory or time: they may pass at another time.
-        """
-        self._again |= set(finalists)
-        searched = {names: self._known[names] for names in finalists}
-        texts = self._texts(finalists)
-        sources = {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
-        lacking, broken = self._prove_written(finalists, texts, facts)
-        timed = [names for names in sources if names not in lacking | broken]
-        noisy = [names for names in timed if is_noisy(self._known[names])]
-        otherwise = f"{_listed(noisy)} was not timed again as a patch, though the machine was busy"
-        if noisy and self._has_time(otherwise, self._proof_s):
-            self._say(f"timing again, as the machine was busy: {_listed(noisy)}")
-            more_lacking, more_broken = self._prove_written(noisy, texts, facts)
-            lacking, broken = lacking | more_lacking, broken | more_broken
-        failed = [
-            names
-            for names in sources
-            if names not in lacking and (names in broken or self._fails_as_patch(names, searched[names]))
-        ]
-        if failed:
-            why = "; ".join(f"{' + '.join(names)}: {self._patches[names].reason}" for names in failed)
-            self._say(f"no patch: {why}")
-            self._known |= {names: searched[names] for names in failed}
-            self._proofs = {names: proof for names, proof in self._proofs.items() if names not in failed}
-            self._comparing.right -= set(failed)
-            self._phase("what fails as a patch", lambda: lacking.update(self._prove_unpatched(failed, facts)))
-        return lacking
-
-    def _prove_written(
-        self, finalists: Sequence[Names], texts: Mapping[Names, Written | str], facts: Facts
-    ) -> tuple[set[Names], set[Names]]:
-        """Prove combinations as they stand in the source, where they can, and note what became of their patches.
-
-        Returns:
-            Those that failed for lack of memory or time, and those whose patch broke before it was timed.
-        """
-        sources = {names: text.sources for names in finalists if isinstance(text := texts.get(names), Written)}
-        self._patches = {names: patch for names, patch in self._patches.items() if names not in finalists}
-        lacking = self._prove_jobs({names: self._job_of(names, sources) for names in finalists}, facts, sources)
-        broken = set(self._patches) & set(sources)  # of these it is noted already
-        for names in finalists:
-            text = texts.get(names)
-            if text is not None and names not in broken:
-                self._patches[names] = _patch_of(text, self._known[names], self._proofs.get(names))
-        return lacking, broken
-
-    def _prove_unpatched(self, failed: Sequence[Names], facts: Facts) -> set[Names]:
-        if not self._has_time("what fails as a patch was not proven without one", self._proof_s):
-            return set()
-        self._say(f"without a patch: {_listed(failed)}")
-        return self._prove_jobs({names: self._job_of(names, {}) for names in failed}, facts, {})
-
-    def _texts(self, finalists: Sequence[Names]) -> dict[Names, Written | str]:
-        """Return for each combination what it is as a patch of the script, or why there is none."""
-        target = self._plan.configuration.target
-        if self._built is None or not is_script(target):
-            return {}
-        places, settings = self._built.places, settings_of(self._built.facts)
-        return {
-            names: self._unwritten.get(names) or written_or_why(names, Path(target), places, settings)
-            for names in finalists
-        }
-
-    def _job_of(self, names: Names, sources: Mapping[Names, dict[str, str]]) -> Job:
-        if names in sources:
-            return replace(self._job, sources=sources[names], compiles=_compiles(names))
-        return replace(self._job, changes=names, compiles=_compiles(names))
-
-    def _fails_as_patch(self, names: Names, searched: Measured) -> bool:
-        """Tell whether a combination fails once it is written into the source, where it did not as it was searched."""
-        patch, known, proof = self._patches[names], self._known[names], self._proofs.get(names)
-        if patch.diff is not None or (proof is not None and proof.right is None) or is_noisy(known):
-            return False
-        return proof is not None or (searched.gain is not None and searched.gain.median >= _CLEARLY)
-
-    def _prove_jobs(
-        self, jobs: Mapping[Names, Job], facts: Facts, sources: Mapping[Names, dict[str, str]]
-    ) -> set[Names]:
-        """Measure jobs again and compare them; return those that failed for lack of memory or time.
-
-        What the comparison needs starts beside them, where there are the cores and a gain is to be expected. A patch
-        that breaks says nothing of the changes: what the search has shown of them stands.
-        """
-        began = time.monotonic()
-        compared = self._compared(jobs, sources)
-        gains = self._gains()
-        clear = {names: compared[names] for names in jobs if gains.get(names, 0.0) >= _CLEARLY}
-        try:
-            results = self._measure_again(jobs, self._comparing.needed(clear, facts))
-            lacking = {names for names, one in results.items() if one.lacks_memory or one.is_passing}
-            for names, one in results.items():
-                if names in sources and one.gain is None:
-                    self._patches[names] = Patch(reason=f"written into the source it fails: {one.broken}")
-                else:
-                    self._known[names] = one
-            faster = {names: compared[names] for names, one in results.items() if is_faster(one)}
-            self._proofs |= self._comparing.proofs(faster, facts)
-        finally:
-            self._comparing.drop_early()
-        if faster:
-            self._proof_s = time.monotonic() - began
-        if self._comparing.lacked_memory:
-            lacking |= {names for names in faster if not self._is_right(names)}
-        self._jobs |= {names: jobs[names] for names in faster}
-        self._say_proven(list(faster))
-        return lacking
-
-    def _say_proven(self, some: Sequence[Names]) -> None:
-        proven = self._proven()
-        for names in some:
-            if names in proven:
-                self._say(f"proven: {' + '.join(names)}, {proven[names]:.2f} times as fast")
-
-    def _compared(self, jobs: Mapping[Names, Job], sources: Mapping[Names, dict[str, str]]) -> dict[Names, Finalist]:
-        """Return what is compared of some jobs: each as a whole, and what is exact of it."""
-        parts = self._texts([part for names in sources if (part := exact_part(names))])
-        exact = {names: text.sources for names, text in parts.items() if isinstance(text, Written)}
-        return {names: (job, self._exact_job(names, names in sources, exact)) for names, job in jobs.items()}
-
-    def _exact_job(self, names: Names, is_patched: bool, exact: Mapping[Names, dict[str, str]]) -> Job | None:
-        """Return the job of what is exact in a combination; None where that is nothing, or all of it."""
-        part = exact_part(names)
-        return self._job_of(part, exact if is_patched else {}) if part and part != names else None
-
-    @property
-    def _rounds_s(self) -> float:
-        return min(_LONGEST_S, _ROUNDS_SHARE * self._plan.budget_s)
-
-    def _measure_again(self, jobs: Mapping[Names, Job], later: Sequence[Job]) -> dict[Names, Measured]:
-        """Measure in new processes: those that came first were lucky, too."""
-        self._say(f"again, in new processes: {', '.join(' + '.join(names) for names in jobs)}")
-        base, twin, *workers = self._timed_again(list(jobs.values()), later)
-        if self._comparing.has_early and any(one.broken and one.broken.lacks_memory for one in (base, twin, *workers)):
-            self._comparing.drop_early()  # there is too little memory beside what the comparison needs
-            self._session.close([base, twin, *workers])
-            base, twin, *workers = self._timed_again(list(jobs.values()), ())
-        self._check([base, twin])
-        least = least_gain(base, twin)
-        self._measure_baseline([base, twin])
-        self._session.close([base, twin, *workers])
-        # What was compiled then lies in caches now: how long the first start takes was seen in the search.
-        return {
-            names: replace(measured([base, twin], worker, least), first_s=self._known[names].first_s)
-            for names, worker in zip(jobs, workers, strict=True)
-        }
-
-    def _timed_again(self, jobs: Sequence[Job], later: Sequence[Job]) -> list[Worker]:
-        base, twin, *workers = self._comparing.started([self._job, self._job, *jobs], later)
-        if base.broken is None and twin.broken is None:
-            time_finalists(self._session, [base, twin], _running(workers), self._rounds_s)
-        return [base, twin, *workers]
-
     # ---------------------------------------------------------------- what is said
 
     def _tried(
         self, names: Names, known: Measured, proof: Judged | None, facts: Facts, *, is_best_known: bool
     ) -> Tried:
         verdict, reason = verdict_of(known, proof, is_best_known=is_best_known)
-        if verdict is Outcome.TIMED and names in self._comparing.right:
+        if verdict is Outcome.TIMED and names in self._prover.comparing.right:
             reason = "its results match float64, but time ran out before its longer training run ended"
-        assert self._baseline is not None
-        extra = None if known.first_s is None else known.first_s - self._baseline.first_s
+        assert self._known.baseline is not None
+        extra = None if known.first_s is None else known.first_s - self._known.baseline.first_s
         # By the ratio: rounds in which other combinations were timed may have been slower ones.
-        step_ns = None if known.gain is None else self._baseline.step_ns / known.gain.median
-        saved = None if step_ns is None else (self._baseline.step_ns - step_ns) / 1e9
+        step_ns = None if known.gain is None else self._known.baseline.step_ns / known.gain.median
+        saved = None if step_ns is None else (self._known.baseline.step_ns - step_ns) / 1e9
         pays = None
         if verdict is Outcome.PROVEN and extra is not None and saved is not None and saved > 0:
             pays = max(0, round(max(extra, 0.0) / saved))
@@ -960,78 +629,37 @@ class _Trying:
             pays_after_steps=pays,
             lines=tuple(lines_of(names, facts)),
             caveats=tuple(BY_NAME[name].caveat for name in names if BY_NAME[name].caveat),
-            patch=self._patches.get(names),
+            patch=self._known.patches.get(names),
         )
 
     def _document(self, built: Built, refused: list[Tried], ended: Ended | None) -> AdviseDocument:
-        assert self._baseline is not None
-        proven = {class_of(names) for names in self._proven()}
+        assert self._known.baseline is not None
+        proven, proofs = {class_of(names) for names in self._known.proven()}, self._known.proofs
         results = [
-            self._tried(names, known, self._proofs.get(names), built.facts, is_best_known=class_of(names) in proven)
-            for names, known in self._known.items()
+            self._tried(names, known, proofs.get(names), built.facts, is_best_known=class_of(names) in proven)
+            for names, known in self._known.measured.items()
         ]
         order = list(Outcome)
         results.sort(key=lambda one: (order.index(one.verdict), -(one.ratio or 0.0)))
         results += refused
+        unfinished = dict.fromkeys([*self._budget.unfinished, *filter(None, [self._unknown_loading()])])
         classes = [one for one in ErrorClass if any(tried.error_class is one for tried in results)]
         return AdviseDocument(
             target=self._plan.configuration.target,
             device=built.device,
             facts=built.facts,
-            baseline_ns=self._baseline.step_ns,
-            of_itself=self._baseline.of_itself,
+            baseline_ns=self._known.baseline.step_ns,
+            of_itself=self._known.baseline.of_itself,
             classes=tuple(classes),
             results=tuple(results),
             best=_best(results),
             processes=self._session.started,
-            seconds=time.monotonic() - self._began,
-            unfinished="; ".join(dict.fromkeys([*self._unfinished, *filter(None, [self._unknown_loading()])])) or None,
+            seconds=self._budget.spent_s,
+            unfinished="; ".join(unfinished) or None,
             ended=ended,
             input=self._found,
             larger_batches=self._larger,
         )
-
-
-def _patch_of(text: Written | str, known: Measured, proof: Judged | None) -> Patch:
-    """Return what became of some changes as they stand in the source; without a patch, why there is none."""
-    if isinstance(text, str):
-        return Patch(reason=text)
-    if (why := _fails_in_source(known, proof)) is not None:
-        return Patch(reason=why)
-    gain = known.gain
-    assert gain is not None
-    return Patch(diff=text.diff, folder=str(text.root), ratio=gain.median, ci_low=gain.low, ci_high=gain.high)
-
-
-def _fails_in_source(known: Measured, proof: Judged | None) -> str | None:
-    """Return why changes are of no use once they are written into the source, or may be; None where they are."""
-    if known.gain is None:
-        return f"written into the source it fails: {known.broken}"
-    if not is_faster(known):
-        what = "whether it is faster once it is in the source is not decidable"
-        return (
-            f"{what if is_noisy(known) else 'written into the source it is not faster'}: {verdict_of(known, None)[1]}"
-        )
-    if proof is None:
-        return "it was not compared with float64 as it stands in the source"
-    if proof.right is None:
-        why = proof.reason.removeprefix(f"{UNDECIDED}: ")
-        return f"whether it is right once it is in the source is not decidable: {why}"
-    return None if proof.right else f"written into the source it does something else: {proof.reason}"
-
-
-def _listed(some: Sequence[Names]) -> str:
-    """Return the first of some combinations as text, and how many more there are."""
-    shown = ", ".join(" + ".join(names) for names in some[:_LISTED])
-    return f"{shown} and {len(some) - _LISTED} more" if len(some) > _LISTED else shown
-
-
-def _compiles(names: Names) -> bool:
-    return any(name.startswith("compile") for name in names)
-
-
-def _running(workers: Sequence[Worker]) -> list[Worker]:
-    return [worker for worker in workers if worker.broken is None]
 
 
 def _best(results: Sequence[Tried]) -> dict[ErrorClass, int]:

@@ -45,8 +45,8 @@ from opscope.advise.of_script import ScriptEndedError, ScriptVariant
 from opscope.advise.pinning import pinned
 from opscope.advise.places import is_users
 from opscope.advise.recording import keep_weights, losses, record, take_weights
-from opscope.advise.reference import compute_in_float64
 from opscope.advise.routine import Ran, Routine, whole_step
+from opscope.advise.simulated import compute_in_float64
 from opscope.advise.stage_clock import StageClock
 from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import OpscopeError

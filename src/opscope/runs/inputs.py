@@ -190,9 +190,7 @@ def _is_within(path: Path, folder: Path) -> bool:
 def _of_folder(folder: Path) -> Iterator[TraceFile]:
     """Yield the traces, converted traces and runs in a folder, by name."""
     results = [
-        path
-        for path in sorted(folder.iterdir())
-        if _is_named_as_trace(path) or _holds_one(path, (STORE_MANIFEST,))
+        path for path in sorted(folder.iterdir()) if _is_named_as_trace(path) or _holds_one(path, (STORE_MANIFEST,))
     ]
     runs = [path for path in sorted(folder.iterdir()) if not path.is_symlink() and _holds_one(path, _RUNS)]
     if not results and not runs:
