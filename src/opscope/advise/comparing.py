@@ -81,7 +81,8 @@ class Comparing:
         later = [whole for whole, _ in finalists.values()] if facts.training else []
         first, *others = self._compared_jobs(_parts(finalists))
         recorded = [job for job in (first, *reversed(others)) if self._kept(job) is None]
-        return [*recorded, *self._long_runs(later)]
+        others = [*recorded[1:], *self._long_runs(later)]
+        return [*recorded[:1], *sorted(others, key=lambda job: not job.compiles)]
 
     def _proofs(
         self, finalists: Mapping[Names, Finalist], judged: Mapping[Names, Judged], facts: Facts
