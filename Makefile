@@ -41,7 +41,7 @@ static: setup  ## Check format, lint, types, import rules and words
 	$(BIN)/clang-format --dry-run --Werror $(ALL_CPP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/format_scripts.py --check
+	$(BIN)/python tools/page_scripts.py --check
 	$(BIN)/python tools/check_words.py
 
 sanitize: setup  ## Run the tests of readers on C++ built with AddressSanitizer and UndefinedBehaviorSanitizer
@@ -64,7 +64,7 @@ format: setup  ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(ALL_CPP)
-	-$(BIN)/python tools/format_scripts.py
+	-$(BIN)/python tools/page_scripts.py
 
 docs: setup  ## Build the documentation as a site in build/docs; warnings are errors
 	$(BIN)/python -m sphinx -q -W --keep-going -E -b html docs build/docs

@@ -60,6 +60,20 @@ def test_only_its_own_scripts_and_style_may_run(tmp_path: Path) -> None:
     assert not re.search(r"<(?:link|img|iframe|object|embed|base|form)\b", text.split("<script", 1)[0])
 
 
+def test_modules_are_joined_into_one_script_in_which_each_name_stands_for_one_thing(tmp_path: Path) -> None:
+    text = page(tmp_path / "page.html", GPT2)
+    script = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)[1]
+    assert not re.search(r"^(?:import|export)\b", script, re.MULTILINE)
+    names = re.findall(r"^(?:async )?(?:function\*? |class |const |let )(\w+)", script, re.MULTILINE)
+    assert len(names) > 200
+    assert sorted(names) == sorted(set(names))
+    for path in ASSETS.glob("*.js"):  # each is there
+        for name in re.findall(
+            r"^export (?:async )?(?:function\*? |class |const |let )(\w+)", path.read_text(), re.MULTILINE
+        ):
+            assert name in names
+
+
 def test_licences_of_what_it_contains_are_in_it() -> None:
     licenses = (ASSETS / "LICENSES.txt").read_text(encoding="utf-8")
     for words in (

@@ -402,7 +402,7 @@ def test_figures_read_the_same_in_both_languages(browser: Any) -> None:
     ]
     values += [random.choice((1, -1)) * 10 ** random.uniform(0, 13) for _ in range(400)]
     values += [float(random.randrange(10**9)) for _ in range(400)]
-    source = (ROOT / "src/opscope/report/page/assets/units.js").read_text()
+    source = (ROOT / "src/opscope/report/page/assets/units.js").read_text().replace("export ", "")
     context = browser.new_page()
     shown = context.evaluate(
         "([source, values]) => { const all = new Function(source + '; return [formatNs, formatBytes, formatCount, value => formatShare(value, 7)]')();"

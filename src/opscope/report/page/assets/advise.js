@@ -1,10 +1,17 @@
 // Changes that were tried on a step: what Python wrote of them, then all that was tried, as a table and a chart.
+import { sectionOf } from "./blocks.js";
+import { intervalChart } from "./charts.js";
+import { nameOf } from "./dom.js";
+import { DataTable } from "./table.js";
+import { fixed, formatNs } from "./units.js";
+
 const times = (value) => `${fixed(value, 2)} times`;
 const exponent = (value) => (value === null ? "-" : value.toExponential(1));
 const between = (one) => (one.ci_low === null ? "" : `${fixed(one.ci_low, 2)} to ${fixed(one.ci_high, 2)}`);
 const changesOf = (one) => one.changes.join(" + ");
 
-const adviceView = (page) => page.advice.map((doc, place) => sectionOf(page.advice_sections[place], triedOf(doc)));
+export const adviceView = (page) =>
+    page.advice.map((doc, place) => sectionOf(page.advice_sections[place], triedOf(doc)));
 
 function triedOf(doc) {
     const tried = doc.results.filter((one) => one.verdict !== "refused");

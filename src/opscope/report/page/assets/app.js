@@ -1,5 +1,32 @@
 // The page: which views there are, which one is shown, and how one leads to another.
 // Each with whether a trace has anything for it: a view that no trace fills has no tab.
+import { adviceView } from "./advise.js";
+import { benchView } from "./bench.js";
+import { drawnCharts, redrawCharts } from "./charts.js";
+import { countersView } from "./counters.js";
+import { licenses, TraceData, unpacked } from "./data.js";
+import { diffView } from "./diff.js";
+import { add, button, choice, clear, el, facts, nameOf, printable, tooltip } from "./dom.js";
+import { flameView } from "./flame.js";
+import { Lanes } from "./lanes.js";
+import { busyWithin } from "./measure.js";
+import { memoryView } from "./memory.js";
+import { kernelTable, operatorTable } from "./operators.js";
+import { details, overview } from "./overview.js";
+import { ranksView } from "./ranks.js";
+import { rooflineView } from "./roofline.js";
+import { hasSteps, stepsView } from "./steps.js";
+import { sweepView } from "./sweep.js";
+import { closeTimes, roundPowers, roundScale, timeTicks, withoutZeros } from "./ticks.js";
+import { timelineView } from "./timeline.js";
+
+/**
+ * A view: its key, its label, what draws it, and whether there is anything for it.
+ *
+ * @typedef {[string, string, (of: any) => any, (of: any) => any]} View
+ */
+
+/** @type {View[]} */
 const TRACE_VIEWS = [
     ["overview", "Overview", overview, () => true],
     ["operators", "Operators", operatorTable, ({ document }) => document.operators.length > 0],
@@ -15,6 +42,7 @@ const TRACE_VIEWS = [
     ],
     ["memory", "Memory", memoryView, (trace) => trace.memory.length > 0 || trace.document.measurement.memory !== null],
 ];
+/** @type {View[]} */
 const PAGE_VIEWS = [
     ["diff", "Difference", diffView, (page) => page.difference !== null],
     ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)],
@@ -23,6 +51,7 @@ const PAGE_VIEWS = [
     ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0],
 ];
 // Beside a trace, what was counted comes after what was timed.
+/** @type {View[]} */
 const LAST_VIEWS = [["counters", "Counters", countersView, (page) => page.counters !== null]];
 
 // A run of one configuration has nothing to compare.
@@ -181,6 +210,7 @@ class App {
     }
 
     // A view that cannot be drawn costs no other one.
+    /** @param {View} view */
     drawn([, label, make], data) {
         try {
             return make(data);
@@ -226,7 +256,7 @@ class App {
     follow() {
         const parts = location.hash.slice(1).split("&");
         const [key, number] = parts[0].includes("=") ? ["timeline"] : parts.shift().split(",");
-        const state = new Map(parts.map((part) => part.split("=")));
+        const state = new Map(parts.map((part) => /** @type {[string, string]} */ (part.split("="))));
         if (number && this.traces[Number(number)]) this.current = Number(number);
         this.show(this.views.some(([name]) => name === key) ? key : this.views[0][0], true);
         const { timeline } = this.traces[this.current] || {};
@@ -343,7 +373,8 @@ class App {
     }
 }
 
-let app = null;
+/** @type {App | null} */
+export let app = null;
 
 (async () => {
     const shell = document.getElementById("app");

@@ -1,4 +1,9 @@
 // Saved benchmarks: variants with their intervals, and sizes against the device's limit.
+import { axis, chart, intervalChart, plain, tip } from "./charts.js";
+import { el, facts, figure, nameOf, note, section } from "./dom.js";
+import { DataTable, plainTable } from "./table.js";
+import { fixed, formatBytes, formatCount, formatNs, formatRate, formatShare, least, most } from "./units.js";
+
 const MEASURES = [
     ["kernel_ns", "kernels, cold cache"],
     ["kernel_warm_ns", "kernels, warm cache"],
@@ -8,7 +13,7 @@ const MEASURES = [
     ["wall_ns", "host's clock"],
 ];
 
-function benchView(page) {
+export function benchView(page) {
     return page.benchmarks.map((doc, place) => {
         const more = page.benchmark_results_left_out[place];
         const cases = new Map();

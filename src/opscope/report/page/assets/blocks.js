@@ -1,8 +1,10 @@
 // Sections of reports, which Python wrote: paragraphs, lists, plain tables and code. No sentence is made here.
+import { el, nameOf, section } from "./dom.js";
+
 const partsOf = (parts) => parts.map((part) => (typeof part === "string" ? part : nameOf(part.name)));
 
 // A section with its blocks and those inside it; `more` come after the blocks.
-function sectionOf(entry, ...more) {
+export function sectionOf(entry, ...more) {
     return section(partsOf(entry.title), blocksOf(entry.blocks), more, entry.sections.map(innerOf));
 }
 
@@ -12,7 +14,7 @@ const innerOf = (entry) => [
     entry.sections.map((inner) => innerOf(inner)),
 ];
 
-const blocksOf = (blocks) => blocks.map((block) => BLOCKS[block.kind](block));
+export const blocksOf = (blocks) => blocks.map((block) => BLOCKS[block.kind](block));
 
 const BLOCKS = {
     paragraph: ({ items, tone }) => el("p", { class: tone ? `block ${tone}` : "block" }, partsOf(items[0])),

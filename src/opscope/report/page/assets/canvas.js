@@ -1,5 +1,7 @@
 // A canvas as sharp as the screen, drawn anew at most once a frame, in the page's colours.
-class Surface {
+import { el, printable } from "./dom.js";
+
+export class Surface {
     constructor(label, draw) {
         this.draw = draw;
         this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-label": label });
@@ -51,7 +53,7 @@ class Surface {
     }
 }
 
-function themeColors() {
+export function themeColors() {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(name).trim();
     return {
@@ -70,4 +72,4 @@ const darkText = (color) => {
     const [red, green, blue] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
     return 0.299 * red + 0.587 * green + 0.114 * blue > 140;
 };
-const onColor = (color) => (darkText(color) ? "#111418" : "#ffffff");
+export const onColor = (color) => (darkText(color) ? "#111418" : "#ffffff");

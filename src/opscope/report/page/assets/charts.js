@@ -1,7 +1,12 @@
 // Charts of the library, in the page's colours, with this page's tooltip: the library's own is made of markup.
-const drawnCharts = new Set();
+import { themeColors } from "./canvas.js";
+import { PALETTE } from "./data.js";
+import { el, facts, printable, tooltip } from "./dom.js";
+import { withoutZeros } from "./ticks.js";
 
-function chart(label, height, option, onClick) {
+export const drawnCharts = new Set();
+
+export function chart(label, height, option, onClick) {
     const element = el("div", { class: "chart", role: "img", "aria-label": label, style: { height: `${height}px` } });
     const entry = { element, option, instance: null };
     // A chart needs its place in the page before it can be drawn.
@@ -35,7 +40,7 @@ function chart(label, height, option, onClick) {
     return element;
 }
 
-function redrawCharts() {
+export function redrawCharts() {
     for (const entry of drawnCharts) {
         if (!entry.element.isConnected) {
             // Its view may be shown again: then it is made anew, in the colours of then.
@@ -47,7 +52,7 @@ function redrawCharts() {
     }
 }
 
-function axis(colors, name, format, more) {
+export function axis(colors, name, format, more) {
     return {
         type: "value",
         name,
@@ -65,7 +70,7 @@ function axis(colors, name, format, more) {
     };
 }
 
-const plain = (colors, more) => ({
+export const plain = (colors, more) => ({
     animation: false,
     textStyle: { color: colors.text, fontFamily: "system-ui, sans-serif" },
     color: PALETTE,
@@ -75,10 +80,10 @@ const plain = (colors, more) => ({
 });
 
 // Lines of a tooltip: a name, then facts.
-const tip = (title, pairs) => [el("strong", null, printable(title).slice(0, 300)), facts(pairs)];
+export const tip = (title, pairs) => [el("strong", null, printable(title).slice(0, 300)), facts(pairs)];
 
 // Medians with their intervals, one line each: { name, low, high, median, about }.
-function intervalChart(label, found, format) {
+export function intervalChart(label, found, format) {
     return chart(`medians and intervals: ${label}`, 50 + 26 * found.length + 36, (colors) =>
         plain(colors, {
             grid: { left: 170, right: 30, top: 10, bottom: 44 },

@@ -1,4 +1,9 @@
 // What kernels did by the counters of Nsight Compute: operations and bytes below the roofs of the device.
+import { nameOf, note, printable, section } from "./dom.js";
+import { bandwidthChart, rooflineChart } from "./roofline.js";
+import { DataTable } from "./table.js";
+import { formatBytes, formatCount, formatNs, formatRate, formatShare, threeDigits } from "./units.js";
+
 const COUNTED = {
     roofline: "roofline of counted operations",
     intensity: "operations a byte (both counted)",
@@ -7,7 +12,7 @@ const COUNTED = {
     moved: "moved",
 };
 
-function countersView(page) {
+export function countersView(page) {
     const doc = page.counters;
     return [
         section(

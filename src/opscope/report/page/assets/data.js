@@ -1,4 +1,8 @@
 // The browser's own function, where it has one, takes a hundredth of the time; a callback for each byte takes ten times it.
+import { note } from "./dom.js";
+import { formatCount, formatNs } from "./units.js";
+
+/** @returns {Uint8Array<ArrayBuffer>} */
 function fromBase64(text) {
     if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
     const binary = atob(text);
@@ -8,18 +12,17 @@ function fromBase64(text) {
 }
 
 // The document, unpacked.
-async function unpacked() {
+export async function unpacked() {
     const text = document.getElementById("data").textContent;
-    const packed = fromBase64(text);
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const stream = new Blob([fromBase64(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
     return new Response(stream).json();
 }
 
-const licenses = () => document.getElementById("licenses").textContent;
-const sum = (values) => values.reduce((total, value) => total + value, 0);
+export const licenses = () => document.getElementById("licenses").textContent;
+export const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 // Colours by what something is: the same everywhere on the page, told apart in light and dark.
-const PALETTE = [
+export const PALETTE = [
     "#4e79a7",
     "#f28e2b",
     "#59a14f",
@@ -69,7 +72,7 @@ const CAUSE_COLORS = {
 };
 const PART_COLORS = { compute: "#4e79a7", "exposed communication": "#59a14f", "exposed memcpy": "#e15759" };
 
-function hashed(text) {
+export function hashed(text) {
     let hash = 2166136261;
     for (let place = 0; place < Math.min(text.length, 200); place += 1)
         hash = Math.imul(hash ^ text.charCodeAt(place), 16777619);
@@ -77,13 +80,13 @@ function hashed(text) {
 }
 // Names come from traces: only the tables' own entries count.
 const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : null);
-const categoryColor = (category) => own(CATEGORY_COLORS, category || "Other") || hashed(category || "Other");
-const causeColor = (cause) => own(CAUSE_COLORS, cause) || "#888888";
-const partColor = (name) =>
+export const categoryColor = (category) => own(CATEGORY_COLORS, category || "Other") || hashed(category || "Other");
+export const causeColor = (cause) => own(CAUSE_COLORS, cause) || "#888888";
+export const partColor = (name) =>
     own(PART_COLORS, name) || (name.startsWith("idle: ") ? causeColor(name.slice(6)) : hashed(name));
 
 // What is asked of one trace often, looked up once.
-class TraceData {
+export class TraceData {
     constructor(trace) {
         this.trace = trace;
         this.document = trace.document;

@@ -1,5 +1,10 @@
 // What opens under a row: shapes, kernels, source, limits, the dossier, and the Python lines.
-const HOW_WORDS = {
+import { app } from "./app.js";
+import { button, el, facts, figure, link, nameOf, note, printable, shapes } from "./dom.js";
+import { plainTable } from "./table.js";
+import { fixed, formatCount, formatNs, formatShare } from "./units.js";
+
+export const HOW_WORDS = {
     verified: "verified",
     likely: "likely",
     candidate: "one of several",
@@ -7,7 +12,7 @@ const HOW_WORDS = {
     unknown: "unknown",
 };
 
-function sourceLink(source) {
+export function sourceLink(source) {
     if (!source) return "-";
     if (!source.file)
         return [source.library ? nameOf(source.library) : "not known", el("span", { class: "how" }, source.basis)];
@@ -18,7 +23,7 @@ function sourceLink(source) {
     ];
 }
 
-function operatorDetail(data, row) {
+export function operatorDetail(data, row) {
     const detail = row.detail;
     const limits = (data.document.limits ? data.document.limits.rows : []).filter((one) => one.operator === row.name);
     const parts = [];
@@ -77,8 +82,8 @@ function placeLink(place) {
     return place.url ? link(place.url, text) : nameOf(text);
 }
 
-const time = (key, label, title) => ({ key, label, title, value: (row) => row[key], format: formatNs });
-const count = (key, label) => ({ key, label, value: (row) => row[key], format: formatCount });
+export const time = (key, label, title) => ({ key, label, title, value: (row) => row[key], format: formatNs });
+export const count = (key, label) => ({ key, label, value: (row) => row[key], format: formatCount });
 
 const shapeTable = (data, rows) =>
     plainTable(
@@ -182,7 +187,7 @@ const limitTable = (rows) =>
         rows,
     );
 
-const productText = (product) =>
+export const productText = (product) =>
     `${product.batch > 1 ? `${product.batch} x ` : ""}${product.rows} x ${product.depth} by ${product.depth} x ${product.columns}`;
 
 const callerTable = (rows) =>

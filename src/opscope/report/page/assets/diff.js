@@ -1,5 +1,12 @@
 // The difference of two runs: what differs first, whether the step changed, and what that is made of.
-function diffView(page) {
+import { sectionOf } from "./blocks.js";
+import { categoryColor, sum } from "./data.js";
+import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
+import { big } from "./overview.js";
+import { DataTable, plainTable } from "./table.js";
+import { formatChange, formatCount, formatNs, formatShare, most } from "./units.js";
+
+export function diffView(page) {
     const [whole, ...pairs] = page.pair_sections;
     return [sectionOf(whole), pairs.map((entry, place) => pairView(page.difference.pairs[place], entry))];
 }

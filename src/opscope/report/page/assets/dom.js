@@ -1,8 +1,8 @@
 // Elements are made of text, never of markup: nothing that a trace contains can become part of the page's structure.
 const HIDING = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
-const printable = (text) => String(text).replace(HIDING, " ");
+export const printable = (text) => String(text).replace(HIDING, " ");
 
-function el(tag, attributes, ...children) {
+export function el(tag, attributes, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
         if (value === null || value === undefined || value === false) continue;
@@ -21,7 +21,7 @@ function el(tag, attributes, ...children) {
     return element;
 }
 
-function add(element, children) {
+export function add(element, children) {
     for (const child of children.flat(Infinity)) {
         if (child === null || child === undefined || child === false) continue;
         element.append(child instanceof Node ? child : document.createTextNode(printable(child)));
@@ -29,13 +29,13 @@ function add(element, children) {
     return element;
 }
 
-const clear = (element) => {
+export const clear = (element) => {
     element.replaceChildren();
     return element;
 };
 
 // A figure with the number that it stands for.
-function figure(value, format, attributes) {
+export function figure(value, format, attributes) {
     return el(
         "span",
         { class: "figure", ...attributes, data: { value: value ?? "", ...(attributes || {}).data } },
@@ -44,14 +44,14 @@ function figure(value, format, attributes) {
 }
 
 // A name: whole in the title, bent to its place by the style.
-const nameOf = (text, attributes) =>
+export const nameOf = (text, attributes) =>
     el("span", { class: "name", title: printable(text).slice(0, 2000), dir: "ltr", ...attributes }, text);
 
 // A sentence of a document in which names stand between backticks.
-const sentenceOf = (text) => text.split("`").map((part, place) => (place % 2 ? el("code", null, part) : part));
+export const sentenceOf = (text) => text.split("`").map((part, place) => (place % 2 ? el("code", null, part) : part));
 
 // Links lead to source on the web only: nothing else that stands in a document is taken for an address.
-function link(url, text, title) {
+export function link(url, text, title) {
     let address = null;
     try {
         address = new URL(url);
@@ -66,24 +66,24 @@ function link(url, text, title) {
     );
 }
 
-function section(title, ...children) {
+export function section(title, ...children) {
     return el("section", { class: "part" }, title ? el("h2", null, title) : null, ...children);
 }
 
-const note = (...children) => el("p", { class: "note" }, ...children);
-const facts = (pairs) =>
+export const note = (...children) => el("p", { class: "note" }, ...children);
+export const facts = (pairs) =>
     el(
         "dl",
         { class: "facts" },
         pairs.filter(Boolean).map(([name, value]) => [el("dt", null, name), el("dd", null, value)]),
     );
 
-function button(text, onClick, attributes) {
+export function button(text, onClick, attributes) {
     return el("button", { type: "button", ...attributes, on: { click: onClick } }, text);
 }
 
 // Buttons of which one is chosen.
-function choice(label, options, chosen, onChange) {
+export function choice(label, options, chosen, onChange) {
     const group = el("span", { class: "choice", role: "radiogroup", "aria-label": label });
     const buttons = options.map(([value, text]) =>
         button(text, () => choose(value), { role: "radio", data: { value } }),
@@ -110,7 +110,7 @@ function choice(label, options, chosen, onChange) {
     return group;
 }
 
-const tooltip = (() => {
+export const tooltip = (() => {
     const box = el("div", { id: "tooltip", role: "tooltip", hidden: true });
     return {
         box,
@@ -129,7 +129,7 @@ const tooltip = (() => {
 
 // What of an operator's inputs is a shape, as text: [8,128,768], [768]. Of a long list of tensors, as optimizers have
 // them, the first ones and how many there are.
-function shapes(dims) {
+export function shapes(dims) {
     const written = (shape) =>
         Array.isArray(shape[0]) && shape.length > 3
             ? `[${shape.slice(0, 3).map(written).join(",")}, ... ${shape.length.toLocaleString("en")} tensors]`

@@ -1,4 +1,12 @@
 // Where time was caused: a tree by operator nesting, module or Python frame, and categories by area.
+import { app } from "./app.js";
+import { onColor, Surface } from "./canvas.js";
+import { chart, plain, tip } from "./charts.js";
+import { categoryColor, hashed, sum } from "./data.js";
+import { add, button, choice, clear, el, facts, note, printable, section, tooltip } from "./dom.js";
+import { kernelCategory, usersOf } from "./operators.js";
+import { formatCount, formatNs, formatShare } from "./units.js";
+
 const FLAME_ROW = 18;
 const MOST_FLAME_ROWS = 400;
 
@@ -193,7 +201,7 @@ class FlameView {
 
 const FLAME_WORDS = { operator: "operator nesting", module: "module", python: "Python frame" };
 
-function flameView(data) {
+export function flameView(data) {
     const { flames } = data.trace;
     const filled = flames.filter((one) => one.parent.length);
     if (!filled.length) return [note("Nothing was recorded that a flame view could show."), treemap(data)];

@@ -1,13 +1,13 @@
 // The slices of a track, sorted by row and start, and how they are found and drawn.
-class Lanes {
+import { formatBytes, formatCount } from "./units.js";
+
+export class Lanes {
     constructor(entry, first, colorOf) {
-        Object.assign(this, {
-            kind: entry.kind,
-            label: entry.label,
-            device: entry.device,
-            rowCount: entry.rows,
-            first, // the number of its first slice, counted through all tracks
-        });
+        this.kind = entry.kind;
+        this.label = entry.label;
+        this.device = entry.device;
+        this.rowCount = entry.rows;
+        this.first = first; // the number of its first slice, counted through all tracks
         const size = entry.start.length;
         this.size = size;
         this.start = new Float64Array(size);
@@ -127,20 +127,23 @@ class Lanes {
 }
 
 const WIDE = 3; // pixels from which on a slice is drawn by itself
-const FAINT = 0.16; // how strong what was not searched for is drawn
+export const FAINT = 0.16; // how strong what was not searched for is drawn
 const SEARCHED = 1e6; // how much more than all else in a pixel what was searched for counts
 
 // The short slices of rows as an image one pixel high for each row: a pixel has the colour that takes most of it, and is
 // as strong as all of it is covered. So it costs as much for ten slices as for half a million, and hides nothing.
-class Strips {
+export class Strips {
     constructor() {
         this.canvas = document.createElement("canvas");
         this.context = this.canvas.getContext("2d", { willReadFrequently: true });
+        this.width = 0;
+        this.rows = 0;
     }
 
     begin(width, rows) {
         if (!this.image || this.width !== width || this.rows < rows) {
-            Object.assign(this, { width, rows: Math.max(rows, 16) });
+            this.width = width;
+            this.rows = Math.max(rows, 16);
             this.canvas.width = width;
             this.canvas.height = this.rows;
             this.image = this.context.createImageData(width, this.rows);
@@ -229,14 +232,12 @@ class Strips {
 }
 
 // A number over time, as an area; each pixel shows the highest value in it.
-class Curve {
+export class Curve {
     constructor(entry) {
-        Object.assign(this, {
-            kind: entry.kind,
-            label: entry.label,
-            device: entry.device,
-            changes: entry.change_count,
-        });
+        this.kind = entry.kind;
+        this.label = entry.label;
+        this.device = entry.device;
+        this.changes = entry.change_count;
         this.time = new Float64Array(entry.time.length);
         let at = 0;
         entry.time.forEach((passed, place) => {

@@ -1,10 +1,14 @@
 // What lies in a range of time: how long devices work and why they do not, and what takes most of it.
+import { sum } from "./data.js";
+import { button, el, facts, figure, note, printable } from "./dom.js";
+import { formatCount, formatNs, formatShare } from "./units.js";
+
 const LISTED_IN_RANGE = 10;
 
 // The busy time of a device within a range: the union of what its streams do. Rows are sorted and do not overlap, so
 // that their slices are merged as they come. Of slices that were drawn together only what they cover is known, and not
 // where: then it is between what one row covers for sure and what all of them may.
-function busyWithin(tracks, start, end) {
+export function busyWithin(tracks, start, end) {
     const heads = [];
     for (const lanes of tracks)
         for (let row = 0; row < lanes.rowCount; row += 1) {
@@ -60,7 +64,7 @@ function sumsWithin(tracks, names, start, end) {
     return [...found.values()].sort((one, other) => other.ns - one.ns);
 }
 
-function measured(timeline, start, end) {
+export function measured(timeline, start, end) {
     const streams = timeline.lanes.filter((lanes) => lanes.kind === "stream");
     const devices = [...new Set(streams.map((lanes) => lanes.device))].map((device) => ({
         device,
@@ -151,7 +155,7 @@ function rangeTable(timeline, label, rows, length, view) {
 }
 
 // The figures and tables of a range.
-function rangeReport(timeline, { start, end, devices, kernels, operators, calls, curves }) {
+export function rangeReport(timeline, { start, end, devices, kernels, operators, calls, curves }) {
     const length = end - start;
     const several = devices.length > 1;
     return [

@@ -1,5 +1,14 @@
 // Memory over time, and what was alive when most was allocated.
-function memoryView(data) {
+import { app } from "./app.js";
+import { axis, chart, plain, tip } from "./charts.js";
+import { sum } from "./data.js";
+import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
+import { big } from "./overview.js";
+import { DataTable } from "./table.js";
+import { roundScale } from "./ticks.js";
+import { formatBytes, formatCount, formatNs, formatShare, most, withThousands } from "./units.js";
+
+export function memoryView(data) {
     if (!data.trace.memory.length) {
         return [
             note("Allocations were not recorded (opscope profile --profile-memory, or profile_memory=True)."),

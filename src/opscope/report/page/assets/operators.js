@@ -1,5 +1,12 @@
 // Operators and kernels: tables whose rows open.
-function operatorTable(data) {
+import { app } from "./app.js";
+import { categoryColor } from "./data.js";
+import { count, HOW_WORDS, operatorDetail, sourceLink, time } from "./details.js";
+import { button, el, facts, nameOf, note, printable, section } from "./dom.js";
+import { DataTable, plainTable } from "./table.js";
+import { formatBytes, formatCount, formatNs, formatShare } from "./units.js";
+
+export function operatorTable(data) {
     const key = data.hasDevice ? "self_device_ns" : "self_cpu_ns";
     const whole = data.hasDevice ? data.deviceSum : data.cpuSum;
     const table = new DataTable({
@@ -91,7 +98,7 @@ function operatorTable(data) {
 
 const sourceText = (row) => (row.detail && row.detail.source.file) || row.cpp_function || "-";
 
-function kernelTable(data) {
+export function kernelTable(data) {
     if (!data.hasDevice) return [note(`No kernels: ${data.document.device_times_reason}.`)];
     const users = usersOf(data);
     const devices = data.document.devices.length > 1;
@@ -110,7 +117,7 @@ function kernelTable(data) {
             ]
                 .filter(Boolean)
                 .join(" "),
-        groups: { label: "kind", of: (row) => kindOf(row, users) },
+        groups: { label: "kind", of: (row) => kindOf(row) },
         open: (row) => kernelDetail(data, row, users.get(row.name) || []),
         columns: [
             {
@@ -158,7 +165,7 @@ function kernelTable(data) {
 }
 
 // The operators that launch each kernel, by its name; in the order of the operators' table.
-function usersOf(data) {
+export function usersOf(data) {
     const users = new Map();
     for (const operator of data.document.operators) {
         for (const kernel of operator.detail ? operator.detail.kernels : []) {
@@ -170,7 +177,7 @@ function usersOf(data) {
 }
 
 const kindOf = (row) => row.kind;
-const kernelCategory = (data, row, users) => {
+export const kernelCategory = (data, row, users) => {
     const found = users.get(row.name);
     return found ? data.categoryOf.get(found[0].operator) : row.kind === "kernel" ? "Unlinked" : "Memory";
 };

@@ -1,5 +1,13 @@
 // The verdict, where a step goes, what to do first, and how far that can be trusted.
-function overview(data) {
+import { app } from "./app.js";
+import { blocksOf, sectionOf } from "./blocks.js";
+import { axis, chart, plain, tip } from "./charts.js";
+import { categoryColor, partColor, sum } from "./data.js";
+import { add, button, clear, el, facts, figure, nameOf, note, section, sentenceOf, tooltip } from "./dom.js";
+import { closeTimes } from "./ticks.js";
+import { formatBytes, formatCount, formatNs, formatShare, most, withThousands } from "./units.js";
+
+export function overview(data) {
     const { environment } = data.trace;
     return [verdict(data), actions(data), whatIf(data), categories(data), trust(data), sectionOf(environment)];
 }
@@ -84,7 +92,7 @@ const stepNote = (step) =>
         .filter(Boolean)
         .join(". ");
 
-function big(label, value, format, about) {
+export function big(label, value, format, about) {
     return el(
         "div",
         { class: "big", data: { figure: label } },
@@ -95,7 +103,7 @@ function big(label, value, format, about) {
 }
 
 // Made when it is first opened.
-function details(title, make) {
+export function details(title, make) {
     const box = el("details", null, el("summary", null, title));
     box.addEventListener("toggle", () => {
         if (box.open && !box.made) {
@@ -159,7 +167,7 @@ function canBeShown(data, { id, where: { kernel, operator } }) {
     );
 }
 
-function finding(data, one) {
+export function finding(data, one) {
     const { low, high } = one.saving_ns;
     const scale = one.of_step_ns || 1;
     return el(
@@ -192,7 +200,12 @@ function finding(data, one) {
                 "ul",
                 null,
                 one.evidence.map((fact) =>
-                    el("li", null, sentenceOf(fact.text), el("span", { class: "how", title: fact.source || "" }, fact.basis)),
+                    el(
+                        "li",
+                        null,
+                        sentenceOf(fact.text),
+                        el("span", { class: "how", title: fact.source || "" }, fact.basis),
+                    ),
                 ),
             ),
             facts([

@@ -1,8 +1,14 @@
 // The ranks of a job together: who is late and why, how late in each step, one clock, what collectives cost.
+import { sectionOf } from "./blocks.js";
+import { PALETTE } from "./data.js";
+import { el, nameOf, note } from "./dom.js";
+import { DataTable } from "./table.js";
+import { fixed, formatBytes, formatCount, formatNs, formatShare, most } from "./units.js";
+
 const HEAT = "209, 73, 91"; // of a late rank
 const orUnknown = (value) => (value === null ? "unknown" : `${value}`);
 
-function ranksView(page) {
+export function ranksView(page) {
     return page.jobs.map((doc, place) =>
         sectionOf(
             page.job_sections[place],

@@ -1,4 +1,12 @@
 // How far work is from what the device allows, against the peaks that are printed.
+import { app } from "./app.js";
+import { axis, chart, plain, tip } from "./charts.js";
+import { categoryColor, hashed, PALETTE } from "./data.js";
+import { productText } from "./details.js";
+import { choice, clear, el, nameOf, note, section, shapes } from "./dom.js";
+import { DataTable } from "./table.js";
+import { roundPowers } from "./ticks.js";
+import { formatBytes, formatCount, formatNs, formatRate, formatShare, least, most } from "./units.js";
 
 // What the charts call their points: by models of operators, or by what was counted.
 const MODELLED = {
@@ -9,7 +17,7 @@ const MODELLED = {
     moved: "moved at least",
 };
 
-function rooflineView(data) {
+export function rooflineView(data) {
     const { limits } = data.document;
     if (!limits) return [note(`No limits: ${data.document.device_times_reason || "no device worked"}.`)];
     if (limits.nothing) return [note(limits.nothing)];
@@ -152,7 +160,7 @@ const roofLabel = (colors, text, at) => ({
     },
 });
 
-function rooflineChart(data, peaks, points, words = MODELLED) {
+export function rooflineChart(data, peaks, points, words = MODELLED) {
     if (!points.length) return null;
     const used = new Set(points.map((one) => one.precision));
     const roofs = Object.entries(peaks.flop_per_s).filter(([precision]) => used.has(precision));
@@ -230,7 +238,7 @@ function rooflineChart(data, peaks, points, words = MODELLED) {
     );
 }
 
-function bandwidthChart(data, peaks, points, words = MODELLED) {
+export function bandwidthChart(data, peaks, points, words = MODELLED) {
     if (!points.length) return null;
     const largest = most(
         -Infinity,

@@ -1,9 +1,17 @@
 // The recorded steps one by one, a server's iterations, named ranges, and what the backward pass of each operator cost.
-function hasSteps({ document: doc }) {
+import { app } from "./app.js";
+import { axis, chart, plain, tip } from "./charts.js";
+import { sum } from "./data.js";
+import { facts, figure, nameOf, note, section } from "./dom.js";
+import { DataTable } from "./table.js";
+import { roundScale } from "./ticks.js";
+import { formatCount, formatNs, formatShare, most } from "./units.js";
+
+export function hasSteps({ document: doc }) {
     return [doc.steps, doc.iterations, doc.annotations, doc.backward].some((rows) => rows.length > 0);
 }
 
-function stepsView(data) {
+export function stepsView(data) {
     const { document: doc } = data;
     const parts = [
         doc.steps.length ? section("Steps", stepChart(doc.steps), stepTable(data)) : null,
@@ -22,12 +30,14 @@ const counted = (key, label) => ({ key, label, value: (row) => row[key], format:
 function stepChart(steps) {
     const devices = [...new Set(steps.map((row) => row.device))];
     const numbers = [...new Set(steps.map((row) => row.index))];
+    /** @type {[string, string, (row: any) => number | null][]} */
+    const parts = [
+        ["busy", "#4e79a7", (row) => row.busy_ns],
+        ["idle", "#edae49", (row) => row.idle_ns],
+        ["on the host", "#98a4ae", (row) => (row.busy_ns === null ? row.span_ns : null)],
+    ];
     const series = devices.flatMap((device) =>
-        [
-            ["busy", "#4e79a7", (row) => row.busy_ns],
-            ["idle", "#edae49", (row) => row.idle_ns],
-            ["on the host", "#98a4ae", (row) => (row.busy_ns === null ? row.span_ns : null)],
-        ].map(([part, color, time]) => ({
+        parts.map(([part, color, time]) => ({
             name: devices.length > 1 ? `device ${device}: ${part}` : part,
             type: "bar",
             stack: `device ${device}`,

@@ -1,5 +1,15 @@
 // A sweep: how each quantity goes with the sizes, what bounds each configuration, and how its step times are spread.
-function sweepView(page) {
+import { app } from "./app.js";
+import { sectionOf } from "./blocks.js";
+import { axis, chart, plain, tip } from "./charts.js";
+import { categoryColor, sum } from "./data.js";
+import { add, button, choice, clear, el, note, printable, section } from "./dom.js";
+import { finding } from "./overview.js";
+import { DataTable } from "./table.js";
+import { roundScale } from "./ticks.js";
+import { fixed, formatBytes, formatCount, formatNs, formatShare, least, most } from "./units.js";
+
+export function sweepView(page) {
     return page.sweeps.map((sweep) =>
         el(
             "article",
@@ -115,10 +125,10 @@ function sweepTable(comparison, rows) {
             },
         ],
     });
-    app.sweepTable = table;
     return table.element;
 }
 
+/** @type {[string, string, (row: any) => number | null, (value: number) => string][]} */
 const QUANTITIES = [
     ["wall_ns", "unprofiled step", (row) => row.wall_ns, formatNs],
     ["device_sum_ns", "device sum", (row) => row.device_sum_ns, formatNs],

@@ -1,9 +1,13 @@
 // A table that sorts, searches, filters and opens rows. Rows are made as they come into sight.
+import { categoryColor } from "./data.js";
+import { add, button, clear, el } from "./dom.js";
+import { formatCount, most } from "./units.js";
+
 const ROWS_AT_ONCE = 60;
 
 // columns: {key, label, value(row), show(row) -> node or text, text: whether it is text, bar: whether shares are drawn, title}
 // options: {rows, columns, sort: [key, descending], search(row) -> text, groups: {label, of(row)}, open(row) -> node, name, id(row)}
-class DataTable {
+export class DataTable {
     constructor(options) {
         this.options = options;
         [this.sortKey, this.descending] = options.sort;
@@ -279,7 +283,7 @@ class DataTable {
 }
 
 // A table of a few rows, as they are.
-function plainTable(name, columns, rows) {
+export function plainTable(name, columns, rows) {
     return el(
         "div",
         { class: "scroll" },

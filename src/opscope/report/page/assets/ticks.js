@@ -1,4 +1,6 @@
 // Ticks of axes: round numbers, with as many digits as it takes to tell neighbours apart.
+import { least, most, withThousands } from "./units.js";
+
 const NICE = [1, 2, 5, 10];
 
 // The round step that is at least a size, by tens; or by powers of 1,024 for bytes.
@@ -13,16 +15,16 @@ function roundStep(rough, base = 10) {
 }
 
 // A formatted number without zeros that say nothing: 10.00 ms is 10 ms.
-const withoutZeros = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
+export const withoutZeros = (text) => text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 
 // An axis from 0 to at least a number, with round steps.
-function roundScale(most, base = 10, about = 6) {
+export function roundScale(most, base = 10, about = 6) {
     const interval = roundStep(most / about, base);
     return { min: 0, max: interval * Math.max(1, Math.ceil(most / interval - 1e-9)), interval };
 }
 
 // An axis around numbers that lie close together: labels have as many digits as it takes to tell them apart.
-function closeTimes(values, about = 6) {
+export function closeTimes(values, about = 6) {
     const [low, high] = [least(values), most(-Infinity, values)];
     const interval = Math.max(1, roundStep((high - low || high / 10 || 1) / about));
     const min = Math.max(0, Math.floor(low / interval) * interval);
@@ -31,7 +33,7 @@ function closeTimes(values, about = 6) {
 }
 
 // Bounds of a logarithmic axis around some numbers: 1, 2 or 5 times a power of ten, or powers of 32 for bytes.
-function roundPowers(low, high, base = 10) {
+export function roundPowers(low, high, base = 10) {
     if (base !== 10) {
         const power = (value, round) => base ** round(Math.log(value) / Math.log(base));
         return { min: power(low, Math.floor), max: power(high, Math.ceil) };
@@ -43,6 +45,7 @@ function roundPowers(low, high, base = 10) {
     return { min: below(low), max: roundStep(high) };
 }
 
+/** @type {[number, string][]} */
 const TIME_UNITS = [
     [1e9, "s"],
     [1e6, "ms"],
@@ -60,7 +63,7 @@ function timeLabel(time, step, largest) {
 
 // The ticks of a range of time. Where it is short beside the time that passed before it, ticks count from an anchor, a
 // round time before the range; else from 0.
-function timeTicks(start, end, width) {
+export function timeTicks(start, end, width) {
     const span = end - start;
     const step = Math.max(1, roundStep(span / Math.max(2, width / 110)));
     let major = 1000;

@@ -1,18 +1,29 @@
 // The timeline: devices, threads and curves of the chosen steps, from the whole down to a single activity.
-const ROW_HEIGHT = 17;
+import { app } from "./app.js";
+import { Surface } from "./canvas.js";
+import { tip } from "./charts.js";
+import { categoryColor, causeColor, hashed, sum } from "./data.js";
+import { add, button, clear, el, facts, link, note, shapes, tooltip } from "./dom.js";
+import { Curve, Lanes, Strips } from "./lanes.js";
+import { measured, rangeReport } from "./measure.js";
+import { details } from "./overview.js";
+import { drawTimeline } from "./timeline_drawing.js";
+import { formatCount, formatNs } from "./units.js";
+
+export const ROW_HEIGHT = 17;
 const TRACK_GAP = 7;
-const LABEL_HEIGHT = 16;
-const AXIS_HEIGHT = 30;
-const CURVE_HEIGHT = 34;
+export const LABEL_HEIGHT = 16;
+export const AXIS_HEIGHT = 30;
+export const CURVE_HEIGHT = 34;
 const MOST_HEIGHT = 4000;
 const MANY_ROWS = 12; // a track of more rows of Python begins folded
-const MOST_ARROWS = 60;
+export const MOST_ARROWS = 60;
 const NEAREST = 20; // nanoseconds: one does not look closer
 const HOST_COLORS = { call: "#c9a227" };
 
 const HOST_KINDS = new Set(["operator", "module", "range", "python"]);
 
-class Timeline {
+export class Timeline {
     constructor(data) {
         this.data = data;
         this.entry = data.trace.timeline;
@@ -29,10 +40,14 @@ class Timeline {
         this.curves = this.entry.curves.map((curve) => new Curve(curve));
         this.length = this.entry.duration_ns;
         this.view = { start: 0, end: this.length };
-        this.range = null; // what is measured
+        /** @type {{start: number, end: number} | null} What is measured, in nanoseconds. */
+        this.range = null;
+        /** @type {import("./timeline_drawing.js").Slice | null} */
         this.selected = null;
         this.matches = [];
         this.showsPath = false;
+        /** @type {any} Where the axis has its ticks, as last drawn. */
+        this.axisTicks = null;
         this.pointer = null;
         this.labels = this.names.map((name) => data.shortOf.get(name) || name);
         this.strips = new Strips();
@@ -41,7 +56,7 @@ class Timeline {
         this.surface = new Surface(
             "timeline: W and S or + and - zoom, A and D or arrow keys pan, 0 shows all, drag or M measures, " +
                 "n and p go from slice to slice, g follows an arrow, c shows the critical path, f folds, Enter opens the row",
-            (...context) => this.draw(...context),
+            (context, width, height, colors) => drawTimeline(this, context, width, height, colors),
         );
         this.element = this.layout();
     }
@@ -57,10 +72,13 @@ class Timeline {
 
     // A device's idle time, streams and curves stand together; then come the threads, and what is of the host alone.
     arranged() {
+        /** @type {import("./timeline_drawing.js").Track[]} */
         const tracks = this.lanes.map((lanes) => ({
             lanes,
             label: lanes.label,
             folded: lanes.kind === "python" && lanes.rowCount > MANY_ROWS,
+            top: 0,
+            height: 0,
         }));
         for (const curve of this.curves) {
             let last = -1;
@@ -78,6 +96,8 @@ class Timeline {
                 curve,
                 label: curve.label,
                 folded: false,
+                top: 0,
+                height: 0,
             });
         }
         return tracks;
@@ -818,7 +838,7 @@ function ranges(numbers) {
     return parts.length > 8 ? `${parts.slice(0, 8).join(", ")} ...` : parts.join(", ");
 }
 
-function timelineView(data) {
+export function timelineView(data) {
     if (!data.trace.timeline) return [note("Nothing was recorded that a timeline could show.")];
     data.timeline = new Timeline(data);
     return [data.timeline.element];

@@ -10,6 +10,7 @@ const SIZE_STEPS = [
     [2 ** 20, "MiB"],
     [2 ** 10, "KiB"],
 ];
+/** @type {[number, string][]} */
 const RATE_STEPS = [
     [1e15, "P"],
     [1e12, "T"],
@@ -19,11 +20,11 @@ const RATE_STEPS = [
 ];
 
 // The largest and the least of many numbers: a call cannot take a hundred thousand arguments.
-const most = (start, values) => values.reduce((found, value) => Math.max(found, value), start);
-const least = (values) => values.reduce((found, value) => Math.min(found, value), Infinity);
+export const most = (start, values) => values.reduce((found, value) => Math.max(found, value), start);
+export const least = (values) => values.reduce((found, value) => Math.min(found, value), Infinity);
 
 // As Python rounds: of two numbers that are equally near, the even one. Only the exact digits tell that they are.
-function fixed(value, digits) {
+export function fixed(value, digits) {
     const scaled = Math.abs(value) * 10 ** digits;
     const below = Math.floor(scaled);
     if (scaled - below !== 0.5) return value.toFixed(digits);
@@ -32,7 +33,7 @@ function fixed(value, digits) {
     return `${value < 0 ? "-" : ""}${exact.slice(0, digits ? -60 : -61)}`;
 }
 
-function threeDigits(value) {
+export function threeDigits(value) {
     const size = Math.abs(value);
     return fixed(value, size >= 100 ? 1 : size >= 10 ? 2 : 3);
 }
@@ -45,13 +46,13 @@ function stepped(value, steps, unit) {
     return `${fixed(value, 0)} ${unit}`;
 }
 
-const formatNs = (value) => stepped(value, TIME_STEPS, "ns");
-const formatBytes = (value) => stepped(value, SIZE_STEPS, "B");
-const formatShare = (part, whole) =>
+export const formatNs = (value) => stepped(value, TIME_STEPS, "ns");
+export const formatBytes = (value) => stepped(value, SIZE_STEPS, "B");
+export const formatShare = (part, whole) =>
     part === null || part === undefined || !whole ? "-" : `${fixed((100 * part) / whole, 1)} %`;
-const withThousands = (text) => text.replace(/^(-?\d+)/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, ","));
+export const withThousands = (text) => text.replace(/^(-?\d+)/, (digits) => digits.replace(/\B(?=(\d{3})+$)/g, ","));
 
-function formatCount(value) {
+export function formatCount(value) {
     if (value === null || value === undefined) return "-";
     if (Math.abs(value) >= 100) return withThousands(fixed(value, 0));
     return String(Number(fourDigits(value)));
@@ -65,7 +66,7 @@ function fourDigits(value) {
         : value.toPrecision(4);
 }
 
-function formatRate(value, unit) {
+export function formatRate(value, unit) {
     if (value === null || value === undefined) return "-";
     for (const [size, prefix] of RATE_STEPS) {
         if (Math.abs(value) >= size) return `${threeDigits(value / size)} ${prefix}${unit}`;
@@ -75,4 +76,4 @@ function formatRate(value, unit) {
 
 // A change says which way it goes; 0 goes neither way.
 const signed = (format) => (value) => (value > 0 ? `+${format(value)}` : format(value));
-const formatChange = signed(formatNs);
+export const formatChange = signed(formatNs);
