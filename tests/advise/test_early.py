@@ -1,5 +1,6 @@
 """On a machine of many cores, what a proof and a patch need starts at once; what is said is the same."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from opscope.advise.messages import Built, Job, Loaded
 from opscope.advise.places import Places
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, first_tries
-from opscope.advise.session import AdviseError, OutOfTimeError, Session
+from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
 from opscope.advise.trying import Plan, _Trying, advise
+from opscope.base.errors import OpscopeError
 from opscope.documents.advise import Outcome
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
@@ -288,10 +290,9 @@ def test_what_helps_most_likely_is_proven_first_where_launches_are_waited_for(mo
     made._session.width = 8
     assert made._likely(possible) is None  # how long the device works is not known
     made._device_ns = 7e6
-    assert made._likely(possible) is None  # it works for most of a step
+    assert made._likely(possible) == ("tf32", "fused_optimizer")  # it works for most of a step
     made._device_ns = 2e6
     assert made._likely(possible) == best
-    assert made._likely(("tf32", "fused_optimizer")) is None  # starts in seconds: the search is as fast
     made._wait_ns = 3e6
     assert made._likely(possible) is None  # loading comes first
     made._wait_ns, made._session.width = None, 4
@@ -391,3 +392,82 @@ def test_starting_workers_counts_once_an_epoch() -> None:
     left = Loaded(steps=10, waits_ns=[100] * 40, received_ns=[10] * 40, starts_ns=[4000, 5000, 6000], epoch=500)
     assert left.start_ns == 250
     assert Loaded(steps=0, waits_ns=[], received_ns=[], starts_ns=[], epoch=None).wait_ns == 0
+
+
+class Memory:
+    """Stands for a session on a device with memory for so many processes."""
+
+    width = 8
+
+    def __init__(self, most: int) -> None:
+        self.most, self.alive, self.folder = most, 0, Path()
+        self.built: list[list[Job]] = []
+
+    def room(self) -> int:
+        return self.most - self.alive
+
+    def build(self, jobs: list[Job], _: object = None) -> list[Worker]:
+        self.built += [jobs] if jobs else []
+        workers = [Worker(job, None, None) for job in jobs]  # type: ignore[arg-type]
+        self.alive += sum(2 if job.reference else 1 for job in jobs)
+        assert self.alive <= self.most
+        return workers
+
+    def close(self, workers: list[Worker]) -> None:
+        self.alive -= sum(2 if worker.job.reference else 1 for worker in workers)
+
+    leave = close
+
+    def ask_each(self, asked: list[tuple[Worker, object]], _: object) -> list[object]:
+        return [worker.job for worker, _ in asked]
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 7, 100])
+def test_no_more_processes_run_than_the_device_has_memory_for(most: int) -> None:
+    job = Job(configuration=Configuration(target="train.py"), device="cuda")
+    memory = Memory(most)
+    comparing = Comparing(memory, job, lambda _: None)  # type: ignore[arg-type]
+    names = ("tf32", "fused_optimizer")
+    finalist = (replace(job, changes=names), replace(job, changes=("fused_optimizer",)))
+    later = comparing.needed({names: finalist}, facts(training=True))
+    (first,) = comparing.started([finalist[0]], later)
+    early = [one for one, _ in comparing._early]
+    assert first.job == finalist[0]
+    assert early == [] or early[0] == later[0]  # the others wait for its weights
+    if most == 100:
+        assert sorted(map(repr, early)) == sorted(map(repr, later))
+    memory.close([first])
+    jobs = comparing._compared_jobs({names: finalist[0], names[1:]: finalist[1]})  # type: ignore[dict-item]
+    workers, results = comparing._asked_in_turns(jobs, list(jobs), object)
+    assert results == jobs  # each has its answer, in order
+    assert [worker.job for worker in workers] == jobs
+    comparing.drop_early()
+    assert memory.alive == 0
+
+
+def test_what_a_process_takes_of_the_devices_memory_limits_how_many_start() -> None:
+    gib = 2**30
+    job = Job(configuration=Configuration(target="train.py"), device="cuda")
+    with Session(job, width=8, timeout_s=1) as session:
+        assert session.room() is None
+        workers = [Worker(job, None, None) for _ in range(2)]  # type: ignore[arg-type]
+        for worker, free in zip(workers, (70, 50), strict=True):
+            worker.built = Built(facts(), "cuda", 1.0, 9 * gib + 2**29, Places(), "", free * gib)
+        session._open += workers
+        session._note_memory(workers)
+        assert session.room() == 4  # nine tenths of 50 GiB, 10 GiB each
+        session._open.pop()
+        assert session.room() == 5
+        session._open.clear()
+
+
+@pytest.mark.torch
+def test_no_one_waits_for_weights_that_will_not_come(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from opscope.advise import worker
+
+    (tmp_path / "begin.pt.failed").touch()
+    began = time.monotonic()
+    with pytest.raises(OpscopeError, match="not available in time"):
+        worker._wait_for(tmp_path / "begin.pt")
+    assert time.monotonic() - began < worker._COMES_S / 2

@@ -2,7 +2,7 @@
 
 from opscope.advise.applying import APPLYING
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, fit_together, in_order
-from opscope.advise.search import best_of, first_tries, second_tries, to_prove_first, without_broken
+from opscope.advise.search import best_of, first_tries, likeliest, second_tries, to_prove_first, without_broken
 from opscope.advise.simulated import rounding
 from opscope.documents.advise import ErrorClass
 from tests.advise.facts import facts
@@ -90,3 +90,22 @@ def test_of_what_is_nearly_as_fast_the_most_precise_is_proven_first() -> None:
     assert to_prove_first({bf16: 3.95, tf32: 3.0, exact: 2.8}, 1.1) == bf16
     assert to_prove_first({exact: 2.0, ("compile", "fused_optimizer"): 2.1}, 1.1) == ("compile", "fused_optimizer")
     assert to_prove_first({}, 1.1) is None
+
+
+def test_what_most_likely_helps_depends_on_what_the_device_waits_for() -> None:
+    transformer = ("fused_attention", "tf32", "autocast_bf16", "fused_optimizer", "compile", "compile_reduce_overhead")
+    assert likeliest(transformer, launch_bound=True) == (
+        "fused_attention",
+        "tf32",
+        "fused_optimizer",
+        "compile_reduce_overhead",
+    )
+    assert likeliest(transformer, launch_bound=False) == ("fused_attention", "tf32", "fused_optimizer")
+    # A script that has all of that, and is only not compiled.
+    assert likeliest(("tf32", "compile", "compile_reduce_overhead"), launch_bound=False) == (
+        "tf32",
+        "compile_reduce_overhead",
+    )
+    # Lower precision than TF32 may be undecidable.
+    assert likeliest(("autocast_bf16", "channels_last"), launch_bound=False) is None
+    assert likeliest(("tf32",), launch_bound=True) is None

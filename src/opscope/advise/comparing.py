@@ -160,10 +160,7 @@ class Comparing:
         return results
 
     def _record(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
-        workers = self.started(jobs, later)
-        workers, result = self._asked(workers, jobs, [Record(_RECORDED)] * len(jobs), Recording)
-        self._session.leave(workers)
-        self._note_memory(workers)
+        workers, result = self._asked_in_turns(jobs, [Record(_RECORDED)] * len(jobs), Recording, later)
         return [_why(worker) if one is None else one for one, worker in zip(result, workers, strict=True)]
 
     def _kept(self, job: Job) -> Recording | None:
@@ -173,11 +170,8 @@ class Comparing:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = self._runs(jobs)
-        workers = self.started(self._long_runs(jobs))
         asked = [Losses(_LONG_RUN, number) for _, number in runs]
-        workers, result = self._asked(workers, [job for job, _ in runs], asked, LongRun)
-        self._note_memory(workers)
-        self._session.leave(workers)
+        workers, result = self._asked_in_turns([job for job, _ in runs], asked, LongRun)
         kept = [one for one in result[: len(written)] if one is not None]
         if len(kept) == len(written):  # of fewer, the spread would be too narrow
             self._written += kept
@@ -203,7 +197,7 @@ class Comparing:
                 are ended by `drop_early`.
             within_s: for so many seconds each may take to start; None for as long as the session allows.
         """
-        wanted = [*jobs, *(later if self.starts_early else ())]
+        wanted = [*jobs, *(self._fitting(jobs, later) if self.starts_early else ())]
         lacking = self._lacking(wanted)
         built = self._session.build(lacking, within_s)
         self._early += zip(lacking, built, strict=True)
@@ -215,18 +209,71 @@ class Comparing:
             workers = self._session.build(jobs, within_s)
         return workers
 
+    def _fitting(self, jobs: Sequence[Job], later: Sequence[Job]) -> list[Job]:
+        """Return those of the later jobs for which the device has memory beside the others."""
+        room = self._session.room()
+        if room is None:
+            return list(later)
+        fitting: list[Job] = []
+        for job in later:
+            if sum(map(_takes, self._lacking([*jobs, *fitting, job]))) <= room:
+                fitting.append(job)
+        return fitting
+
+    def _asked_in_turns(
+        self, jobs: Sequence[Job], asked: Sequence[object], kind: type[T], later: Sequence[Job] = ()
+    ) -> tuple[list[Worker], list[T | None]]:
+        """Start processes and ask them: all at once, or as many at a time as the device has memory for."""
+        workers: dict[int, Worker] = {}
+        results: dict[int, T | None] = {}
+        groups = self._groups(jobs)
+        for group in groups:
+            some = [jobs[place] for place in group]
+            mine = self.started(some, later if len(groups) == 1 else ())
+            mine, found = self._asked(mine, some, [asked[place] for place in group], kind)
+            self._note_memory(mine)
+            if len(groups) == 1:
+                self._session.leave(mine)
+            else:  # the next group needs the memory
+                self._session.close(mine)
+            workers |= dict(zip(group, mine, strict=True))
+            results |= dict(zip(group, found, strict=True))
+        places = range(len(jobs))
+        return [workers[place] for place in places], [results[place] for place in places]
+
+    def _groups(self, jobs: Sequence[Job]) -> list[list[int]]:
+        """Return the places of jobs that run at once: first those that have started, then others as memory allows."""
+        places, lacking = list(range(len(jobs))), self._lacking_places(jobs)
+        room = self._session.room()
+        if room is None or sum(_takes(jobs[place]) for place in lacking) <= room:
+            return [places] if places else []
+        groups = [ready] if (ready := [place for place in places if place not in lacking]) else []
+        room += sum(_takes(jobs[place]) for place in ready)
+        taken = room  # the first one begins a group
+        for place in lacking:
+            takes = _takes(jobs[place])
+            if taken + takes > room:
+                groups.append([])
+                taken = 0
+            groups[-1].append(place)
+            taken += takes
+        return groups
+
     def _take(self, job: Job) -> Worker:
         place = next(place for place, (own, _) in enumerate(self._early) if own == job)
         return self._early.pop(place)[1]
 
     def _lacking(self, jobs: Sequence[Job]) -> list[Job]:
         """Return those of some jobs for which no process has started, each as often as one is lacking."""
+        return [jobs[place] for place in self._lacking_places(jobs)]
+
+    def _lacking_places(self, jobs: Sequence[Job]) -> list[int]:
         ready, lacking = [job for job, _ in self._early], []
-        for job in jobs:
+        for place, job in enumerate(jobs):
             if job in ready:
                 ready.remove(job)
             else:
-                lacking.append(job)
+                lacking.append(place)
         return lacking
 
     def drop_early(self) -> None:
@@ -257,6 +304,11 @@ class Comparing:
 
     def _differs(self, result: LongRun) -> str | None:
         return runs_agree(result, self._written) if self._written else None
+
+
+def _takes(job: Job) -> int:
+    """Return how many processes as written take as much memory as a job, about: float64 is twice as long as float32."""
+    return 2 if job.reference else 1
 
 
 def _lack_memory(workers: Sequence[Worker]) -> bool:

@@ -80,6 +80,7 @@ class Built(Struct, frozen=True):
         device: the name of what it runs on.
         first_s: how many seconds its first steps took, with what was compiled in them.
         memory_bytes: the peak that these reserved on the device; None on a CPU.
+        free_bytes: what was free on the device after them; None on a CPU.
         places: where a script does what changes concern.
         source: a digest of the user's files that were imported.
     """
@@ -90,6 +91,7 @@ class Built(Struct, frozen=True):
     memory_bytes: int | None
     places: Places
     source: str
+    free_bytes: int | None = None
 
 
 class Broken(Struct, frozen=True):

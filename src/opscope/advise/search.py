@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from opscope.advise.changes import BY_NAME, class_of, fit_together, in_order
+from opscope.advise.changes import BY_NAME, class_of, fit_together, in_order, lower_than
 from opscope.documents.advise import ErrorClass
 
 Names = tuple[str, ...]
@@ -83,6 +83,27 @@ def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[
     return list(
         dict.fromkeys([*graphs, *in_many, *at_once, *several, *alone, *(names for names in later if len(names) > 1)])
     )
+
+
+def likeliest(possible: Sequence[str], *, launch_bound: bool) -> Names | None:
+    """Return the combination that most likely helps, of those that a proof decides as a rule; None where there is none.
+
+    Where the device waits for launches that is a captured graph. Elsewhere it is what starts in seconds, if there are
+    several changes of that kind, and what is compiled if not.
+
+    Args:
+        possible: the changes.
+        launch_bound: whether the device is known to wait for launches for most of a step.
+    """
+    tries = [
+        names
+        for names in first_tries(possible, launch_bound=launch_bound)
+        if len(names) > 1 and not lower_than(class_of(names), ErrorClass.TF32)
+    ]
+    compiled = [names for names in tries if compiles(names)]
+    quick = [names for names in tries if not compiles(names)]
+    order = [*compiled, *quick] if launch_bound else [*quick, *compiled]
+    return next(iter(order), None)
 
 
 def _has_place(name: str, possible: Sequence[str]) -> bool:

@@ -38,6 +38,8 @@ _HIDING: Final = threading.Lock()
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
 _ENDS_AT_ONCE_S: Final = 0.1
+_CONTEXT_BYTES: Final = 2**29  # what CUDA takes for a process beside its tensors, about: 0.4 to 0.6 GiB on an H200
+_FILLED: Final = 0.9  # of the device's free memory: what one change takes more than another is not known before
 
 
 class AdviseError(OpscopeError):
@@ -152,6 +154,8 @@ class Session:
         _shorten_sockets()
         self._is_path_safe = SAFE_PATH in os.environ
         self._open: list[Worker] = []
+        self._each_bytes = 0  # of the device's memory, what a process takes
+        self._capacity: int | None = None  # bytes of it that our processes may take; None where unknown
         self._leaving: list[Worker] = []
         self.started = 0
         self._scratch = scratch()
@@ -178,7 +182,24 @@ class Session:
         timeout = self._timeout if within_s is None else min(within_s, self._timeout)
         compiling = sum(job.compiles for job in jobs) or len(jobs)
         self._at_a_time = max(1, min(self.width, compiling))
-        return self._at_once(jobs, lambda job: self._built(job, timeout))
+        workers = self._at_once(jobs, lambda job: self._built(job, timeout))
+        self._note_memory(workers)
+        return workers
+
+    def _note_memory(self, workers: Sequence[Worker]) -> None:
+        """Note what a process as written takes of the device's memory, and what all together may take."""
+        known = [one for worker in workers if (one := worker.built) is not None and worker.job.is_as_written]
+        taken = [one.memory_bytes for one in known if one.memory_bytes is not None]
+        free = [one.free_bytes for one in known if one.free_bytes is not None]
+        if taken and free and self._capacity is None:
+            self._each_bytes = max(taken) + _CONTEXT_BYTES
+            self._capacity = round(_FILLED * min(free)) + len(self._open) * self._each_bytes
+
+    def room(self) -> int | None:
+        """Return for how many more processes like the step as written the device has memory; None where unknown."""
+        if self._capacity is None:
+            return None
+        return max(0, self._capacity // self._each_bytes - len(self._open) + len(self._leaving))
 
     def _at_once(self, items: Sequence[S], work: Callable[[S], T]) -> list[T]:
         """Do something with each of some items, several at once."""
@@ -278,7 +299,7 @@ class Session:
         for worker in workers:
             worker.hang_up()  # all at once
         leaving, self._leaving = self._leaving, []
-        for worker in dict.fromkeys([*leaving, *workers]):
+        for worker in (one for one in dict.fromkeys([*leaving, *workers]) if one in self._open):
             is_over = self._is_stopped or time.monotonic() >= self._ends_at
             worker.close(_ENDS_AT_ONCE_S if is_over else _ENDS_S)
             self._open.remove(worker)

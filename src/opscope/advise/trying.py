@@ -17,7 +17,16 @@ from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Load, Loaded, Profile, Work, Worked, least_steps
 from opscope.advise.proof import Judged
 from opscope.advise.proving import FIRST_ROUNDS, LAST_ROUNDS, TURN_S, Prover, listed, running
-from opscope.advise.search import Names, best_of, compiles, first_tries, second_tries, to_prove_first, without_broken
+from opscope.advise.search import (
+    Names,
+    best_of,
+    compiles,
+    first_tries,
+    likeliest,
+    second_tries,
+    to_prove_first,
+    without_broken,
+)
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
 from opscope.advise.telling import Budget, Telling
 from opscope.base.errors import InconclusiveError
@@ -465,7 +474,7 @@ class _Trying:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known.measured]
         first = self._plan.width if self._known.proofs else min(_FIRST_TOGETHER, self._plan.width)
-        together = max(_FEWEST_TOGETHER, first)
+        together = self._fit(first)
         while left and self._budget.has_time(
             f"{len(left)} of {len(tries)} {what} were not tried ({listed(left)})", self._batch_s + self._kept_free_s
         ):
@@ -477,20 +486,26 @@ class _Trying:
             self._batch_s = max(self._batch_s, time.monotonic() - began)
             if not self._known.proofs:
                 self._prover.takes_s = min(self._prover.takes_s, _PROOF_BATCHES * self._batch_s)
-            together = max(_FEWEST_TOGETHER, self._plan.width)
+            together = self._fit(self._plan.width)
             self._prove_early(facts)
             if self._has_loading_left and self._known.proven():
                 self._has_loading_left = False
                 self._budget.phase("loading", lambda: self._input(facts, _INPUT_SHARE, written))
             left = [names for names in without_broken(tries, self._broken()) if names not in self._known.measured]
 
+    def _fit(self, together: int) -> int:
+        """Return how many of so many processes the device has memory for."""
+        room = self._session.room()
+        return max(_FEWEST_TOGETHER, together if room is None else min(together, room))
+
     def _likely(self, possible: Sequence[str]) -> Names | None:
         """Return what helps so likely that it is proven before anything else is tried; None where nothing does."""
-        if self._known.measured or not self._is_launch_bound or self._waiting_share > _WAITS_MOST:
-            return None
-        first = next(iter(first_tries(possible, launch_bound=True)), None)
         # Its proof starts as many processes as there are cores for: on fewer, they would only delay each other.
-        return first if first and compiles(first) and self._session.width >= _LIKELY_WIDTH else None
+        if self._known.measured or self._device_ns is None or self._session.width < _LIKELY_WIDTH:
+            return None
+        if self._waiting_share > _WAITS_MOST:
+            return None
+        return likeliest(possible, launch_bound=self._is_launch_bound)
 
     def _prove_likely(self, written: list[Worker], names: Names, facts: Facts) -> None:
         """Prove a combination before anything else is tried; where that fails, the search takes it up in its turn."""

@@ -64,6 +64,7 @@ _MOST_TIMES: Final = 10  # as long as asked for, where batches take long to come
 _AHEAD: Final = 8  # steps by which the host may run ahead of the device
 _OUT_OF_MEMORY: Final = "out of memory"  # libraries of CUDA raise errors of other classes
 _COMES_S: Final = 60.0  # for so long one process waits for the weights that another one writes
+_FAILED: Final = ".failed"  # ends the name of the file that says that there will be no weights
 _LONGEST: Final = 200  # characters of a reason
 
 
@@ -78,10 +79,15 @@ def serve(job: Job, connection: Connection) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     end = partial(_end, connection)
+    failed = Path(job.begin + _FAILED) if job.begin and job.is_as_written else None  # others wait for its weights
     try:
+        if failed is not None:
+            failed.unlink(missing_ok=True)
         _serve(job, connection, end)
         end(None)
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
+        if failed is not None:
+            failed.touch()
         end(error)
 
 
@@ -174,8 +180,9 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
         return
     on_gpu = variant.device.type == "cuda"
     memory = torch.cuda.max_memory_reserved(variant.device) if on_gpu else None
+    free = torch.cuda.mem_get_info(variant.device)[0] if on_gpu else None
     name = torch.cuda.get_device_name(variant.device) if on_gpu else cpu_name()
-    connection.send(Built(facts, name, took, memory, variant.places, _digest()))
+    connection.send(Built(facts, name, took, memory, variant.places, _digest(), free))
     while True:
         with variant.waiting():
             asked = connection.recv()
@@ -184,9 +191,9 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
 
 def _wait_for(path: Path) -> None:
     """Wait for a file that another process writes."""
-    until = perf_counter() + _COMES_S
+    until, failed = perf_counter() + _COMES_S, Path(f"{path}{_FAILED}")
     while not path.exists():
-        if perf_counter() > until:
+        if perf_counter() > until or failed.exists():
             raise OpscopeError(NO_WEIGHTS)
         sleep(0.05)
 
