@@ -73,3 +73,9 @@ def timed(*blocks: float) -> Worker:
     worker = Worker.__new__(Worker)
     worker.blocks = list(blocks)
     return worker
+
+
+def test_what_was_not_waited_for_is_not_rejected() -> None:
+    late = Measured(broken="it took longer than 38 s", is_passing=True)
+    assert verdict(late, None) == (Outcome.UNDECIDED, "it took longer than 38 s")
+    assert verdict(Measured(broken="ValueError: x"), None)[0] is Outcome.REJECTED

@@ -208,8 +208,8 @@ def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True
     """
     if known.no_effect:
         return Outcome.NO_DIFFERENCE, f"{known.broken}"
-    if known.gain is None:
-        return Outcome.REJECTED, f"{known.broken}"
+    if known.gain is None:  # what took too long, or whose process was ended, may run another time
+        return (Outcome.UNDECIDED if known.is_passing else Outcome.REJECTED), f"{known.broken}"
     if not is_faster(known):
         reason, undecided = _why_not(known.gain, known), f"{UNDECIDED}: "
         outcome = Outcome.UNDECIDED if reason.startswith(undecided) else Outcome.NO_DIFFERENCE
