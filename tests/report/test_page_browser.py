@@ -203,8 +203,18 @@ def test_benchmarks_and_differences_open(browser: Any, made: Callable[..., Path]
     with opened(browser, made(results / "h200-bench-gelu.json", results / "h200-bench-square.json")) as page:
         page.show("bench")
         saved = json.loads((results / "h200-bench-gelu.json").read_bytes())
-        shown = page.values("table[aria-label='benchmark gelu'] td[data-key=kernel_ns]")
-        assert sorted(shown) == sorted(result["kernel_ns"]["median"] for result in saved["results"])
+        # As in the terminal: medians with their intervals, notes, and what was compared.
+        rows = page.page.locator("#app .data").first.locator("tbody tr").all_inner_texts()
+        for result, row in zip(saved["results"], rows, strict=True):
+            assert f"{format_ns(result['kernel_ns']['median'])} +-" in row
+        assert "Variants were measured in turns" in page.page.inner_text("#app")
+        # The picture: a point for each variant, at its median, with a line along its interval.
+        page.page.wait_for_function("[...opscopePage.charts].every(one => one.instance)")
+        drawn = page.evaluate(
+            "[...opscopePage.charts][0].instance.getOption().series[0].data.map(one => one.value.slice(0, 3))"
+        )
+        times = [result["kernel_ns"] for result in saved["results"]]
+        assert drawn == [[time["ci_low"], time["ci_high"], time["median"]] for time in times]
         assert_clean(page)
     changes = DATA / "changes"
     with opened(browser, made(changes / "before", changes / "compiled", command="diff")) as page:

@@ -416,7 +416,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         traces: its traces.
         sweeps: the runs that traces belong to, with their comparisons.
         benchmarks: saved by ``opscope bench``; only the first results of long ones.
-        benchmark_results_left_out: per benchmark, the number of results left out.
+        benchmark_sections: what each benchmark says, in words and tables.
         advice: what ``opscope advise`` tried.
         advice_sections: the same in words.
         jobs: what ``opscope ranks`` says of distributed jobs.
@@ -433,7 +433,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     traces: tuple[PageTrace, ...] = ()
     sweeps: tuple[SweepEntry, ...] = ()
     benchmarks: tuple[BenchDocument, ...] = ()
-    benchmark_results_left_out: tuple[int, ...] = ()
+    benchmark_sections: tuple[SectionEntry, ...] = ()
     advice: tuple[AdviseDocument, ...] = ()
     advice_sections: tuple[SectionEntry, ...] = ()
     jobs: tuple[RanksDocument, ...] = ()

@@ -49,15 +49,34 @@ _REGRESSION: Final = {
 
 def bench_section(document: BenchDocument) -> Section:
     """Build the section of a benchmark: where it ran, durations, notes, and the comparisons with the baseline."""
-    blocks: list[Block] = [Paragraph.of(_where(document)), bench_table(document)]
-    blocks += [Bullets(tuple((text,) for text in _notes(document.results)))] if any(_notes(document.results)) else []
-    if len(document.results) > 1:
-        blocks.append(bars_table(document.results))
-    blocks.append(ran_table(document.results))
+    return Section(("Benchmark",), tuple(_blocks(document, with_bars=len(document.results) > 1)))
+
+
+def bench_section_of_page(document: BenchDocument, left_out: int) -> Section:
+    """Build what the page says of a benchmark; it draws the durations itself.
+
+    Args:
+        document: with the results that are shown.
+        left_out: how many more the saved benchmark has.
+    """
+    blocks = list(_blocks(document, with_bars=False))
+    if left_out:
+        shown = f"These are the first {len(document.results):,} results; {left_out:,} more are in the saved benchmark."
+        blocks.append(Paragraph.of(shown))
+    return Section((f"Benchmark of {document.created}",), tuple(blocks))
+
+
+def _blocks(document: BenchDocument, *, with_bars: bool) -> Iterator[Block]:
+    yield Paragraph.of(_where(document))
+    yield bench_table(document)
+    if any(_notes(document.results)):
+        yield Bullets(tuple((text,) for text in _notes(document.results)))
+    if with_bars:
+        yield bars_table(document.results)
+    yield ran_table(document.results)
     if document.comparisons:
-        blocks.append(comparison_table(document.comparisons))
-        blocks.append(Paragraph.of(_how(document)))
-    return Section(("Benchmark",), tuple(blocks))
+        yield comparison_table(document.comparisons)
+        yield Paragraph.of(_how(document))
 
 
 def _where(document: BenchDocument) -> str:

@@ -44,6 +44,7 @@ from opscope.record.sweep import CycleFiles, Entry, Manifest
 from opscope.render.blocks import Paragraph, Section
 from opscope.render.markdown import render
 from opscope.report.advise_document import advise_section
+from opscope.report.bench_document import bench_section_of_page
 from opscope.report.comparison import compare
 from opscope.report.comparison_report import comparison_report
 from opscope.report.difference_sections import pair_sections
@@ -279,16 +280,18 @@ class PageParts:
             *(f"counters of {Path(file).name}" for file in (counters.files if counters else ())),
         ]
         default = ", ".join([*names, *others])
+        shown = [_first_results(one) for one in benchmarks]
+        more = [len(one.results) - len(first.results) for one, first in zip(benchmarks, shown, strict=True)]
         return new_page(
             title or default,
             self._traces,
             sweeps=sweeps,
-            benchmarks=tuple(_first_results(one) for one in benchmarks),
+            benchmarks=tuple(shown),
             advice=tuple(advice),
             jobs=tuple(jobs),
             # The page shows kernels; each launch has hundreds of metrics.
             counters=None if counters is None else replace(counters, launches=()),
-            benchmark_results_left_out=tuple(max(0, len(one.results) - _MOST_RESULTS) for one in benchmarks),
+            benchmark_sections=tuple(map(section_entry, map(bench_section_of_page, shown, more))),
         )
 
 

@@ -1,9 +1,10 @@
-// Saved benchmarks: variants with their intervals, and sizes against the device's limit.
+// Saved benchmarks: what they say, variants with their intervals, and sizes against the device's limit.
+import { sectionOf } from "./blocks.js";
 import { axis, chart, intervalChart, plain, tip } from "./charts.js";
-import { el, facts, figure, nameOf, note, section } from "./dom.js";
-import { DataTable, plainTable } from "./table.js";
-import { fixed, formatBytes, formatCount, formatNs, formatRate, formatShare, least, most } from "./units.js";
+import { el } from "./dom.js";
+import { formatCount, formatNs, formatShare, least, most } from "./units.js";
 
+/** @type {[string, string][]} */
 const MEASURES = [
     ["kernel_ns", "kernels, cold cache"],
     ["kernel_warm_ns", "kernels, warm cache"],
@@ -15,39 +16,18 @@ const MEASURES = [
 
 export function benchView(page) {
     return page.benchmarks.map((doc, place) => {
-        const more = page.benchmark_results_left_out[place];
         const cases = new Map();
         for (const result of doc.results) {
             if (!cases.has(result.case)) cases.set(result.case, []);
             cases.get(result.case).push(result);
         }
-        return section(
-            `Benchmark of ${doc.created}`,
-            facts(
-                [
-                    ["device", deviceOf(doc)],
-                    ["PyTorch", doc.framework.torch],
-                    ["samples", doc.processes > 1 ? `medians of ${doc.processes} processes` : "calls"],
-                    doc.false_alarms
-                        ? [
-                              "false alarms",
-                              `${doc.false_alarms.alarms} of ${doc.false_alarms.trials} comparisons of equal functions on this machine`,
-                          ]
-                        : null,
-                ].filter(Boolean),
-            ),
-            more
-                ? note(
-                      `These are the first ${formatCount(doc.results.length)} results; ${formatCount(more)} more are in the saved benchmark.`,
-                  )
-                : null,
-            [...cases].map(([name, results]) => benchCase(doc, name, results)),
+        return sectionOf(
+            page.benchmark_sections[place],
+            [...cases].map(([name, results]) => benchCase(name, results)),
         );
     });
 }
 
-const deviceOf = (doc) =>
-    doc.framework.device.startsWith("cuda") && doc.machine.gpus.length ? doc.machine.gpus[0].name : doc.machine.cpu;
 const parametersText = (values) =>
     Object.entries(values)
         .map(([name, value]) => `${name}=${value}`)
@@ -55,146 +35,22 @@ const parametersText = (values) =>
 const spread = (duration) =>
     duration.ci_low === null ? "" : `${formatNs(duration.ci_low)} to ${formatNs(duration.ci_high)}`;
 
-function benchCase(doc, name, results) {
-    const found = MEASURES.filter(([key]) => results.some((result) => result[key] !== null));
-    // Charts are of the first one that all timed variants have.
+// The durations of a case, of the first kind that all timed variants have.
+function benchCase(name, results) {
     const timed = results.filter((result) => result.wall_ns !== null);
-    const measures = [
-        ...found.filter(([key]) => timed.every((result) => result[key] !== null)),
-        ...found.filter(([key]) => !timed.every((result) => result[key] !== null)),
-    ];
-    const keyOf = (variant, parameters) => JSON.stringify([variant, parametersText(parameters)]);
-    const comparisons = new Map(
-        doc.comparisons.filter((one) => one.case === name).map((one) => [keyOf(one.variant, one.parameters), one]),
+    const known = MEASURES.filter(([key]) => results.some((result) => result[key] !== null));
+    const measure = known.find(([key]) => timed.every((result) => result[key] !== null)) || known[0];
+    if (!measure) return null;
+    return el(
+        "div",
+        { class: "bench" },
+        el("h3", null, name),
+        sizeSweep(results, measure) || intervals(results, measure),
     );
-    const rows = results.map((result) => ({
-        result,
-        comparison: comparisons.get(keyOf(result.name, result.parameters)),
-    }));
-    const table = new DataTable({
-        name: `benchmark ${name}`,
-        rows,
-        sort: [measures.length ? measures[0][0] : "name", false],
-        search: ({ result }) => `${result.name} ${parametersText(result.parameters)}`,
-        open: ({ result, comparison }) => benchDetail(result, comparison),
-        columns: [
-            {
-                key: "name",
-                label: "Variant",
-                text: true,
-                value: ({ result }) => result.name,
-                show: ({ result }) => nameOf(result.name),
-            },
-            {
-                key: "parameters",
-                label: "Parameters",
-                text: true,
-                value: ({ result }) => parametersText(result.parameters) || "-",
-            },
-            ...measures.map(([key, label]) => ({
-                key,
-                label,
-                value: ({ result }) => (result[key] ? result[key].median : null),
-                format: formatNs,
-                bar: key === measures[0][0],
-            })),
-            {
-                key: "share",
-                label: "of limit",
-                value: ({ result }) => (result.limit ? result.limit.share : null),
-                format: (value) => formatShare(value, 1),
-            },
-            {
-                key: "right",
-                label: "Right?",
-                text: true,
-                value: ({ result }) => (result.correctness ? result.correctness.verdict : "-"),
-                show: ({ result }) =>
-                    el(
-                        "span",
-                        {
-                            class: result.correctness
-                                ? `trust ${{ wrong: "fail", right: "pass" }[result.correctness.verdict] || "warn"}`
-                                : null,
-                        },
-                        result.correctness ? result.correctness.verdict : "-",
-                    ),
-            },
-            {
-                key: "ratio",
-                label: "Ratio to first",
-                value: ({ comparison }) => (comparison ? comparison.ratio : null),
-                show: ({ comparison }) =>
-                    comparison && comparison.ratio !== null
-                        ? [
-                              figure(comparison.ratio, (value) => fixed(value, 3)),
-                              " ",
-                              el("span", { class: `word ${comparison.verdict.replace(" ", "-")}` }, comparison.verdict),
-                          ]
-                        : "-",
-            },
-        ],
-    });
-    const parts = [el("h3", null, name), table.element];
-    const sweep = sizeSweep(results, measures);
-    if (measures.length) parts.push(sweep ? sweep : intervals(results, measures));
-    return el("div", { class: "bench" }, parts);
-}
-
-function benchDetail(result, comparison) {
-    return [
-        facts(
-            [
-                result.about && ["what it is", result.about],
-                result.inputs.length && ["inputs", result.inputs.join(", ")],
-                result.correctness && ["correctness", result.correctness.sentence],
-                comparison && ["beside the first", comparison.sentence],
-                result.launched.length && ["launches", result.launched.join(", ")],
-                result.limit &&
-                    result.limit.ideal_ns !== null && [
-                        "ideal time",
-                        `${formatNs(result.limit.ideal_ns)} (peaks: ${result.limit.peaks})`,
-                    ],
-                result.limit &&
-                    result.limit.bytes_per_s !== null && [
-                        "achieved",
-                        `${formatRate(result.limit.bytes_per_s, "B/s")}${result.limit.flop ? `, ${formatRate(result.limit.flop_per_s, "FLOP/s")}` : ""}`,
-                    ],
-                result.peak_memory_bytes !== null && ["memory of a call", formatBytes(result.peak_memory_bytes)],
-                result.doubts.length && ["doubts", result.doubts.join("; ")],
-            ].filter(Boolean),
-        ),
-        plainTable(
-            "durations",
-            [
-                { key: "measure", label: "Duration of", text: true, value: ([, label]) => label },
-                {
-                    key: "median",
-                    label: "Median",
-                    value: ([key]) => (result[key] ? result[key].median : null),
-                    format: formatNs,
-                },
-                {
-                    key: "interval",
-                    label: "95 % interval",
-                    text: true,
-                    value: ([key]) => (result[key] ? spread(result[key]) : result.reasons[key] || "not measured"),
-                },
-                {
-                    key: "n",
-                    label: "Samples",
-                    value: ([key]) => (result[key] ? result[key].n : null),
-                    format: formatCount,
-                },
-            ],
-            MEASURES,
-        ),
-    ];
 }
 
 // Medians with their intervals, one line a variant.
-function intervals(results, measures) {
-    const [key, label] = measures[0];
+function intervals(results, [key, label]) {
     const title = (result) =>
         `${result.name}${Object.keys(result.parameters).length ? ` ${parametersText(result.parameters)}` : ""}`;
     const found = results
@@ -214,14 +70,11 @@ function intervals(results, measures) {
 }
 
 // Bytes and operations a second over the size, against the limit, where one parameter has several numbers.
-function sizeSweep(results, measures) {
-    const [key, label] = measures[0] || [];
+function sizeSweep(results, [key, label]) {
     const numbers = (name) => new Set(results.map((result) => sizeOf(result.parameters[name])));
-    const along =
-        key &&
-        Object.keys(results[0].parameters).find(
-            (name) => results.every((result) => sizeOf(result.parameters[name]) !== null) && numbers(name).size > 2,
-        );
+    const along = Object.keys(results[0].parameters).find(
+        (name) => results.every((result) => sizeOf(result.parameters[name]) !== null) && numbers(name).size > 2,
+    );
     if (!along) return null;
     const title = (result) =>
         [
