@@ -65,7 +65,7 @@ def main() -> None:
         )
         failed |= ran("tsc", "--project", str(ASSETS / "jsconfig.json"))
     else:
-        sys.stderr.write("npm is not here: the types of the page's scripts are not checked\n")
+        sys.stderr.write("TypeScript is not installed: the types of the page's scripts are not checked\n")
     if problems := [*long_lines(), *declared_twice()]:
         sys.exit("\n".join(problems))
     sys.exit(failed)

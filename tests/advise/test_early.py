@@ -10,13 +10,12 @@ from msgspec.structs import replace
 from opscope.advise.comparing import Comparing
 from opscope.advise.edits import Written
 from opscope.advise.measured import Baseline, Measured
-from opscope.advise.messages import Built, Job, Loaded
+from opscope.advise.messages import NO_WEIGHTS, Broken, Built, Job, Loaded
 from opscope.advise.places import Places
 from opscope.advise.proof import Judged
 from opscope.advise.search import Names, first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
 from opscope.advise.trying import Plan, _Trying, advise
-from opscope.base.errors import OpscopeError
 from opscope.documents.advise import Outcome
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
@@ -302,36 +301,93 @@ def test_what_helps_most_likely_is_proven_first_where_launches_are_waited_for(mo
     assert made._likely(possible) is None  # something was timed, in the run that this one goes on from
 
 
+def worker_of(job: Job, blocks: list[float], broken: Broken | None = None) -> Worker:
+    """Return a process that has been timed, without one."""
+    worker = Worker(job, None, None)  # type: ignore[arg-type]
+    worker.built = Built(facts(), "cuda", 1.0, None, Places(), "")
+    worker.blocks, worker.broken = blocks, broken
+    return worker
+
+
+LIKELY = ("tf32", "fused_optimizer")
+
+
+def proven_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    right: bool | None = True,
+    broken: Broken | None = None,
+    written_broken: Broken | None = None,
+    lacked_memory: bool = False,
+    has_patch: bool = True,
+) -> _Trying:
+    """Let a combination that is twice as fast be proven at once, with processes that only say what they took."""
+    made = trying({}, {}, monkeypatch, lambda finalists: {names: Judged(right, "so", 0.0, 0.0) for names in finalists})
+    if not has_patch:
+        monkeypatch.setattr("opscope.advise.proving.written_or_why", lambda *_: "it cannot be written")
+    played = made._prover.comparing
+    played.lacked_memory = lacked_memory
+    monkeypatch.setattr(played, "started", lambda jobs, *_: [worker_of(jobs[0], [5.0] * 6, broken)], raising=False)
+    monkeypatch.setattr("opscope.advise.proving.time_finalists", lambda *_: None)
+    monkeypatch.setattr(made._session, "leave", lambda _: None)
+    monkeypatch.setattr(made._prover, "_measure_again", lambda *_: pytest.fail("it is not timed again"))
+    # A process as written that ends has one block less.
+    written = [worker_of(made._job, [10.0] * (5 if written_broken else 6), written_broken) for _ in range(2)]
+    made._prover.prove_at_once(LIKELY, written, facts(), 10.0)
+    return made
+
+
+def test_what_is_proven_at_once_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = proven_at_once(monkeypatch)
+    assert made._known.proven() == {LIKELY: 2.0}
+    assert made._known.unproven() == {}
+    assert made._known.patches[LIKELY].diff == "diff"
+    assert made._known.jobs[LIKELY].sources == {"train.py": "x"}
+
+
+def test_what_fails_at_once_is_taken_up_by_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = proven_at_once(monkeypatch, right=False)  # as a patch; without one it may be right
+    assert wrong._known.unproven() == {LIKELY: 2.0}
+    assert (wrong._known.proofs, wrong._known.patches, wrong._prover.comparing.right) == ({}, {}, set())
+    final = proven_at_once(monkeypatch, right=False, has_patch=False)
+    assert (final._known.unproven(), final._known.proven()) == ({}, {})
+    assert final._known.proofs[LIKELY].right is False
+    crowded = proven_at_once(monkeypatch, right=False, has_patch=False, lacked_memory=True)
+    assert crowded._known.unproven() == {LIKELY: 2.0}
+    assert crowded._known.proofs == {}
+
+
+def test_what_does_not_run_at_once_is_tried_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks = proven_at_once(monkeypatch, broken=Broken("ValueError: x"))
+    assert breaks._known.measured == {}
+    assert breaks._prover.unwritten == {LIKELY: "written into the source it fails: ValueError: x"}
+    crowded = proven_at_once(monkeypatch, broken=Broken("out of memory", lacks_memory=True))
+    assert (crowded._known.measured, crowded._prover.unwritten) == ({}, {})
+    late = proven_at_once(monkeypatch, broken=Broken("it took longer than 9 s", is_passing=True))
+    assert late._known.measured[LIKELY].is_passing  # the search does not wait as long once more
+    ended = proven_at_once(monkeypatch, written_broken=Broken("the script has ended", has_ended=True))
+    assert ended._known.measured == {}
+
+
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("breaks", [False, True], ids=["as a patch", "broken patch"])
-def test_what_helps_most_likely_is_proven_as_it_is_timed(
-    breaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_helps_most_likely_comes_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     first = ("no_anomaly_detection",)
     monkeypatch.setattr(_Trying, "_likely", lambda *_: first)
-    if breaks:
-        raising = {str(script): SCRIPT.replace("while True:", "raise ValueError('not so')\nwhile True:")}
-        monkeypatch.setattr("opscope.advise.proving.written_or_why", lambda *_: Written(raising, "", tmp_path))
     configuration = Configuration(target=str(script))
     plan = Plan(configuration=configuration, device="cpu", only=first, budget_s=150, log=str(tmp_path / "log"), width=4)
     said: list[str] = []
     (one,) = advise(plan, said.append).results
-    again = [line for line in said if line.startswith("again, in new processes")]
-    if breaks:
-        assert one.patch is None or one.patch.diff is None
-        assert one.verdict in (Outcome.PROVEN, Outcome.UNDECIDED)  # the change itself, which the search has tried
-        assert any(line.startswith("alone and in known combinations") for line in said)
-    elif one.verdict is Outcome.PROVEN and not again:  # others may use the machine
+    assert said.index("what most likely helps: no_anomaly_detection") == 1
+    assert not any(line.startswith("alone and in known combinations") for line in said)  # it was timed
+    if one.verdict is Outcome.PROVEN:  # others may use the machine
         assert one.patch is not None
         assert one.patch.diff is not None
         assert "set_detect_anomaly" in one.patch.diff
         assert one.patch.ratio == one.ratio
-        assert said.index("what most likely helps: no_anomaly_detection") < said.index("comparing with float64")
-        assert not any(line.startswith("alone and in known combinations") for line in said)
 
 
 @pytest.mark.parametrize(
@@ -461,13 +517,25 @@ def test_what_a_process_takes_of_the_devices_memory_limits_how_many_start() -> N
         session._open.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_no_one_waits_for_weights_that_will_not_come(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from opscope.advise import worker
-
-    (tmp_path / "begin.pt.failed").touch()
-    began = time.monotonic()
-    with pytest.raises(OpscopeError, match="not available in time"):
-        worker._wait_for(tmp_path / "begin.pt")
-    assert time.monotonic() - began < worker._COMES_S / 2
+    flag, script = tmp_path / "flag", tmp_path / "train.py"
+    # The first process fails, as one does for which there is no memory.
+    fails = f"import pathlib\nif not pathlib.Path({str(flag)!r}).exists():\n    raise MemoryError('none is left')\n"
+    script.write_text(SCRIPT.replace("while True:", fails + "while True:"))
+    job = Job(configuration=Configuration(target=str(script)), device="cpu", proving=True)
+    with Session(job, width=1, timeout_s=100) as session:
+        begin = str(session.folder / "begin.pt")
+        (writes,) = session.build([replace(job, begin=begin)])
+        assert writes.broken is not None
+        flag.touch()
+        began = time.monotonic()
+        (waits,) = session.build([replace(job, begin=begin, changes=("fused_optimizer",))])
+        assert waits.broken is not None
+        assert NO_WEIGHTS in waits.broken.reason
+        assert time.monotonic() - began < 45  # not the minute for which it waits for one that is busy
+        (writes,) = session.build([replace(job, begin=begin)])  # another turn
+        (waits,) = session.build([replace(job, begin=begin, changes=("fused_optimizer",))])
+        assert (writes.broken, waits.broken) == (None, None)

@@ -76,6 +76,18 @@ def test_work_in_other_processes_is_named(words: tuple[str, ...], says: str, tmp
     assert time.monotonic() - began < 120  # not after a second run of the script, or the end of a long one
 
 
+def test_a_script_whose_steps_are_named_is_waited_for(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = (str(SCRIPTS / "people.py"), "in_processes_first")
+    refused = opscope("profile", "--quick", "--output-dir", str(tmp_path / "a"), *words)
+    assert refused.returncode == 2
+    assert "If people.py itself trains afterwards, --step-kind training waits for it" in refused.stderr
+    done = opscope("profile", "--quick", "--step-kind", "training", "--output-dir", str(tmp_path / "b"), *words)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "b" / "profiling_stats_default.json").read_text())
+    assert document["capture"]["steps"]["kind"] == "training"
+
+
 def test_processes_that_would_go_on_end_with_the_measurement(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     number = tmp_path / "pid"

@@ -79,7 +79,7 @@ def test_steps_are_timed_for_ten_seconds_where_stretches_of_them_differ() -> Non
     draw = random.Random(0)  # as on a host that others use
     wandering = [length for _ in range(40) for length in [draw.randrange(8 * MS, 12 * MS)] * 50]
     clock, number = timed(wandering)
-    assert 10_000 * MS <= sum(clock.times().wall_ns) < 12_500 * MS
+    assert 10_000 * MS <= sum(clock.times().wall_ns) < 10_100 * MS
     assert timed(wandering, quick=True)[1] < 200
     settling = wandering[:250] + [10 * MS] * 2_000  # until the mean is known well enough
     assert 250 < timed(settling)[1] < number

@@ -16,6 +16,7 @@ Values = npt.NDArray[np.float64]
 AS_WRITTEN: Final = "convolutions as written"
 BLOCKS: Final = " (norms of its blocks)"
 FIRST_STEPS: Final = 3  # are run before anything is timed: what is compiled is compiled in them
+FAILED: Final = ".failed"  # ends the name of the file that says that the process which writes the weights has failed
 NO_WEIGHTS: Final = "the starting weights were not available in time"
 _BURSTS: Final = 2  # of batches from all workers, in a turn
 

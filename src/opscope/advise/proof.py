@@ -436,6 +436,9 @@ def runs_agree(result: LongRun, as_written: Sequence[LongRun]) -> str | None:
 def losses_agree(results: Sequence[float], as_written: Sequence[Sequence[float]]) -> str | None:
     """Return why losses are those of another run; None where they lie where those of the step as written do.
 
+    That is within the spread of all runs as written of the one from the same seed, or between them all, give or take
+    rounding.
+
     Args:
         results: the loss of each step.
         as_written: the same of the step as written, once from the same seed, then from others.
@@ -446,8 +449,10 @@ def losses_agree(results: Sequence[float], as_written: Sequence[Sequence[float]]
     if all(np.isnan(means)):
         return None  # the step has no loss
     spread = max(means) - min(means)
-    room = max(spread, _SPREAD * max(abs(as_written[0][0]), abs(means[0])))
-    # Of the nearest: two networks that train against each other end elsewhere from the same seed, by rounding alone.
-    if any(abs(mean - one) <= room for one in means):
+    rounding = _SPREAD * max(abs(as_written[0][0]), abs(means[0]))
+    if abs(mean - means[0]) <= max(spread, rounding):
+        return None
+    # Two networks that train against each other end elsewhere from the same seed, by rounding alone.
+    if min(means) - rounding <= mean <= max(means) + rounding:
         return None
     return f"the loss after {len(results)} steps is {mean:.4g}, as written {min(means):.4g} to {max(means):.4g}"

@@ -132,7 +132,7 @@ class Prover:
             self._budget.phase("what fails as a patch", lambda: lacking.update(self._prove_unpatched(failed, facts)))
         return lacking
 
-    def prove_at_once(self, names: Names, written: Sequence[Worker], facts: Facts, within_s: float) -> Measured | None:
+    def prove_at_once(self, names: Names, written: Sequence[Worker], facts: Facts, within_s: float) -> None:
         """Time a combination that nothing was known of and prove it, with all that its proof needs started beside it.
 
         It is chosen before anything was timed, so that it is not the luckiest of several, and need not be timed again
@@ -144,8 +144,7 @@ class Prover:
             facts: of the step.
             within_s: for so long a process may take to start.
 
-        Returns:
-            What is known of it; None where it does not run, or the step as written has ended.
+        What fails for lack of memory, or as a patch, is left to the search: alone, or without a patch, it may run.
         """
         began = time.monotonic()
         texts = self._texts([names])
@@ -156,19 +155,23 @@ class Prover:
             (worker,) = self.comparing.started([job], self.comparing.needed(compared, facts), within_s)
             time_finalists(self._session, written, running([worker]), self._rounds_s)
             self._session.leave([worker])
+            if any(one.broken is not None for one in written):
+                return
             result = measured(written, worker, least_gain(*written))
-            if result.gain is None or any(one.broken is not None for one in written):
-                return None
+            if self.is_unwritten(names, worker) or result.lacks_memory:
+                return
             self._known.measured[names] = result
-            if is_faster(result) and result.gain.median >= CLEARLY:
-                proof = self.comparing.proofs(compared, facts)[names]
-                self.takes_s = time.monotonic() - began
-                if proof.right or not sources:  # what fails as a patch may be right without one: the search finds out
-                    self._known.again.add(names)
-                    self._known.proofs[names], self._known.jobs[names] = proof, job
-                    self._known.patches |= {one: patch_of(text, result, proof) for one, text in texts.items()}
+            if not is_faster(result) or self._known.gains()[names] < CLEARLY:
+                return
+            proof = self.comparing.proofs(compared, facts)[names]
+            self.takes_s = time.monotonic() - began
+            if proof.right or not (sources or self.comparing.lacked_memory):
+                self._known.again.add(names)
+                self._known.proofs[names], self._known.jobs[names] = proof, job
+                self._known.patches |= {one: patch_of(text, result, proof) for one, text in texts.items()}
                 self._say_proven([names])
-            return result
+            else:
+                self._forget_proofs([names])
         finally:
             self.comparing.drop_early()
 
@@ -196,6 +199,14 @@ class Prover:
         if names in sources:
             return replace(self._job, sources=sources[names], compiles=compiles(names))
         return replace(self._job, changes=names, compiles=compiles(names))
+
+    def is_unwritten(self, names: Names, worker: Worker) -> bool:
+        """Tell whether a combination fails as a patch, and note why: it is tried without one then."""
+        broken = worker.broken
+        if not worker.job.sources or broken is None or broken.is_passing or broken.lacks_memory or broken.has_ended:
+            return False
+        self.unwritten[names] = f"written into the source it fails: {broken.reason}"
+        return True
 
     def check_written(self, written: Sequence[Worker]) -> None:
         """Raise an `AdviseError` where the step as written has failed."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from opscope.advise.messages import Broken, Built, Job, Time, Turn
+from opscope.advise.messages import FAILED, Broken, Built, Job, Time, Turn
 from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.files import scratch
@@ -110,7 +110,9 @@ class Worker:
             result = self._connection.recv()
         except (EOFError, OSError):
             self._process.join(_ENDS_S)
-            self.broken = Broken(f"the process ended with code {self._process.exitcode}", is_passing=True)
+            code = self._process.exitcode
+            # What was killed may run another time; what crashes, crashes again.
+            self.broken = Broken(f"the process ended with code {code}", is_passing=code in (None, -signal.SIGKILL))
             return None
         if isinstance(result, Broken):
             self.broken = result
@@ -188,18 +190,22 @@ class Session:
 
     def _note_memory(self, workers: Sequence[Worker]) -> None:
         """Note what a process as written takes of the device's memory, and what all together may take."""
-        known = [one for worker in workers if (one := worker.built) is not None and worker.job.is_as_written]
+        running = [worker for worker in self._open if worker.broken is None and worker not in self._leaving]
+        if not all(worker.job.is_as_written and worker in workers for worker in running):
+            return  # others take another amount, or what is free was read before they had taken theirs
+        known = [worker.built for worker in running if worker.built is not None]
         taken = [one.memory_bytes for one in known if one.memory_bytes is not None]
         free = [one.free_bytes for one in known if one.free_bytes is not None]
-        if taken and free and self._capacity is None:
+        if taken and free:
             self._each_bytes = max(taken) + _CONTEXT_BYTES
-            self._capacity = round(_FILLED * min(free)) + len(self._open) * self._each_bytes
+            self._capacity = round(_FILLED * min(free)) + len(running) * self._each_bytes
 
     def room(self) -> int | None:
         """Return for how many more processes like the step as written the device has memory; None where unknown."""
         if self._capacity is None:
             return None
-        return max(0, self._capacity // self._each_bytes - len(self._open) + len(self._leaving))
+        holding = [worker for worker in self._open if worker.broken is None and worker not in self._leaving]
+        return max(0, self._capacity // self._each_bytes - len(holding))
 
     def _at_once(self, items: Sequence[S], work: Callable[[S], T]) -> list[T]:
         """Do something with each of some items, several at once."""
@@ -228,9 +234,13 @@ class Session:
     def _built(self, job: Job, timeout: float) -> Worker:
         if self._is_stopped or time.monotonic() >= self._ends_at:
             raise OutOfTimeError("the time is up")
+        if _writes_weights(job):
+            Path(job.begin + FAILED).unlink(missing_ok=True)
         worker = self._start(job)
         self._kill_if_stopped(worker)
         worker.wait_until_built(self._patience(timeout))
+        if worker.broken is not None and _writes_weights(job):
+            Path(job.begin + FAILED).touch()  # others wait for them
         return worker
 
     def _kill_if_stopped(self, worker: Worker) -> None:
@@ -327,6 +337,11 @@ def _without_main() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
+
+
+def _writes_weights(job: Job) -> bool:
+    """Tell whether a job's process writes the weights that the others which are compared begin with."""
+    return bool(job.begin) and job.is_as_written
 
 
 def _is_launched_by_host(worker: Worker) -> bool:

@@ -217,7 +217,7 @@ class _Trying:
         if likely is None:
             self._time_written(written, [], FIRST_ROUNDS - _ROUGH_ROUNDS)
         else:
-            self._budget.phase("what most likely helps", lambda: self._prove_likely(written, likely, facts))
+            self._prove_likely(written, likely, facts)
         self._known.note_written(written)
         self._has_loading_left = _WAITS < self._waiting_share <= _WAITS_MOST
         if self._waiting_share > _WAITS_MOST:
@@ -503,18 +503,23 @@ class _Trying:
         # Its proof starts as many processes as there are cores for: on fewer, they would only delay each other.
         if self._known.measured or self._device_ns is None or self._session.width < _LIKELY_WIDTH:
             return None
-        if self._waiting_share > _WAITS_MOST:
+        if self._waiting_share > _WAITS_MOST or self._prover.takes_s >= self._budget.left_s:
             return None
         return likeliest(possible, launch_bound=self._is_launch_bound)
 
     def _prove_likely(self, written: list[Worker], names: Names, facts: Facts) -> None:
         """Prove a combination before anything else is tried; where that fails, the search takes it up in its turn."""
         self._say(f"what most likely helps: {' + '.join(names)}")
-        known = self._prover.prove_at_once(names, written, facts, self._may_build_s)
+        within_s = self._may_build_s
+        try:
+            self._budget.phase(
+                "what most likely helps", lambda: self._prover.prove_at_once(names, written, facts, within_s)
+            )
+        finally:  # what was timed is kept, whatever becomes of the rest
+            if names in self._known.measured:
+                self._journal.keep(names, self._known.measured[names])
         if self._begin_again_if_ended(written):
             self._time_written(written, [], FIRST_ROUNDS)
-        if known is not None:
-            self._journal.keep(names, known)
 
     def _begin_again_if_ended(self, written: list[Worker]) -> bool:
         """Run a script again that has come to its end after many turns; tell whether that was so."""
@@ -550,16 +555,8 @@ class _Trying:
         alone = [names for names in tries if len(tries) > 1 and self._known.measured[names].lacks_memory]
         return [
             *alone,
-            *(names for names, worker in zip(tries, workers, strict=True) if self._is_unwritten(names, worker)),
+            *(names for names, worker in zip(tries, workers, strict=True) if self._prover.is_unwritten(names, worker)),
         ]
-
-    def _is_unwritten(self, names: Names, worker: Worker) -> bool:
-        """Tell whether a combination fails as a patch, and note why: it is tried without one then."""
-        broken = worker.broken
-        if not worker.job.sources or broken is None or broken.is_passing or broken.lacks_memory or broken.has_ended:
-            return False
-        self._prover.unwritten[names] = f"written into the source it fails: {broken.reason}"
-        return True
 
     def _built_to_search(self, tries: Sequence[Names]) -> list[Worker]:
         """Start combinations; those that compile as they are proven: what was compiled before is compiled fast."""

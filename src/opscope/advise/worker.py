@@ -25,6 +25,7 @@ from opscope.advise.applying import APPLYING
 from opscope.advise.changes import in_order
 from opscope.advise.loaders import Loaders, Wait
 from opscope.advise.messages import (
+    FAILED,
     FIRST_STEPS,
     NO_WEIGHTS,
     Broken,
@@ -64,7 +65,6 @@ _MOST_TIMES: Final = 10  # as long as asked for, where batches take long to come
 _AHEAD: Final = 8  # steps by which the host may run ahead of the device
 _OUT_OF_MEMORY: Final = "out of memory"  # libraries of CUDA raise errors of other classes
 _COMES_S: Final = 60.0  # for so long one process waits for the weights that another one writes
-_FAILED: Final = ".failed"  # ends the name of the file that says that there will be no weights
 _LONGEST: Final = 200  # characters of a reason
 
 
@@ -79,15 +79,10 @@ def serve(job: Job, connection: Connection) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     end = partial(_end, connection)
-    failed = Path(job.begin + _FAILED) if job.begin and job.is_as_written else None  # others wait for its weights
     try:
-        if failed is not None:
-            failed.unlink(missing_ok=True)
         _serve(job, connection, end)
         end(None)
     except BaseException as error:  # the boundary of code that is the user's: whatever it raises is a result
-        if failed is not None:
-            failed.touch()
         end(error)
 
 
@@ -191,7 +186,7 @@ def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine
 
 def _wait_for(path: Path) -> None:
     """Wait for a file that another process writes."""
-    until, failed = perf_counter() + _COMES_S, Path(f"{path}{_FAILED}")
+    until, failed = perf_counter() + _COMES_S, Path(f"{path}{FAILED}")
     while not path.exists():
         if perf_counter() > until or failed.exists():
             raise OpscopeError(NO_WEIGHTS)

@@ -271,5 +271,19 @@ def in_processes_for_long():
             net(inputs)
 
 
+def in_processes_first():
+    """A process trains for a while, and then this one does."""
+    child = mp.get_context("spawn").Process(target=trains_for_a_while)
+    child.start()
+    child.join()
+    train(network(), random_batches())
+
+
+def trains_for_a_while():
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        train(network(), random_batches(20))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -79,6 +79,7 @@ class Children:
         seen: tells whether anything of PyTorch was seen in the script itself that may be a step.
         rank: which one of a launcher's ranks this process is, and how many there are; None without a launcher.
         restart: begins this process anew, with some environment; None where it cannot be.
+        is_patient: whether the script is known to have steps of its own, however long others train before.
     """
 
     def __init__(
@@ -87,7 +88,10 @@ class Children:
         seen: Callable[[], bool],
         rank: tuple[int, int] | None,
         restart: Callable[[Mapping[str, str]], None] | None = None,
+        *,
+        is_patient: bool = False,
     ) -> None:
+        self._is_patient = is_patient
         self._script, self._seen, self._rank, self._restart = script, seen, rank, restart
         self._is_restarting = False
         self._launchers = {name: os.environ[name] for name in _OF_LAUNCHERS if name in os.environ}
@@ -165,6 +169,8 @@ class Children:
                         del os.environ[name]
                 fn(self._rank[0], *args)
                 return None
+            if self._is_patient:
+                return function(fn, args, nprocs, join, *more, **named)
             context = function(fn, args, nprocs, False, *more, **named)
             until = time.monotonic() + _SPAWNED_S
             while time.monotonic() < until:
@@ -175,7 +181,8 @@ class Children:
             name, script = getattr(fn, "__name__", "a function"), shlex.quote(str(self._script))
             raise _Elsewhere(
                 f"{self._script} has started {nprocs} processes with torch.multiprocessing.spawn, and waits for what "
-                f"{or_unknown(name)} does in them: opscope profile --nproc {nprocs} {script} measures each as a rank"
+                f"{or_unknown(name)} does in them: opscope profile --nproc {nprocs} {script} measures each as a rank. "
+                f"If {self._script.name} itself trains afterwards, --step-kind training waits for it"
             )
 
         return start
@@ -240,7 +247,8 @@ class Children:
 
         @functools.wraps(function)
         def wait(process: Any, timeout: float | None = None) -> Any:
-            if timeout is not None or not self._is_ours or not (self._functions or self._commands):
+            is_known = self._is_patient or not (self._functions or self._commands)
+            if timeout is not None or not self._is_ours or is_known:
                 return function(process, timeout)
             began = time.monotonic()
             while time.monotonic() - began < _LOOKED_AT_S or not self._seen():
@@ -293,7 +301,9 @@ class Children:
         if not self._is_said:
             self._is_said = True
             self._end_processes()
-            raise _Elsewhere(why)
+            raise _Elsewhere(
+                f"{why}. If {self._script.name} itself trains afterwards, --step-kind training waits for it"
+            )
 
 
 def _name_of(target: Any) -> str | None:

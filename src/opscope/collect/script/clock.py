@@ -207,13 +207,14 @@ class CycleClock:
         """
         if self._quick or self.count >= self._most or self._spent >= _AT_MOST_NS:
             return False
-        if len(self._samples) < self._look_at:
+        is_long = self._spent - self._dropped_ns >= _NARROWED_NS
+        if len(self._samples) < self._look_at and not is_long:
             return True
         if self._drops_first():
             self._look_at = 0
             return True
         self._look_at = math.ceil(_MORE * len(self._samples))
-        return self._spent - self._dropped_ns < _NARROWED_NS and _wander([one.host_ns for one in self._samples])
+        return not is_long and _wander([one.host_ns for one in self._samples])
 
     def _drops_first(self) -> bool:
         """Drop the first third of the samples if the others took another time; tell whether that is so."""
