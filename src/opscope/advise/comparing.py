@@ -229,15 +229,15 @@ class Comparing:
         groups = self._groups(jobs)
         for group in groups:
             some = [jobs[place] for place in group]
-            mine = self.started(some, later if len(groups) == 1 else ())
-            mine, found = self._asked(mine, some, [asked[place] for place in group], kind)
-            self._note_memory(mine)
+            together = self.started(some, later if len(groups) == 1 else ())
+            together, answers = self._asked(together, some, [asked[place] for place in group], kind)
+            self._note_memory(together)
             if len(groups) == 1:
-                self._session.leave(mine)
+                self._session.leave(together)
             else:  # the next group needs the memory
-                self._session.close(mine)
-            workers |= dict(zip(group, mine, strict=True))
-            results |= dict(zip(group, found, strict=True))
+                self._session.close(together)
+            workers |= dict(zip(group, together, strict=True))
+            results |= dict(zip(group, answers, strict=True))
         places = range(len(jobs))
         return [workers[place] for place in places], [results[place] for place in places]
 

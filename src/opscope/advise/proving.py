@@ -352,8 +352,8 @@ def _fails_in_source(known: Measured, proof: Judged | None) -> str | None:
     if known.gain is None:
         return f"written into the source it fails: {known.broken}"
     if not is_faster(known):
-        what = "whether it is faster once it is in the source is not decidable"
-        return f"{what if is_noisy(known) else 'written into the source it is not faster'}: {verdict(known, None)[1]}"
+        noisy = "whether it is faster once it is in the source is not decidable"
+        return f"{noisy if is_noisy(known) else 'written into the source it is not faster'}: {verdict(known, None)[1]}"
     if proof is None:
         return "it was not compared with float64 as it stands in the source"
     if proof.right is None:

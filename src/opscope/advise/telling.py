@@ -1,4 +1,4 @@
-"""The course of a search: what is told of it, each phase and every ten seconds the best so far; what time is left."""
+"""The course of a search: lines for each phase and every ten seconds, and the time that is left."""
 
 import threading
 import time

@@ -1,13 +1,8 @@
 """The record of a job whose ranks ``opscope profile`` started: how many there were, and what became of each."""
 
-from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct
-
-JOB: Final = "job.json"  # the record's file in the folder that holds those of the ranks
-_SCHEMA: Final = b'"opscope.job/'
-_BEGINNING: Final = 200  # bytes, in which a record has its schema
 
 
 class RankEnd(Struct, frozen=True):
@@ -43,15 +38,3 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     world: int
     first_failed: int | None
     ranks: tuple[RankEnd, ...]
-
-
-def is_job_record(path: Path) -> bool:
-    """Tell whether a file is the record of a job: other tools, and users, call files of theirs so.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    if path.name != JOB:
-        return False
-    with path.open("rb") as file:
-        return _SCHEMA in file.read(_BEGINNING)

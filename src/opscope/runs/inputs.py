@@ -18,8 +18,7 @@ from opscope.base.units import NS_PER_MS
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
-from opscope.record.job import is_job_record
-from opscope.record.run_files import MANIFEST
+from opscope.record.run_files import MANIFEST, is_job_record
 
 _RUNS: Final = (MANIFEST, EXECUTION)  # a folder with one of these is a run
 _RECORDING: Final = lazy_pattern(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\.xz|\.gz|\.zst)?", re.ASCII)

@@ -24,8 +24,9 @@ from opscope.base.threads import cores
 from opscope.distributed.engines import Lost, engine_for
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
-from opscope.record.job import JOB, JobRecord, RankEnd
+from opscope.record.job import JobRecord, RankEnd
 from opscope.record.redaction import Redactor
+from opscope.record.run_files import JOB
 from opscope.record.step_kinds import Timed
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
