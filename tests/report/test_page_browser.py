@@ -15,6 +15,7 @@ import pytest
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.advise import AdviseDocument, ErrorClass, Outcome, Patch, Tried
 from opscope.record.codec import encode
+from opscope.report.difference_sections import change
 from tests.advise.facts import facts
 from tests.analysis.costs.test_counted_work import OF_H100, counts, moved, table
 from tests.browser import Opened, browser_is_missing, chromium, opened
@@ -227,8 +228,11 @@ def test_benchmarks_and_differences_open(browser: Any, made: Callable[..., Path]
         step = document["pairs"][0]["step"]
         kernels = page.values("table[aria-label='kernels before and after'] td[data-key=after_ns]")
         assert sum(kernels) == pytest.approx(sum(row["after_ns"] for row in document["pairs"][0]["kernels"]))
-        shown = page.values("table[aria-label='parts of the change'] .figure")
-        assert shown[-1] == step["change_ns"] == sum(shown[:-1])  # as on the page, so in sum
+        rows = page.page.locator("table[aria-label='Part, Change']").first.locator("tbody tr")
+        parts = [row.split("\t") for row in rows.all_inner_texts()]
+        assert parts[-1][1].strip() == change(step["change_ns"])
+        assert len(parts) == min(8, len(step["work"])) + (len(step["work"]) > 8) + len(step["parts"]) + 1
+        assert {change(part["change_ns"]) for part in step["parts"]} <= {text.strip() for _, text in parts}
 
 
 # ---------------------------------------------------------------- numbers

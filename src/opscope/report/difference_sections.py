@@ -1,6 +1,6 @@
 """Renders the difference of two runs for people."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -42,6 +42,7 @@ _LEADING: Final = 3  # parts that are named first
 _LEAST_LEADING: Final = 0.1  # of the largest of them
 _LEAST_SHOWN: Final = 0.01  # of the largest part: smaller groups of work are one line together
 _CONTAINERS: Final = (Category.COMPILED, Category.FRAMEWORK)  # they compute nothing themselves
+_NAMED: Final = 8  # groups of work that the page has a line for
 _SEVERAL: Final = 2  # kernels from which on these are opened
 _OPENED: Final = 8  # kernels of a compiled region that are listed
 
@@ -73,6 +74,7 @@ def pair_sections(document: DiffDocument) -> tuple[Section, ...]:
 
 def _pair_on_page(pair: PairDiff) -> Section:
     parts = (
+        Section(("What it is made of",), tuple(_adds_up(pair.step))) if pair.step.reason is None else None,
         Section(("Idle time by cause",), tuple(_idle(pair.step))) if pair.step.idle else None,
         Section(("The host, under the profiler",), tuple(_host(pair))) if pair.host else None,
         Section(("Memory",), tuple(_memory(pair.memory))) if pair.memory else None,
@@ -130,16 +132,8 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
     if step.reason is not None:
         return
     shown = _shown(step, top)
-    # The lines of the table add up to the change exactly, however many rows of work are shown.
-    rest = step.work_ns - sum(row.change_ns for row in shown)
-    others = len(step.work) - len(shown)
-    lines = chain(
-        (("work listed below", step.work_ns - rest),) if shown else (),
-        ((f"{others} {'other ' if shown else ''}group{'s' if others > 1 else ''} of work", rest),) if others else (),
-        ((part.name, part.change_ns) for part in step.parts),
-        ((f"change of the {_what(step)}", step.change_ns),),
-    )
-    yield Table(("Part", "Change"), tuple((name, _marked(ns, step)) for name, ns in lines), frozenset({1}))
+    listed = sum(row.change_ns for row in shown)
+    yield _parts_table(step, [("work listed below", listed)] if shown else [], len(step.work) - len(shown))
     if step.idle:
         yield from _idle(step)
     if shown:
@@ -147,6 +141,41 @@ def _made_of(step: StepChange, top: int | None) -> Iterator[Block]:
         yield work_table(step, len(shown))
         for row in shown:
             yield from _opened(row)
+
+
+def _parts_table(step: StepChange, works: Sequence[tuple[str, int]], others: int) -> Table:
+    """Build a table whose lines add up to the change exactly, however many groups of work have one.
+
+    Args:
+        step: the step taken apart.
+        works: lines of work, with their changes in nanoseconds.
+        others: how many groups of work are in no line.
+    """
+    rest = step.work_ns - sum(ns for _, ns in works)
+    lines = chain(
+        works,
+        ((f"{others} {'other ' if works else ''}group{'s' if others > 1 else ''} of work", rest),) if others else (),
+        ((part.name, part.change_ns) for part in step.parts),
+        ((f"change of the {_what(step)}", step.change_ns),),
+    )
+    return Table(("Part", "Change"), tuple((Name(name), _marked(ns, step)) for name, ns in lines), frozenset({1}))
+
+
+def _adds_up(step: StepChange) -> Iterator[Block]:
+    """Yield what the change of a step is made of, the largest groups of work by name."""
+    largest = sorted(step.work, key=lambda row: -abs(row.change_ns))[:_NAMED]
+    works = [
+        (f"{_called(row)} {input_shapes(row.inputs_after or row.inputs_before)}".strip(), row.change_ns)
+        for row in largest
+    ]
+    yield _parts_table(step, works, len(step.work) - len(works))
+    on_device = step.measured_on == "device"
+    what = "device time" if on_device else "operators' CPU self time"
+    unit = "step" if step.per_step else "recording"
+    idle = " Idle is what the unprofiled step has beyond the device's work." if step.unprofiled and on_device else ""
+    yield Paragraph.of(
+        f"Work is {what} as recorded, a {unit}; it and the other parts add up to the change exactly.{idle}"
+    )
 
 
 def _opened(row: WorkChange) -> Iterator[Block]:

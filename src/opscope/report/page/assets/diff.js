@@ -1,6 +1,6 @@
 // The difference of two runs: what differs first, whether the step changed, and what that is made of.
 import { sectionOf } from "./blocks.js";
-import { categoryColor, sum } from "./data.js";
+import { categoryColor } from "./data.js";
 import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
 import { big } from "./overview.js";
 import { DataTable, plainTable } from "./table.js";
@@ -14,6 +14,9 @@ export function diffView(page) {
 function pairView(pair, entry) {
     const { step } = pair;
     const unit = step.per_step ? "step" : "recording";
+    // What is made of what comes first, unless the step is not taken apart.
+    const madeOf = entry.sections.slice(0, step.reason ? 0 : 1);
+    const others = entry.sections.slice(madeOf.length);
     return el(
         "article",
         { class: "pair-diff", data: { pair: pair.name } },
@@ -27,21 +30,13 @@ function pairView(pair, entry) {
                 big("change", step.change_ns, formatChange, formatShare(step.change_ns, step.before_ns)),
             ),
         ),
-        step.reason ? null : changeOf(step, unit),
+        madeOf.map((inner) => sectionOf(inner)),
+        step.reason ? null : section("Work", workTable(step)),
         kernelChanges(pair, unit),
-        entry.sections.map((inner) => sectionOf(inner)),
+        others.map((inner) => sectionOf(inner)),
     );
 }
 
-const changeColumn = (largest) => ({
-    key: "change_ns",
-    label: "Change",
-    value: (row) => row.change_ns,
-    show: (row) => [
-        figure(row.change_ns, formatChange, { class: row.change_ns > 0 ? "figure more" : "figure less" }),
-        diverging(row.change_ns, largest),
-    ],
-});
 const diverging = (value, largest) =>
     el(
         "span",
@@ -51,52 +46,6 @@ const diverging = (value, largest) =>
             style: { width: `${Math.min(50, (50 * Math.abs(value)) / (largest || 1)).toFixed(2)}%` },
         }),
     );
-
-function changeOf(step, unit) {
-    const grown = [...step.work].sort((one, other) => Math.abs(other.change_ns) - Math.abs(one.change_ns));
-    const top = grown.slice(0, 8);
-    const rest = step.work_ns - sum(top.map((row) => row.change_ns));
-    const lines = [
-        ...top.map((row) => ({ name: workName(row), change_ns: row.change_ns })),
-        ...(grown.length > top.length
-            ? [{ name: `${grown.length - top.length} other groups of work`, change_ns: rest }]
-            : []),
-        ...step.parts,
-    ];
-    const largest = most(
-        1,
-        lines.map((row) => Math.abs(row.change_ns)),
-    );
-    return [
-        section(
-            "What it is made of",
-            plainTable(
-                "parts of the change",
-                [
-                    {
-                        key: "name",
-                        label: "Part",
-                        text: true,
-                        value: (row) => row.name,
-                        show: (row) => nameOf(row.name),
-                    },
-                    changeColumn(largest),
-                ],
-                [
-                    ...lines,
-                    { name: `change of the ${step.unprofiled ? "unprofiled " : ""}${unit}`, change_ns: step.change_ns },
-                ],
-            ),
-            note(
-                `Work is ${step.measured_on === "device" ? "device time" : "operators' CPU self time"} as recorded, a ${unit}; it and the other parts add up to the change exactly.`,
-                step.unprofiled && step.measured_on === "device"
-                    ? " Idle is what the unprofiled step has beyond the device's work."
-                    : "",
-            ),
-        ),
-        section("Work", workTable(step)),
-    ];
-}
 
 // What a recorded step runs of each kernel, on both sides.
 function kernelChanges(pair, unit) {
