@@ -264,6 +264,12 @@ def test_numbers_on_the_page_are_those_of_the_json(browser: Any, made: Callable[
             d["sum_ns"] for d in document["devices"]
         )
         page.show("overview")
+        large = page.page.locator(".verdict .big")
+        labels = large.locator(".label").all_inner_texts()
+        figures = dict(zip(labels, page.values(".verdict .big .figure"), strict=True))
+        assert figures[document["step_time"]["basis"]] == pytest.approx(document["step_time"]["ns"])
+        sums = sum(one["sum_ns"] for one in document["devices"])
+        assert figures["device sum a step"] == pytest.approx(sums / document["step_count"])
         bar = page.evaluate("opscopePage.document.traces[0].bars[0]")
         shown = page.values(".stepbar .legend .figure")
         assert shown == [part["ns"] for part in bar["parts"]]

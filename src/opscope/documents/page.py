@@ -57,6 +57,22 @@ class BlockEntry(Struct, frozen=True, kw_only=True):
     language: str = ""
 
 
+class FigureEntry(Struct, frozen=True, kw_only=True):
+    """A figure that the page shows large.
+
+    Attributes:
+        label: what it is of.
+        value: the figure; null where it is not known.
+        unit: nanoseconds, bytes, a count, or a share of 1.
+        about: what to know of it, in words.
+    """
+
+    label: str
+    value: float | None
+    unit: Literal["ns", "bytes", "count", "share"]
+    about: str | None = None
+
+
 class SectionEntry(Struct, frozen=True):
     """A heading with what stands below it, as reports have it."""
 
@@ -342,6 +358,10 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         sweep: the name of the run it belongs to; null for a trace that stands alone.
         document: its document, as ``opscope analyze --format json`` prints it; long names are cut.
         screen: what is read first.
+        figures: the step and what it takes, below that.
+        device_sum_ns: sum of the durations of all activities.
+        cpu_self_ns: self time of all operators on the host.
+        operators_device_ns: what all operators have of the device sum.
         environment: configuration and environment.
         left_out: rows left out of that document's tables.
         bars: per device, what it does in a step; the device that the verdict is about comes first.
@@ -359,6 +379,10 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     sweep: str | None
     document: TraceDocument
     screen: tuple[BlockEntry, ...]
+    figures: tuple[FigureEntry, ...] = ()
+    device_sum_ns: int = 0
+    cpu_self_ns: int = 0
+    operators_device_ns: int = 0
     environment: SectionEntry
     left_out: tuple[LeftOut, ...]
     bars: tuple[StepBar, ...]

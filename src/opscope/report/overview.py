@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from opscope.base.losses import Losses
 from opscope.base.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
+from opscope.documents.brief import StepFigure
+from opscope.documents.page import FigureEntry
 from opscope.documents.trace import DeviceEntry, Measurement, SampleSummary, Step, StepTime, TraceDocument
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
@@ -99,6 +101,57 @@ def _facts(document: TraceDocument) -> Iterator[Block]:
     facts = tuple((text,) for text in _fact_texts(document))
     if facts:
         yield Bullets(facts)
+
+
+def figures_on_page(document: TraceDocument, device_sum_ns: int, cpu_self_ns: int) -> Iterator[FigureEntry]:
+    """Yield the figures that the page shows large: of the step, of the device's work, throughput, memory, MFU.
+
+    Args:
+        document: of the trace; its tables may be cut short.
+        device_sum_ns: sum of the durations of all activities.
+        cpu_self_ns: self time of all operators on the host.
+    """
+    measurement, step = document.measurement, document.step_time
+    if step is None:
+        yield FigureEntry(label="step", value=None, unit="ns", about=measurement.benchmark_reason)
+    else:
+        yield FigureEntry(label=step.basis, value=step.ns, unit="ns", about=_about_step(step))
+    profiled = measurement.profiled_step
+    if measurement.step is not None and profiled is not None:
+        with_names = document.light is not None and document.light.agrees
+        label = "profiled step, with names" if with_names else "profiled step"
+        percent = measurement.profiler_overhead_percent
+        about = None if percent is None else f"{format_count(percent)} % longer than unprofiled"
+        yield FigureEntry(label=label, value=profiled.median_ns, unit="ns", about=about)
+    yield _work_of_step(document, device_sum_ns, cpu_self_ns)
+    if measurement.sequences_per_second is not None:
+        unit = f"{document.capture.workload.unit} a second" if document.capture else None
+        yield FigureEntry(label="throughput", value=measurement.sequences_per_second, unit="count", about=unit)
+    if measurement.memory is not None and measurement.memory.allocated_bytes is not None:
+        peak = measurement.memory.allocated_bytes
+        yield FigureEntry(label="peak memory", value=peak, unit="bytes", about="allocated on the device")
+    for one in document.limits.utilisation if document.limits is not None else ():
+        if one.mfu is not None:
+            about = f"of the {'unprofiled' if one.unprofiled else 'profiled'} step, device {one.device}"
+            yield FigureEntry(label="MFU", value=one.mfu, unit="share", about=about)
+
+
+def _about_step(step: StepFigure) -> str:
+    interval = None if step.low_ns is None else f"{format_ns(step.low_ns)} to {format_ns(step.high_ns)} (95 %)"
+    estimate = None if step.estimate_ns is None else f"about {format_ns(step.estimate_ns)} without the profiler"
+    count = "as given by --step-time" if step.steps is None else f"{step.steps:,} steps"
+    return ". ".join(filter(None, (interval, estimate, count, step.sentence)))
+
+
+def _work_of_step(document: TraceDocument, device_sum_ns: int, cpu_self_ns: int) -> FigureEntry:
+    steps, a_step = document.step_count or 1, "a step" if document.step_count else "in the recording"
+    if not document.has_device_times:
+        reason = document.device_times_reason
+        return FigureEntry(label=f"CPU self time {a_step}", value=cpu_self_ns / steps, unit="ns", about=reason)
+    activities = sum(device.activities for device in document.devices)
+    in_all = f" {document.step_count} steps" if document.step_count else ""
+    about = f"{format_count(activities)} activities in all{in_all}"
+    return FigureEntry(label=f"device sum {a_step}", value=device_sum_ns / steps, unit="ns", about=about)
 
 
 def own_clock_text(clock: OwnClock, step: StepTime) -> str:

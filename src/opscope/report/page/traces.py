@@ -37,7 +37,7 @@ from opscope.documents.page import (
 from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.report.brief import screen_blocks
 from opscope.report.kernel_report import environment_on_page
-from opscope.report.overview import steps_note
+from opscope.report.overview import figures_on_page, steps_note
 from opscope.report.page.blocks import block_entries, section_entry
 from opscope.report.page.names import LONGEST_NAME, Names, cut
 from opscope.report.page.points import extremes
@@ -120,17 +120,23 @@ def page_trace(
     """
     shown, left_out = _few_rows(document, measured.analysis)
     part = measured.analysis.losses.part
+    operators, kernels = measured.analysis.operators, measured.analysis.kernels
+    device_sum_ns, cpu_self_ns = int(kernels["total_ns"].sum()), int(operators["self_cpu_ns"].sum())
     return PageTrace(
         name=cut(name, LONGEST_NAME),
         sweep=sweep,
         document=_without_long_texts(shown),
         screen=part("the first screen", lambda: _screen(document), tuple),
+        figures=part("the large figures", lambda: tuple(figures_on_page(document, device_sum_ns, cpu_self_ns)), tuple),
         environment=part(
             "the environment",
             lambda: section_entry(environment_on_page(document)),
             lambda: SectionEntry(("Configuration and environment: left out, as it cannot be shown",), (), ()),
         ),
         left_out=left_out,
+        device_sum_ns=device_sum_ns,
+        cpu_self_ns=cpu_self_ns,
+        operators_device_ns=int(operators["self_device_ns"].sum()),
         bars=part("the bars of the step", lambda: tuple(_bars(measured, document)), tuple),
         samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
         names=pictures.names,

@@ -95,9 +95,9 @@ export class TraceData {
             this.document.kernels.filter((row) => row.summary).map((row) => [row.name, row.summary]),
         );
         this.hasDevice = this.document.kernels.length > 0;
-        this.deviceSum = sum(this.document.kernels.map((row) => row.total_ns)) + this.leftOut("kernels");
-        this.cpuSum = sum(this.document.operators.map((row) => row.self_cpu_ns)) + this.leftOut("operators", "cpu_ns");
-        this.operatorsSum = sum(this.document.operators.map((row) => row.self_device_ns)) + this.leftOut("operators");
+        this.deviceSum = trace.device_sum_ns;
+        this.cpuSum = trace.cpu_self_ns;
+        this.operatorsSum = trace.operators_device_ns;
         this.steps = this.document.step_count || 1;
         this.unit = this.document.step_count ? "a step" : "in the recording";
     }
@@ -110,11 +110,6 @@ export class TraceData {
             this.deviceNames = new Set([...numbers].filter((one) => one >= 0).map((one) => this.trace.names[one]));
         }
         return this.deviceNames.has(name);
-    }
-
-    leftOut(table, what = "ns") {
-        const found = this.trace.left_out.find((one) => one.table === table);
-        return found ? found[what] : 0;
     }
 
     leftOutNote(table, what) {

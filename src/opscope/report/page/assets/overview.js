@@ -2,7 +2,7 @@
 import { app } from "./app.js";
 import { blocksOf, sectionOf } from "./blocks.js";
 import { axis, chart, plain, tip } from "./charts.js";
-import { categoryColor, partColor, sum } from "./data.js";
+import { categoryColor, partColor } from "./data.js";
 import { add, button, clear, el, facts, figure, nameOf, note, section, sentenceOf, tooltip } from "./dom.js";
 import { closeTimes } from "./ticks.js";
 import { formatBytes, formatCount, formatNs, formatShare, most, withThousands } from "./units.js";
@@ -14,9 +14,6 @@ export function overview(data) {
 
 function verdict(data) {
     const { document: doc, trace } = data;
-    const step = doc.step_time;
-    const unprofiled = doc.measurement.step;
-    const profiled = doc.measurement.profiled_step;
     return el(
         "section",
         { class: "part verdict" },
@@ -25,51 +22,7 @@ function verdict(data) {
         el(
             "div",
             { class: "figures" },
-            big(
-                step ? step.basis : "step",
-                step ? step.ns : null,
-                formatNs,
-                step ? stepNote(step) : doc.measurement.benchmark_reason,
-            ),
-            unprofiled && profiled
-                ? big(
-                      doc.light && doc.light.agrees ? "profiled step, with names" : "profiled step",
-                      profiled.median_ns,
-                      formatNs,
-                      doc.measurement.profiler_overhead_percent === null
-                          ? ""
-                          : `${formatCount(doc.measurement.profiler_overhead_percent)} % longer than unprofiled`,
-                  )
-                : null,
-            data.hasDevice
-                ? big(
-                      `device sum ${data.unit}`,
-                      data.deviceSum / data.steps,
-                      formatNs,
-                      `${formatCount(sum(doc.devices.map((one) => one.activities)))} activities in all${doc.step_count ? ` ${doc.step_count} steps` : ""}`,
-                  )
-                : big(`CPU self time ${data.unit}`, data.cpuSum / data.steps, formatNs, doc.device_times_reason),
-            doc.measurement.sequences_per_second === null
-                ? null
-                : big(
-                      "throughput",
-                      doc.measurement.sequences_per_second,
-                      formatCount,
-                      doc.capture ? `${doc.capture.workload.unit} a second` : "",
-                  ),
-            doc.measurement.memory && doc.measurement.memory.allocated_bytes !== null
-                ? big("peak memory", doc.measurement.memory.allocated_bytes, formatBytes, "allocated on the device")
-                : null,
-            (doc.limits ? doc.limits.utilisation : [])
-                .filter((one) => one.mfu !== null)
-                .map((one) =>
-                    big(
-                        "MFU",
-                        one.mfu,
-                        (value) => formatShare(value, 1),
-                        `of the ${one.unprofiled ? "unprofiled" : "profiled"} step, device ${one.device}`,
-                    ),
-                ),
+            trace.figures.map(({ label, value, unit, about }) => big(label, value, FORMATS[unit], about)),
         ),
         doc.bound.evidence ? details("How that is known", () => note(doc.bound.evidence)) : null,
         doc.light ? note(doc.light.sentence) : null,
@@ -82,15 +35,8 @@ function verdict(data) {
     );
 }
 
-const stepNote = (step) =>
-    [
-        step.low_ns === null ? null : `${formatNs(step.low_ns)} to ${formatNs(step.high_ns)} (95 %)`,
-        step.estimate_ns === null ? null : `about ${formatNs(step.estimate_ns)} without the profiler`,
-        step.steps === null ? "as given by --step-time" : `${formatCount(step.steps)} steps`,
-        step.sentence,
-    ]
-        .filter(Boolean)
-        .join(". ");
+/** @type {Record<string, (value: number) => string>} */
+const FORMATS = { ns: formatNs, bytes: formatBytes, count: formatCount, share: (value) => formatShare(value, 1) };
 
 export function big(label, value, format, about) {
     return el(
