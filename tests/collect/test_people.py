@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -60,6 +63,14 @@ def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_pat
             (str(SCRIPTS / "people.py"), "retrying"),
             "waits while other processes do the training: it started a process (for `long_rank`)",
         ),
+        (
+            (str(SCRIPTS / "people.py"), "own_optimizer_beside_processes"),
+            "waits while other processes do the training: it started a process (for `long_rank`)",
+        ),
+        (
+            (str(SCRIPTS / "people.py"), "own_optimizer_beside_spawned"),
+            "has started 2 processes with torch.multiprocessing.spawn, and waits for what `long_rank` does in them",
+        ),
         ((str(SCRIPTS / "people.py"), "in_a_pool"), "itself runs no operator; it started 2 processes of a pool"),
         (
             (str(SCRIPTS / "launches.py"), str(SCRIPTS / "train.py"), "--steps", "400"),
@@ -96,6 +107,33 @@ def test_processes_that_would_go_on_end_with_the_measurement(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(number.read_text()), 0)
+
+
+def _runs(status: Path) -> bool:
+    """Tell whether a process runs; one that has ended stays listed where no one asks how."""
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look a process up in")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_takes_the_scripts_processes_with_it(number: int, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pid = tmp_path / "pid"
+    command = [sys.executable, "-m", "opscope", "profile", "--output-dir", str(tmp_path / "r")]
+    process = subprocess.Popen([*command, str(SCRIPTS / "people.py"), "leaving", str(pid)], stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
+        time.sleep(0.2)
+    process.send_signal(number)  # to it alone, as a supervisor does
+    process.wait(60)
+    status = Path(f"/proc/{pid.read_text()}/stat")
+    until = time.monotonic() + 10
+    while _runs(status) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not _runs(status)
 
 
 def test_training_on_another_thread_is_said_not_to_be_followed(tmp_path: Path) -> None:

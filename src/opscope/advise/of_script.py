@@ -208,7 +208,8 @@ class ScriptVariant(Variant):
         os.register_at_fork(after_in_child=self._clock.forked)
         self._eager.enter_context(uncompiled())
         is_patient = self._wanted.kind is not None
-        children = Children(self._script, lambda: steps.has_events, None, is_patient=is_patient)
+        seen, worked = lambda: steps.has_events, lambda: steps.has_worked
+        children = Children(self._script, seen, worked, None, is_patient=is_patient)
         children.torch_imported()
         children.listen()
         error = run_script(self._script, self._arguments, lambda: None)

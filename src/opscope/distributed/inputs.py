@@ -14,7 +14,7 @@ from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.codec import decode
 from opscope.record.execution import EXECUTION, RAW
 from opscope.record.job import JobRecord
-from opscope.record.run_files import JOB, MANIFEST, TRACE_NAME, is_job_record
+from opscope.record.run_files import JOB, MANIFEST, TRACE_NAME, document_kind
 
 # What is found beside traces: opscope's own records, and what benchmarks and the authors of traces write.
 _NOT_TRACES: Final = frozenset({MANIFEST, EXECUTION, JOB, STORE_MANIFEST, "record.json", "results.json", "truth.json"})
@@ -54,7 +54,7 @@ def record_of(paths: Iterable[str]) -> Recorded:
     if len(results) != 1:
         return Recorded()
     try:
-        if not is_job_record(results[0]):
+        if document_kind(results[0]) != "job":
             return Recorded()
         record = decode(results[0], JobRecord)
     except (OSError, BadInputError) as error:

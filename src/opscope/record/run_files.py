@@ -10,17 +10,16 @@ JOB: Final = "job.json"  # what became of a job, in the folder that holds the ru
 KEPT: Final = ".opscope"  # the folder beside traces that keeps what was read of them
 WORD: Final = r"[^/\x00-\x1f]+"
 TRACE_NAME: Final = lazy_pattern(rf"{WORD}_trace_{WORD}\.json")  # of the traces in a sweep's run directory
-_JOB_SCHEMA: Final = b'"opscope.job/'
-_BEGINNING: Final = 200  # bytes, in which a record has its schema
+_DOCUMENT: Final = lazy_pattern(rb'\s*\{\s*"schema"\s*:\s*"opscope\.(\w+)/')
+_BEGINNING: Final = 200  # bytes, in which a document has its schema
 
 
-def is_job_record(path: Path) -> bool:
-    """Tell whether a file is the record of a job: other tools, and users, call files of theirs so.
+def document_kind(path: Path) -> str | None:
+    """Return which of opscope's own documents a file is, such as ``job`` or ``bench``; None for any other file.
 
     Raises:
         OSError: it cannot be read.
     """
-    if path.name != JOB:
-        return False
     with path.open("rb") as file:
-        return _JOB_SCHEMA in file.read(_BEGINNING)
+        match = _DOCUMENT.match(file.read(_BEGINNING))
+    return match[1].decode() if match else None

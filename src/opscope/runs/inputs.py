@@ -18,7 +18,7 @@ from opscope.base.units import NS_PER_MS
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
-from opscope.record.run_files import MANIFEST, is_job_record
+from opscope.record.run_files import MANIFEST, document_kind
 
 _RUNS: Final = (MANIFEST, EXECUTION)  # a folder with one of these is a run
 _RECORDING: Final = lazy_pattern(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\.xz|\.gz|\.zst)?", re.ASCII)
@@ -204,11 +204,11 @@ def _of_folder(folder: Path) -> Iterator[TraceFile]:
 
 
 def _is_named_as_trace(path: Path) -> bool:
-    """Tell whether a file's name is that of a trace, and the file no record of opscope's own."""
+    """Tell whether a file's name is that of a trace, and the file no document of opscope's own, such as a benchmark."""
     if not path.name.endswith(TRACE_ENDINGS) or not path.is_file():
         return False
     try:
-        return not is_job_record(path)
+        return document_kind(path) is None
     except OSError:  # whoever reads it says why that is not possible
         return True
 

@@ -106,7 +106,8 @@ def measure_script(task: ScriptTask, phase: Callable[[str], None], kept: Callabl
         options, trace, keep, run=task.run, light=light, run_on=run_on, among_ranks=task.among_ranks, progress=phase
     )
     rank, is_patient = _rank() if task.among_ranks else None, task.run.wanted.kind is not None
-    children = Children(script, lambda: watcher.saw_something, rank, task.restart, is_patient=is_patient)
+    seen, worked = lambda: watcher.saw_something, lambda: watcher.has_worked
+    children = Children(script, seen, worked, rank, task.restart, is_patient=is_patient)
     # Processes that the script forks inherit the watcher, and are not measured.
     os.register_at_fork(after_in_child=lambda: setattr(watcher, "active", False))
 

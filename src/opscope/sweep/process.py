@@ -39,7 +39,13 @@ _HINTS = {
 
 
 class Worker(Protocol):
-    """A process that measures, as far as it is followed here."""
+    """A process that measures, as far as it is followed here.
+
+    Attributes:
+        pid: its number.
+    """
+
+    pid: int
 
     def poll(self) -> int | None:
         """Return its exit code, None while it runs."""
@@ -275,12 +281,15 @@ def _decoded(lines: list[bytes]) -> Iterator[Message]:
 
 
 def _end(process: Worker) -> None:
+    """End a process, and what the user's code has started in it."""
     process.terminate()
     try:
         process.wait(timeout=_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    with contextlib.suppress(OSError):  # nothing is left, or it has not come to lead a group
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _death(code: int, phase: str) -> Failure:

@@ -91,12 +91,12 @@ class Forked:
     """A worker that was forked; its parent, the warm process, tells when it has ended.
 
     Args:
-        pid: of the worker.
+        pid: of the worker, which is an attribute, too.
         ended: where its exit code comes from.
     """
 
     def __init__(self, pid: int, ended: socket.socket) -> None:
-        self._pid, self._told, self._code = pid, ended, None
+        self.pid, self._told, self._code = pid, ended, None
 
     _code: int | None
 
@@ -116,7 +116,7 @@ class Forked:
         until = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             if until is not None and time.monotonic() > until:
-                raise subprocess.TimeoutExpired(str(self._pid), timeout or 0.0)
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
             time.sleep(_POLL_SECONDS)
         return code
 
@@ -131,7 +131,7 @@ class Forked:
     def _kill(self, number: int) -> None:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
+                os.kill(self.pid, number)
 
     def _ended(self, content: bytes) -> None:
         code = _number(content)

@@ -4,6 +4,7 @@ It reads a `Request` from standard input and writes `Message` lines to the file 
 the workload itself prints goes to the process's own output, which the parent keeps as a log.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -96,6 +97,8 @@ def main() -> None:
     # Ctrl-C reaches the whole group; the parent decides when this process ends, and it ends with the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(signal.SIGTERM)
+    with contextlib.suppress(OSError):  # it leads a session already
+        os.setpgid(0, 0)  # what the user's code starts ends with it: see `process._end`
     content = sys.stdin.buffer.read()
     request = msgspec.json.decode(content, type=Request)
     pipe = os.fdopen(request.messages, "wb", buffering=0)

@@ -271,6 +271,35 @@ def in_processes_for_long():
             net(inputs)
 
 
+def own_optimizer_beside_processes():
+    """As people write it: the optimizer is made before the processes that use it start."""
+    net = network()
+    torch.optim.SGD(net.parameters(), lr=0.1)
+    child = mp.get_context("spawn").Process(target=long_rank, args=(0, 1))
+    child.start()
+    child.join()
+
+
+def own_optimizer_beside_spawned():
+    torch.optim.SGD(network().parameters(), lr=0.1)
+    mp.spawn(long_rank, args=(2,), nprocs=2)
+
+
+def leaving():
+    """A process that would go on."""
+    child = mp.get_context("spawn").Process(target=stays, args=(sys.argv[2],))
+    child.start()
+    child.join()
+
+
+def stays(path):
+    """Train without end, once the number of the process is written down."""
+    train(network(), random_batches(5))
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    long_rank(0, 1)
+
+
 def in_processes_first():
     """A process trains for a while, and then this one does."""
     child = mp.get_context("spawn").Process(target=trains_for_a_while)

@@ -76,7 +76,8 @@ class Children:
 
     Args:
         script: its path.
-        seen: tells whether anything of PyTorch was seen in the script itself that may be a step.
+        seen: tells whether anything of PyTorch was seen in the script itself that may be a step, or may still step.
+        worked: the same without what may still step: optimizers that were made.
         rank: which one of a launcher's ranks this process is, and how many there are; None without a launcher.
         restart: begins this process anew, with some environment; None where it cannot be.
         is_patient: whether the script is known to have steps of its own, however long others train before.
@@ -86,13 +87,14 @@ class Children:
         self,
         script: Path,
         seen: Callable[[], bool],
+        worked: Callable[[], bool],
         rank: tuple[int, int] | None,
         restart: Callable[[Mapping[str, str]], None] | None = None,
         *,
         is_patient: bool = False,
     ) -> None:
         self._is_patient = is_patient
-        self._script, self._seen, self._rank, self._restart = script, seen, rank, restart
+        self._script, self._seen, self._worked, self._rank, self._restart = script, seen, worked, rank, restart
         self._is_restarting = False
         self._launchers = {name: os.environ[name] for name in _OF_LAUNCHERS if name in os.environ}
         self._pid, self._main = os.getpid(), threading.get_ident()
@@ -161,7 +163,7 @@ class Children:
             *more: Any,
             **named: Any,
         ) -> Any:
-            if not join or not self._is_ours or self._seen():  # without join the script goes on beside them
+            if not join or not self._is_ours or self._worked():  # without join the script goes on beside them
                 return function(fn, args, nprocs, join, *more, **named)
             if self._rank is not None and nprocs == self._rank[1]:  # the launcher has started them: this is one
                 for name, value in self._launchers.items():  # processes that the script starts itself find none of it
@@ -173,7 +175,8 @@ class Children:
                 return function(fn, args, nprocs, join, *more, **named)
             context = function(fn, args, nprocs, False, *more, **named)
             until = time.monotonic() + _SPAWNED_S
-            while time.monotonic() < until:
+            # Where the script has an optimizer of its own, it is to train after them, unless they do.
+            while time.monotonic() < until or (self._seen() and not any(map(self._trains, context.processes))):
                 if context.join(_POLL_S):
                     return None
             for process in context.processes:
@@ -198,7 +201,7 @@ class Children:
                 name = _name_of(target) or type(process).__name__
                 self._functions[name] = self._functions.get(name, 0) + 1
                 # Of a process whose class has a `run` of its own, nothing is known.
-                if target is not None and not self._seen():
+                if target is not None and not self._worked():
                     self._folder = self._folder or kept_scratch()
                     self._notes[process] = self._folder / str(sum(self._functions.values()))
                     process._target = _Noting(target, self._notes[process])
@@ -251,12 +254,12 @@ class Children:
             if timeout is not None or not self._is_ours or is_known:
                 return function(process, timeout)
             began = time.monotonic()
-            while time.monotonic() - began < _LOOKED_AT_S or not self._seen():
+            while time.monotonic() - began < _LOOKED_AT_S or not self._worked():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     result = function(process, _POLL_S)
                     if result is not None or getattr(process, "exitcode", None) is not None:
                         return result
-                if time.monotonic() - began >= _LOOKED_AT_S and not self._seen():
+                if time.monotonic() - began >= _LOOKED_AT_S and not self._worked():
                     self._refuse(process)
             return function(process, None)
 
@@ -289,12 +292,16 @@ class Children:
 
     def _refuse(self, process: Any) -> None:
         """Say where the work is, if what is waited for runs PyTorch, and the script itself does not."""
-        note = self._notes.get(process)
-        if note is not None and note.exists():
+        if self._trains(process):
             self._end(f"{self._script} waits while other processes do the training: {self.sentence}")
         if not isinstance(process, subprocess.Popen) or "torch" in sys.modules or not _runs_pytorch(process.pid):
             return  # the script itself may go on with PyTorch after it
         self._end(f"{self._script} waits for what runs elsewhere: {self.sentence}")
+
+    def _trains(self, process: Any) -> bool:
+        """Tell whether optimizers are known to step in a process."""
+        note = self._notes.get(process)
+        return note is not None and note.exists()
 
     def _end(self, why: str) -> None:
         """End the script, once: what it does at its end may wait, too."""

@@ -107,8 +107,12 @@ class StepFinder:
     @property
     def has_events(self) -> bool:
         """Whether anything was seen that may be a step; an optimizer that was made may still step."""
-        seen = any(stream.events.count or stream.open for stream in self._streams.values())
-        return bool(seen or self._expected.optimizers)
+        return self.has_worked or bool(self._expected.optimizers)
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether anything was seen that may be a step."""
+        return any(stream.events.count or stream.open for stream in self._streams.values())
 
     def profiler_prepares(self, profiler: Any) -> None:
         """Do nothing; a profiler of the script's own is about to start."""
