@@ -508,7 +508,7 @@ def test_what_a_process_takes_of_the_devices_memory_limits_how_many_start() -> N
         assert session.room() is None
         workers = [Worker(job, None, None) for _ in range(2)]  # type: ignore[arg-type]
         for worker, free in zip(workers, (70, 50), strict=True):
-            worker.built = Built(facts(), "cuda", 1.0, 9 * gib + 2**29, Places(), "", free * gib)
+            worker.built = Built(facts(), "cuda", 1.0, 9 * gib + gib // 4, Places(), "", free * gib)
         session._open += workers
         session._note_memory(workers)
         assert session.room() == 4  # nine tenths of 50 GiB, 10 GiB each

@@ -16,7 +16,7 @@ from opscope.base import files
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.runs import folders as runs
 from opscope.runs.store import RunDirectory
-from tests.command import fresh_opscope, opscope, toy
+from tests.command import ROOT, fresh_opscope, opscope, toy
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
@@ -450,3 +450,15 @@ def test_an_input_with_the_name_of_a_part_stays(tmp_path: Path) -> None:
     done = opscope("export", str(trace), "-o", str(tmp_path / "run.json.gz"), "--overwrite")
     assert done.returncode == 2, done.stderr
     assert trace.read_bytes() == GPT2.read_bytes()
+
+
+def test_opscopes_own_documents_are_no_traces(tmp_path: Path) -> None:
+    shutil.copy(DATA / "traces" / "cudagraph_replay.json.gz", tmp_path)
+    shutil.copy(ROOT / "benchmarks" / "results" / "h200-bench-gelu.json", tmp_path / "gelu.json")
+    done = opscope("analyze", str(tmp_path), "--format", "json")
+    assert "gelu" not in done.stderr
+    assert json.loads(done.stdout)["schema"].startswith("opscope.analysis")
+    (tmp_path / "job.json").write_text("no JSON")  # but what is of someone else is named
+    done = opscope("analyze", str(tmp_path))
+    assert done.returncode == 4
+    assert "job.json is not a trace" in done.stderr

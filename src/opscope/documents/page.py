@@ -379,10 +379,10 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     sweep: str | None
     document: TraceDocument
     screen: tuple[BlockEntry, ...]
-    figures: tuple[FigureEntry, ...] = ()
-    device_sum_ns: int = 0
-    cpu_self_ns: int = 0
-    operators_device_ns: int = 0
+    figures: tuple[FigureEntry, ...]
+    device_sum_ns: int
+    cpu_self_ns: int
+    operators_device_ns: int
     environment: SectionEntry
     left_out: tuple[LeftOut, ...]
     bars: tuple[StepBar, ...]

@@ -163,10 +163,9 @@ def _parts_table(step: StepChange, works: Sequence[tuple[str, int]], others: int
 
 def _adds_up(step: StepChange) -> Iterator[Block]:
     """Yield what the change of a step is made of, the largest groups of work by name."""
-    largest = sorted(step.work, key=lambda row: -abs(row.change_ns))[:_NAMED]
     works = [
         (f"{_called(row)} {input_shapes(row.inputs_after or row.inputs_before)}".strip(), row.change_ns)
-        for row in largest
+        for row in step.work[:_NAMED]
     ]
     yield _parts_table(step, works, len(step.work) - len(works))
     on_device = step.measured_on == "device"

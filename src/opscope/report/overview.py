@@ -121,7 +121,8 @@ def figures_on_page(document: TraceDocument, device_sum_ns: int, cpu_self_ns: in
         with_names = document.light is not None and document.light.agrees
         label = "profiled step, with names" if with_names else "profiled step"
         percent = measurement.profiler_overhead_percent
-        about = None if percent is None else f"{format_count(percent)} % longer than unprofiled"
+        more = "longer" if (percent or 0.0) >= 0 else "shorter"
+        about = None if percent is None else f"{format_count(abs(percent))} % {more} than unprofiled"
         yield FigureEntry(label=label, value=profiled.median_ns, unit="ns", about=about)
     yield _work_of_step(document, device_sum_ns, cpu_self_ns)
     if measurement.sequences_per_second is not None:
@@ -149,8 +150,8 @@ def _work_of_step(document: TraceDocument, device_sum_ns: int, cpu_self_ns: int)
         reason = document.device_times_reason
         return FigureEntry(label=f"CPU self time {a_step}", value=cpu_self_ns / steps, unit="ns", about=reason)
     activities = sum(device.activities for device in document.devices)
-    in_all = f" {document.step_count} steps" if document.step_count else ""
-    about = f"{format_count(activities)} activities in all{in_all}"
+    over = f" in {document.step_count} {'step' if steps == 1 else 'steps'}" if document.step_count else ""
+    about = f"{format_count(activities)} {'activity' if activities == 1 else 'activities'}{over}"
     return FigureEntry(label=f"device sum {a_step}", value=device_sum_ns / steps, unit="ns", about=about)
 
 

@@ -250,8 +250,8 @@ class Children:
 
         @functools.wraps(function)
         def wait(process: Any, timeout: float | None = None) -> Any:
-            is_known = self._is_patient or not (self._functions or self._commands)
-            if timeout is not None or not self._is_ours or is_known:
+            has_started = bool(self._functions or self._commands)
+            if timeout is not None or not self._is_ours or self._is_patient or not has_started:
                 return function(process, timeout)
             began = time.monotonic()
             while time.monotonic() - began < _LOOKED_AT_S or not self._worked():

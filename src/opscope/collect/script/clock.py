@@ -115,7 +115,7 @@ class CycleClock:
         self._cycles = 0
         self._spent = self._dropped_ns = 0
         self._samples: list[_Sample] = []
-        self._look_at = 0  # how many samples there are when it is looked at them again
+        self._look_at = 0  # how many samples there are when they are looked at again
         # Of the running block: where it began, its cycles and their time, and what had been waited for by then.
         self._beginning = _Beginning(0, 0, 0, None)
         self._in_block = self._block_ns = 0
