@@ -86,10 +86,10 @@ def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[
 
 
 def likeliest(possible: Sequence[str], *, launch_bound: bool) -> Names | None:
-    """Return the combination that most likely helps, of those that a proof decides as a rule; None where there is none.
+    """Return the combination that most likely helps; None where there is none.
 
-    Where the device waits for launches that is a captured graph. Elsewhere it is what starts in seconds, if there are
-    several changes of that kind, and what is compiled if not.
+    Where the device waits for launches, that is a captured graph. Elsewhere it is a combination that starts in seconds,
+    or, where there is none, one that compiles. Precision below TF32 is left out: a proof often cannot decide it.
 
     Args:
         possible: the changes.

@@ -93,9 +93,9 @@ def _style() -> str:
 
 @cache
 def _script(names: Sequence[str]) -> str:
-    """Join modules into one script, in which each name stands for one thing.
+    """Join modules into one script; no two of them may declare the same name at their top level.
 
-    A page that opens from a file can import nothing: imports and exports are left out. End tags are escaped: in HTML, a
+    A page that opens from a file cannot import, so imports and exports are removed. End tags are escaped: in HTML, a
     script ends at the first one.
     """
     parts = "\n".join(_MODULE_WORDS.sub("", _asset(name)) for name in names).replace("</script", "<\\/script")
