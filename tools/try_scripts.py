@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import os
+import pickle
 import platform
 import random
 import shlex
@@ -35,6 +36,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "it", "for", "on", "with", "as", "by", "at", "from", "that")
 # Quantiles of Student's distribution for a two-sided interval of 95 %, by the number of runs.
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+CHARACTERS = 65  # different ones, in the plays that nanoGPT reads
 COMMANDS = ("own", "profile", "page", "diff", "advise")
 ACCURACY = """
 import datasets
@@ -121,8 +123,10 @@ def characters(folder: Path) -> None:
     data.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     for part, count in (("train", 1_000_000), ("val", 100_000)):
-        numbers = [draw.randrange(65) for _ in range(count)]
+        numbers = [draw.randrange(CHARACTERS) for _ in range(count)]
         (data / f"{part}.bin").write_bytes(struct.pack(f"<{count}H", *numbers))
+    with (data / "meta.pkl").open("wb") as file:  # without it nanoGPT takes the 50,304 tokens of GPT-2
+        pickle.dump({"vocab_size": CHARACTERS}, file)
 
 
 def digits(folder: Path) -> None:

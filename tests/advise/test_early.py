@@ -478,7 +478,7 @@ class Memory:
         return [worker.job for worker, _ in asked]
 
 
-@pytest.mark.parametrize("most", [2, 3, 4, 7, 100])
+@pytest.mark.parametrize("most", [2, 3, 4, 5, 6, 7, 100])
 def test_no_more_processes_run_than_the_device_has_memory_for(most: int) -> None:
     job = Job(configuration=Configuration(target="train.py"), device="cuda")
     memory = Memory(most)
@@ -494,9 +494,13 @@ def test_no_more_processes_run_than_the_device_has_memory_for(most: int) -> None
         assert sorted(map(repr, early)) == sorted(map(repr, later))
     memory.close([first])
     jobs = comparing._compared_jobs({names: finalist[0], names[1:]: finalist[1]})  # type: ignore[dict-item]
-    workers, results = comparing._asked_in_turns(jobs, list(jobs), object)
+    longer = [job, job, job]
+    workers, results = comparing._asked_in_turns(jobs, list(jobs), object, longer)
     assert results == jobs  # each has its answer, in order
     assert [worker.job for worker in workers] == jobs
+    begun = [one for one, _ in comparing._early if one == job]
+    # What is asked next starts beside the last that record, where they leave memory: in float64, one takes twice as much.
+    assert begun == longer[: {5: 1, 6: 3, 7: 3, 100: 3}.get(most, 0)]
     comparing.drop_early()
     assert memory.alive == 0
 

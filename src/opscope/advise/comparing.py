@@ -229,7 +229,7 @@ class Comparing:
         groups = self._groups(jobs)
         for group in groups:
             some = [jobs[place] for place in group]
-            together = self.started(some, later if len(groups) == 1 else ())
+            together = self.started(some, later if group is groups[-1] else ())
             together, answers = self._asked(together, some, [asked[place] for place in group], kind)
             self._note_memory(together)
             if len(groups) == 1:
