@@ -499,7 +499,7 @@ def test_no_more_processes_run_than_the_device_has_memory_for(most: int) -> None
     assert results == jobs  # each has its answer, in order
     assert [worker.job for worker in workers] == jobs
     begun = [one for one, _ in comparing._early if one == job]
-    # What is asked next starts beside the last that record, where they leave memory: in float64, one takes twice as much.
+    # What is asked next starts beside the last that record, where memory is left: in float64 one takes twice as much.
     assert begun == longer[: {5: 1, 6: 3, 7: 3, 100: 3}.get(most, 0)]
     comparing.drop_early()
     assert memory.alive == 0

@@ -52,7 +52,7 @@ WRITTEN = [
     ("opscope.report.overview", "_step_times", "times of a step"),
     ("opscope.report.overview", "_clocks", "facts"),
     ("opscope.report.overview", "longest_gap", "devices"),
-    ("opscope.report.overview", "_identity", "the accounting"),
+    ("opscope.report.overview", "Accounting", "the accounting"),
 ]
 DRAWN = [
     ("opscope.report.page.traces", "flames", "the flame view"),

@@ -16,7 +16,7 @@ import pytest
 import opscope as library
 from opscope.analysis.analyzed import analyze
 from opscope.documents.comparison import ComparisonRow
-from opscope.report.page.sweeps import turns
+from opscope.report.comparison_report import turns
 from opscope.report.page.traces import MOST_SLICES
 from tests.command import WITHOUT_TORCH, opscope, toy
 from tests.conftest import DATA, ROOT

@@ -98,6 +98,15 @@ class Accounting(Struct, frozen=True):
         """Whether the identity holds."""
         return self.operators_ns + self.unlinked_ns == self.activities_ns
 
+    @property
+    def sentence(self) -> str:
+        """The identity to the nanosecond; where it does not hold, it says so: an error must not go unseen."""
+        return (
+            f"Accounting: operators {self.operators_ns:,} ns + unlinked {self.unlinked_ns:,} ns "
+            f"({self.unlinked_activities:,} {'activity' if self.unlinked_activities == 1 else 'activities'}) "
+            f"{'=' if self.holds else 'IS NOT'} device sum {self.activities_ns:,} ns"
+        )
+
 
 class Analysis(Summarised, Struct, frozen=True, dict=True):
     """Everything opscope computes from one trace. Times are nanoseconds.

@@ -305,11 +305,7 @@ def _gap(one: Analysed) -> Iterator[Inline]:
 def _accounting(one: Analysed) -> Iterator[Inline]:
     analysis = one.analysis
     if analysis.has_device_times:
-        accounting = analysis.accounting
-        yield (
-            f"Accounting: operators {accounting.operators_ns:,} ns + unlinked {accounting.unlinked_ns:,} ns "
-            f"({accounting.unlinked_activities:,} activities) = device sum {accounting.activities_ns:,} ns",
-        )
+        yield (analysis.accounting.sentence,)
 
 
 def _graphs(one: Analysed) -> Iterator[Inline]:

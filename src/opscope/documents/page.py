@@ -361,8 +361,9 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         figures: the step and what it takes, below that.
         device_sum_ns: sum of the durations of all activities.
         cpu_self_ns: self time of all operators on the host.
-        operators_device_ns: what all operators have of the device sum.
+        trust: how far that can be trusted: checks in doubt, what adds up, and in a section of its own all checks.
         environment: configuration and environment.
+        dossiers: how the most expensive operators run and what could be gained, by their names.
         left_out: rows left out of that document's tables.
         bars: per device, what it does in a step; the device that the verdict is about comes first.
         samples_ns: durations of the unprofiled steps, in the order in which they ran.
@@ -382,8 +383,9 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     figures: tuple[FigureEntry, ...]
     device_sum_ns: int
     cpu_self_ns: int
-    operators_device_ns: int
+    trust: SectionEntry
     environment: SectionEntry
+    dossiers: dict[str, tuple[BlockEntry, ...]]
     left_out: tuple[LeftOut, ...]
     bars: tuple[StepBar, ...]
     samples_ns: tuple[int, ...]
@@ -396,37 +398,17 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     choices: StepChoices | None
 
 
-class Turn(Struct, frozen=True):
-    """A change of the step's bound between two neighbouring sizes of a sweep.
-
-    Attributes:
-        along: the axis.
-        others: the values of all other axes, as text.
-        smaller, larger: the sizes.
-        before, after: what bounds the step at the smaller and at the larger size.
-    """
-
-    along: str
-    others: str
-    smaller: int
-    larger: int
-    before: str
-    after: str
-
-
 class SweepEntry(Struct, frozen=True, kw_only=True):
     """A sweep.
 
     Attributes:
         name: of the run.
         comparison: of its configurations.
-        turns: the sizes between which the step's bound changes.
-        sections: what its report says in words: laws of growth, and what has no result.
+        sections: what its report says in words: what bounds each configuration, laws of growth, what has no result.
     """
 
     name: str
     comparison: SweepComparison
-    turns: tuple[Turn, ...]
     sections: tuple[SectionEntry, ...]
 
 

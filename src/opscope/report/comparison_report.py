@@ -1,13 +1,15 @@
 """Renders the comparison of a sweep as a table and as a report; every figure is in `SweepComparison`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
+from msgspec import Struct
 from msgspec.structs import fields
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.comparison import ComparisonRow, LawRow, ScalingRow, SweepComparison
 from opscope.documents.trust import Verdict
-from opscope.record.settings import heading_of
+from opscope.record.settings import heading_of, is_count
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
@@ -29,6 +31,24 @@ _MEMORY_KINDS = {
     ON_DEVICE: "most bytes that tensors took on the device",
     IN_PROCESS: "most memory resident in the process, libraries included",
 }
+
+
+class Turn(Struct, frozen=True):
+    """A change of the step's bound between two neighbouring sizes of a sweep.
+
+    Attributes:
+        along: the axis.
+        others: the values of all other axes, as text.
+        smaller, larger: the sizes.
+        before, after: what bounds the step at the smaller and at the larger size.
+    """
+
+    along: str
+    others: str
+    smaller: int
+    larger: int
+    before: str
+    after: str
 
 
 def comparison_table(comparison: SweepComparison) -> Table:
@@ -122,10 +142,61 @@ def _legend(comparison: SweepComparison) -> tuple[Inline, ...]:
 def sections_on_page(comparison: SweepComparison) -> Iterator[Section]:
     """Yield what the page shows in words beside its pictures and its table of configurations."""
     if comparison.rows:
+        if len(comparison.rows) > 1:
+            yield Section(("What bounds each, and where it turns",), tuple(_bounds(comparison.rows)))
         yield Section(("How to read the figures",), (Bullets(_legend(comparison)),))
     else:
         yield Section(("No configuration has a result.",))
     yield from _grown(comparison)
+
+
+def _bounds(rows: Sequence[ComparisonRow]) -> Iterator[Block]:
+    """Yield what bounds each configuration as a grid, where two axes have several sizes, and where that turns."""
+    axes = [axis for axis in _axes(rows) if len({row.axes.get(axis) for row in rows}) > 1]
+    if len(axes) == 2 and all(is_count(row.axes.get(axis)) for row in rows for axis in axes):
+        yield _bound_grid(rows, *axes)
+    found = tuple(map(_turn, turns(rows)))
+    yield Bullets(found) if found else Paragraph.of("What bounds the step is the same between all neighbouring sizes.")
+
+
+def _bound_grid(rows: Sequence[ComparisonRow], down: str, across: str) -> Table:
+    sizes = {axis: sorted({row.axes[axis] for row in rows}) for axis in (down, across)}
+    cells: dict[tuple[object, object], list[str]] = {}
+    for row in rows:
+        share = "" if row.device_share is None else f" {100 * row.device_share:.0f} %"
+        cells.setdefault((row.axes[down], row.axes[across]), []).append(f"{_words(row.bound)}{share}")
+    lines = ((f"{one}", *(", ".join(cells.get((one, other), ["-"])) for other in sizes[across])) for one in sizes[down])
+    return Table((f"{_words(down)} \\ {_words(across)}", *map(str, sizes[across])), tuple(lines))
+
+
+def _turn(turn: Turn) -> Inline:
+    others = f" ({turn.others})" if turn.others else ""
+    between = f"Between {_words(turn.along)} {turn.smaller} and {turn.larger}{others}"
+    return (f"{between} it turns from {_words(turn.before)} to {_words(turn.after)}.",)
+
+
+def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
+    """Yield neighbouring sizes between which the step's bound changes, along each axis with all others fixed."""
+    for along in _axes(rows):
+        groups: dict[str, dict[int, ComparisonRow]] = {}
+        for row in rows:
+            size = row.axes.get(along)
+            if is_count(size):  # only whole numbers have neighbours
+                others = ", ".join(f"{_words(name)} {value}" for name, value in row.axes.items() if name != along)
+                groups.setdefault(others, {})[size] = row
+        for others, own in groups.items():
+            for smaller, larger in pairwise(sorted(own)):
+                before, after = own[smaller].bound, own[larger].bound
+                if before != after:
+                    yield Turn(along, others, smaller, larger, before, after)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _axes(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for row in rows for name in row.axes))
 
 
 def _sections(comparison: SweepComparison) -> Iterator[Section]:

@@ -5,9 +5,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from opscope.analysis.analyzed import Accounting
 from opscope.base.losses import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.trace import CaptureEntry, CategoryRow, TraceDocument
+from opscope.documents.trust import Check, Verdict
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration, Schedule
 from opscope.record.machine import Framework, Machine
@@ -17,6 +19,7 @@ from opscope.render.table_columns import Column, table_of
 from opscope.report.limits_document import limits_blocks
 from opscope.report.operator_sections import operator_sections
 from opscope.report.overview import overview_section
+from opscope.report.tones import of_trust
 from opscope.report.trust_text import or_reason
 
 _HOW_TO_READ = (
@@ -205,9 +208,27 @@ def _limits(document: TraceDocument) -> Iterator[Section]:
 
 
 def _trust(document: TraceDocument) -> Section:
-    rows = tuple((_MARKS[c.verdict], c.name, c.sentence) for c in document.trust.checks)
     verdict = Paragraph.of(f"Verdict: {_MARKS[document.trust.verdict]}, the worst of the checks.")
-    return Section(("Trust checks",), (verdict, Table(("Result", "Check", "What was found"), rows)))
+    return Section(("Trust checks",), (verdict, _check_table(document.trust.checks)))
+
+
+def trust_on_page(document: TraceDocument, accounting: Accounting) -> Section:
+    """Build the same for the page: checks in doubt first, and all of them in a section of their own."""
+    checks = document.trust.checks
+    doubts = tuple(check for check in checks if check.verdict is not Verdict.PASS)
+    of_all = f"{len(doubts)} of {len(checks)} checks {'is' if len(doubts) == 1 else 'are'} in doubt"
+    verdict = f"{_MARKS[document.trust.verdict]}: {of_all if doubts else f'all {len(checks)} checks pass'}."
+    blocks = (
+        Paragraph.of(of_trust(verdict, document.trust.verdict)),
+        *((_check_table(doubts),) if doubts else ()),
+        *((Paragraph.of(f"{accounting.sentence}."),) if document.has_device_times else ()),
+    )
+    return Section(("Can it be trusted?",), blocks, (Section(("All checks",), (_check_table(checks),)),))
+
+
+def _check_table(checks: Iterable[Check]) -> Table:
+    rows = tuple((of_trust(_MARKS[one.verdict], one.verdict), one.name, one.sentence) for one in checks)
+    return Table(("Result", "Check", "What was found"), rows)
 
 
 def _how_to_read(document: TraceDocument) -> Section:

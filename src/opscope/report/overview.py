@@ -6,8 +6,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from opscope.analysis.analyzed import Accounting
 from opscope.base.losses import Losses
-from opscope.base.units import NS_PER_MS, format_bytes, format_count, format_ns, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.brief import StepFigure
 from opscope.documents.page import FigureEntry
 from opscope.documents.trace import DeviceEntry, Measurement, SampleSummary, Step, StepTime, TraceDocument
@@ -224,21 +225,9 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
 
 def _accounting(document: TraceDocument) -> Iterator[Block]:
     if document.has_device_times:
-        yield Paragraph.of(_identity(document))
-
-
-def _identity(document: TraceDocument) -> str:
-    operators, unlinked = sum(row.self_device_ns for row in document.operators), document.unlinked
-    # Compared to the nanosecond and printed either way, so that an accounting error cannot go unseen.
-    sign = "=" if operators + unlinked.device_ns == document.device_sum_ns else "IS NOT"
-    return (
-        f"Accounting: operators {_exact_ms(operators)} + unlinked {_exact_ms(unlinked.device_ns)} "
-        f"({unlinked.activities} activities) {sign} device sum {_exact_ms(document.device_sum_ns)}."
-    )
-
-
-def _exact_ms(nanoseconds: int) -> str:
-    return f"{nanoseconds / NS_PER_MS:,.6f} ms"
+        operators_ns, unlinked = sum(row.self_device_ns for row in document.operators), document.unlinked
+        whole = Accounting(operators_ns, unlinked.device_ns, unlinked.activities, document.device_sum_ns)
+        yield Paragraph.of(f"{whole.sentence}.")
 
 
 def _phases(document: TraceDocument) -> Iterator[Block]:

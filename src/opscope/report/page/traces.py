@@ -1,6 +1,6 @@
 """Builds the page's entry of one trace: its document, and the data of its pictures."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -35,13 +35,15 @@ from opscope.documents.page import (
     TimelineEntry,
 )
 from opscope.documents.trace import DeviceEntry, TraceDocument
+from opscope.render.blocks import Section
 from opscope.report.brief import screen_blocks
-from opscope.report.kernel_report import environment_on_page
+from opscope.report.kernel_report import environment_on_page, trust_on_page
 from opscope.report.overview import figures_on_page, steps_note
 from opscope.report.page.blocks import block_entries, section_entry
 from opscope.report.page.names import LONGEST_NAME, Names, cut
 from opscope.report.page.points import extremes
 from opscope.report.page.timeline import Drawn, drawn, with_findings
+from opscope.report.statement_sections import statement_blocks
 from opscope.report.step_parts import step_parts
 
 MOST_SLICES: Final = 500_000
@@ -122,21 +124,23 @@ def page_trace(
     part = measured.analysis.losses.part
     operators, kernels = measured.analysis.operators, measured.analysis.kernels
     device_sum_ns, cpu_self_ns = int(kernels["total_ns"].sum()), int(operators["self_cpu_ns"].sum())
+
+    def written(title: str, make: Callable[[], Section]) -> SectionEntry:
+        left_out = SectionEntry((f"{title}: left out, as it cannot be shown",), (), ())
+        return part(title, lambda: section_entry(make()), lambda: left_out)
+
     return PageTrace(
         name=cut(name, LONGEST_NAME),
         sweep=sweep,
         document=_without_long_texts(shown),
         screen=part("the first screen", lambda: _screen(document), tuple),
         figures=part("the large figures", lambda: tuple(figures_on_page(document, device_sum_ns, cpu_self_ns)), tuple),
-        environment=part(
-            "the environment",
-            lambda: section_entry(environment_on_page(document)),
-            lambda: SectionEntry(("Configuration and environment: left out, as it cannot be shown",), (), ()),
-        ),
+        trust=written("Trust checks", lambda: trust_on_page(document, measured.analysis.accounting)),
+        environment=written("Configuration and environment", lambda: environment_on_page(document)),
+        dossiers=part("statements on operators", lambda: _dossiers(document), dict),
         left_out=left_out,
         device_sum_ns=device_sum_ns,
         cpu_self_ns=cpu_self_ns,
-        operators_device_ns=int(operators["self_device_ns"].sum()),
         bars=part("the bars of the step", lambda: tuple(_bars(measured, document)), tuple),
         samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
         names=pictures.names,
@@ -151,6 +155,11 @@ def page_trace(
 
 def _screen(document: TraceDocument) -> tuple[BlockEntry, ...]:
     return () if document.first_screen is None else block_entries(screen_blocks(document.first_screen, on_page=True))
+
+
+def _dossiers(document: TraceDocument) -> dict[str, tuple[BlockEntry, ...]]:
+    known = ((row.name, row.detail.findings) for row in document.operators if row.detail is not None)
+    return {name: block_entries(statement_blocks(found)) for name, found in known if found is not None}
 
 
 def _timeline(timeline: Drawn | None, measured: Measured) -> TimelineEntry | None:

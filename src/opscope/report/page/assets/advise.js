@@ -2,8 +2,8 @@
 import { sectionOf } from "./blocks.js";
 import { intervalChart } from "./charts.js";
 import { nameOf } from "./dom.js";
-import { DataTable } from "./table.js";
-import { fixed, formatNs } from "./units.js";
+import { DataTable, textColumn, timeColumn } from "./table.js";
+import { fixed } from "./units.js";
 
 const times = (value) => `${fixed(value, 2)} times`;
 const exponent = (value) => (value === null ? "-" : value.toExponential(1));
@@ -17,14 +17,14 @@ function triedOf(doc) {
     const tried = doc.results.filter((one) => one.verdict !== "refused");
     const timed = tried.filter((one) => one.ratio !== null);
     const columns = [
-        { key: "changes", label: "Changes", text: true, value: changesOf, show: (one) => nameOf(changesOf(one)) },
-        { key: "class", label: "Class", text: true, value: (one) => one.class },
-        { key: "verdict", label: "Verdict", text: true, value: (one) => one.verdict },
+        textColumn("changes", "Changes", changesOf, (one) => nameOf(changesOf(one))),
+        textColumn("class", "Class"),
+        textColumn("verdict", "Verdict"),
         { key: "ratio", label: "Times as fast", value: (one) => one.ratio, format: (value) => fixed(value, 2) },
-        { key: "interval", label: "95 %", text: true, value: between },
-        { key: "step", label: "Step", value: (one) => one.step_ns, format: formatNs },
+        textColumn("interval", "95 %", between),
+        timeColumn("step", "Step", { value: (one) => one.step_ns }),
         { key: "error", label: "Error", value: (one) => one.error, format: exponent },
-        { key: "why", label: "Why", text: true, value: (one) => one.reason },
+        textColumn("why", "Why", (one) => one.reason),
     ];
     return [
         tried.length

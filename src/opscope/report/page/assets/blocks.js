@@ -1,7 +1,8 @@
 // Sections of reports, which Python wrote: paragraphs, lists, plain tables and code. No sentence is made here.
 import { el, nameOf, section } from "./dom.js";
+import { tableOf } from "./table.js";
 
-const partsOf = (parts) => parts.map((part) => (typeof part === "string" ? part : nameOf(part.name)));
+export const partsOf = (parts) => parts.map((part) => (typeof part === "string" ? part : nameOf(part.name)));
 
 // A section with its blocks and those inside it; `more` come after the blocks.
 export function sectionOf(entry, ...more) {
@@ -30,22 +31,14 @@ const BLOCKS = {
 const DIFF = { "+": "added", "-": "removed", "@": "place" };
 
 function blockTable({ columns, rows, numeric }) {
-    const of = (column) => (numeric.includes(column) ? "number" : "text");
     const cells = (row, tag, attributes) =>
-        row.map((part, column) => el(tag, { class: of(column), ...attributes }, partsOf([part])));
-    return el(
-        "div",
-        { class: "scroll" },
-        el(
-            "table",
-            { class: "data plain", "aria-label": columns.filter(Boolean).join(", ") },
-            el("thead", null, el("tr", null, cells(columns, "th", { scope: "col" }))),
-            el(
-                "tbody",
-                null,
-                rows.map((row) => el("tr", null, cells(row, "td"))),
-            ),
-        ),
+        row.map((part, column) =>
+            el(tag, { class: numeric.includes(column) ? "number" : "text", ...attributes }, partsOf([part])),
+        );
+    return tableOf(
+        { class: "data plain", "aria-label": columns.filter(Boolean).join(", ") },
+        cells(columns, "th", { scope: "col" }),
+        rows.map((row) => cells(row, "td")),
     );
 }
 

@@ -1,8 +1,8 @@
 // What kernels did by the counters of Nsight Compute: operations and bytes below the roofs of the device.
 import { nameOf, note, printable, section } from "./dom.js";
 import { bandwidthChart, rooflineChart } from "./roofline.js";
-import { DataTable } from "./table.js";
-import { formatBytes, formatCount, formatNs, formatRate, formatShare, threeDigits } from "./units.js";
+import { countColumn, DataTable, sizeColumn, textColumn, timeColumn } from "./table.js";
+import { formatCount, formatNs, formatRate, formatShare, threeDigits } from "./units.js";
 
 const COUNTED = {
     roofline: "roofline of counted operations",
@@ -101,13 +101,12 @@ function countedKernels(doc) {
     const figure = (key, label, format) => ({ key, label, value: (row) => row[key], format });
     const worked = (key, label, format) => ({ key, label, value: ofWork(key), format });
     const shown = [
-        {
-            key: "kernel",
-            label: "Kernel",
-            text: true,
-            value: (row) => row.summary || row.kernel,
-            show: (row) => nameOf(row.summary || row.kernel, { title: printable(fullName(row)).slice(0, 2000) }),
-        },
+        textColumn(
+            "kernel",
+            "Kernel",
+            (row) => row.summary || row.kernel,
+            (row) => nameOf(row.summary || row.kernel, { title: printable(fullName(row)).slice(0, 2000) }),
+        ),
         {
             key: "time",
             label: "Time",
@@ -118,21 +117,15 @@ function countedKernels(doc) {
             bar: true,
         },
         worked("share", "of limit", (value) => formatShare(value, 1)),
-        {
-            key: "limited_by",
-            label: "Limited by",
-            text: true,
-            value: limitOf,
-            show: (row) => nameOf(limitOf(row)),
-        },
+        textColumn("limited_by", "Limited by", limitOf, (row) => nameOf(limitOf(row))),
         worked("operations_per_s", "FLOP/s", (value) => formatRate(value, "FLOP/s")),
         worked("operations_per_byte", "FLOP/byte", (value) => (value === null ? "-" : threeDigits(value))),
-        figure("dram_bytes", "Moved", formatBytes),
-        figure("measured", "Launches", formatCount),
-        figure("run_ns", "In the run", formatNs),
-        figure("ncu_ns", "Under ncu", formatNs),
-        { key: "grid", label: "Grid", text: true, value: (row) => row.grid || "-" },
-        { key: "block", label: "Block", text: true, value: (row) => row.block || "-" },
+        sizeColumn("dram_bytes", "Moved"),
+        countColumn("measured", "Launches"),
+        timeColumn("run_ns", "In the run"),
+        timeColumn("ncu_ns", "Under ncu"),
+        textColumn("grid", "Grid", (row) => row.grid || "-"),
+        textColumn("block", "Block", (row) => row.block || "-"),
         figure("sm_percent", "SM", percentText),
         figure("dram_percent", "DRAM", percentText),
         figure("occupancy_percent", "Occupancy", percentText),

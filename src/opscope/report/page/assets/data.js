@@ -97,7 +97,6 @@ export class TraceData {
         this.hasDevice = this.document.kernels.length > 0;
         this.deviceSum = trace.device_sum_ns;
         this.cpuSum = trace.cpu_self_ns;
-        this.operatorsSum = trace.operators_device_ns;
         this.steps = this.document.step_count || 1;
         this.unit = this.document.step_count ? "a step" : "in the recording";
     }

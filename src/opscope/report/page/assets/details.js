@@ -1,8 +1,9 @@
 // What opens under a row: shapes, kernels, source, limits, the dossier, and the Python lines.
 import { app } from "./app.js";
+import { blocksOf } from "./blocks.js";
 import { button, el, facts, figure, link, nameOf, note, printable, shapes } from "./dom.js";
-import { plainTable } from "./table.js";
-import { fixed, formatCount, formatNs, formatShare } from "./units.js";
+import { countColumn, nameColumn, plainTable, shareColumn, textColumn, timeColumn } from "./table.js";
+import { fixed, formatCount, formatNs } from "./units.js";
 
 export const HOW_WORDS = {
     verified: "verified",
@@ -70,7 +71,8 @@ export function operatorDetail(data, row) {
         parts.push(el("h3", null, "Called from"), callerTable(detail.called_from));
     else if (detail && detail.called_from === null)
         parts.push(note("Python lines are not known: stacks were not recorded (--with-stack)."));
-    if (detail && detail.findings) parts.push(el("h3", null, "Dossier"), dossier(detail.findings));
+    const dossier = Object.hasOwn(data.trace.dossiers, row.name) ? data.trace.dossiers[row.name] : [];
+    if (dossier.length) parts.push(el("h3", null, "Dossier"), blocksOf(dossier));
     return parts;
 }
 
@@ -82,24 +84,20 @@ function placeLink(place) {
     return place.url ? link(place.url, text) : nameOf(text);
 }
 
-export const time = (key, label, title) => ({ key, label, title, value: (row) => row[key], format: formatNs });
-export const count = (key, label) => ({ key, label, value: (row) => row[key], format: formatCount });
-
 const shapeTable = (data, rows) =>
     plainTable(
         "shapes",
         [
-            {
-                key: "dims",
-                label: "Inputs",
-                text: true,
-                value: (row) => shapes(row.input_dims) || (row.input_dims === null ? "not recorded" : "no tensors"),
-            },
-            { key: "types", label: "Types", text: true, value: (row) => types(row.input_types) },
-            count("calls", "Calls"),
-            time("self_device_ns", "Device self"),
-            time("total_device_ns", "Device total"),
-            time("self_cpu_ns", "CPU self"),
+            textColumn(
+                "dims",
+                "Inputs",
+                (row) => shapes(row.input_dims) || (row.input_dims === null ? "not recorded" : "no tensors"),
+            ),
+            textColumn("types", "Types", (row) => types(row.input_types)),
+            countColumn("calls", "Calls"),
+            timeColumn("self_device_ns", "Device self"),
+            timeColumn("total_device_ns", "Device total"),
+            timeColumn("self_cpu_ns", "CPU self"),
         ],
         rows,
     );
@@ -123,22 +121,16 @@ const kernelsOfOperator = (rows) =>
     plainTable(
         "kernels",
         [
-            {
-                key: "name",
-                label: "Kernel",
-                text: true,
-                value: (row) => row.name,
-                show: (row) => nameOf(row.summary || row.name, { title: printable(row.name) }),
-            },
-            count("calls", "Calls"),
-            time("total_ns", "Total"),
-            time("mean_ns", "Mean"),
-            {
-                key: "grid",
-                label: "Grid × block",
-                text: true,
-                value: (row) => (row.grid ? `${row.grid} × ${row.block}` : "-"),
-            },
+            textColumn(
+                "name",
+                "Kernel",
+                (row) => row.name,
+                (row) => nameOf(row.summary || row.name, { title: printable(row.name) }),
+            ),
+            countColumn("calls", "Calls"),
+            timeColumn("total_ns", "Total"),
+            timeColumn("mean_ns", "Mean"),
+            textColumn("grid", "Grid × block", (row) => (row.grid ? `${row.grid} × ${row.block}` : "-")),
             {
                 key: "occupancy",
                 label: "Theor. occupancy",
@@ -146,18 +138,17 @@ const kernelsOfOperator = (rows) =>
                 value: (row) => row.theoretical_occupancy_percent,
                 format: (value) => (value === null ? "-" : `${fixed(value, 0)} %`),
             },
-            {
-                key: "source",
-                label: "Source",
-                text: true,
-                value: (row) => row.source_file || row.library || "-",
-                show: (row) => [
+            textColumn(
+                "source",
+                "Source",
+                (row) => row.source_file || row.library || "-",
+                (row) => [
                     nameOf(row.source_file || row.library || "-"),
                     row.source_how
                         ? el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how)
                         : null,
                 ],
-            },
+            ),
         ],
         rows,
     );
@@ -166,23 +157,21 @@ const limitTable = (rows) =>
     plainTable(
         "limits",
         [
-            {
-                key: "inputs",
-                label: "Inputs",
-                text: true,
-                value: (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
-            },
-            count("calls", "Calls"),
-            time("call_ns", "A call"),
-            time("ideal_ns", "Ideal"),
-            { key: "share", label: "of limit", value: (row) => row.share, format: (value) => formatShare(value, 1) },
-            {
-                key: "by",
-                label: "Limited by",
-                text: true,
-                value: (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
-            },
-            time("lost_ns", "Lost", "device time less the ideal time of all calls"),
+            textColumn(
+                "inputs",
+                "Inputs",
+                (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
+            ),
+            countColumn("calls", "Calls"),
+            timeColumn("call_ns", "A call"),
+            timeColumn("ideal_ns", "Ideal"),
+            shareColumn("share", "of limit"),
+            textColumn(
+                "by",
+                "Limited by",
+                (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
+            ),
+            timeColumn("lost_ns", "Lost", { title: "device time less the ideal time of all calls" }),
         ],
         rows,
     );
@@ -194,42 +183,10 @@ const callerTable = (rows) =>
     plainTable(
         "callers",
         [
-            { key: "place", label: "Python", text: true, value: (row) => row.place, show: (row) => nameOf(row.place) },
-            count("calls", "Calls"),
-            time("self_device_ns", "Device self"),
-            time("self_cpu_ns", "CPU self"),
+            nameColumn("place", "Python"),
+            countColumn("calls", "Calls"),
+            timeColumn("self_device_ns", "Device self"),
+            timeColumn("self_cpu_ns", "CPU self"),
         ],
         rows,
     );
-
-const TOPICS = [
-    ["parallelism", "Why it runs in parallel"],
-    ["coverage", "How the launch covers it"],
-    ["resources", "Resources"],
-    ["memory_access", "Memory"],
-    ["synchronisation", "Synchronisation"],
-    ["gains", "What could be gained"],
-];
-
-function dossier(findings) {
-    return el(
-        "div",
-        { class: "dossier" },
-        findings.inputs || findings.kernel
-            ? note(
-                  "Of the inputs that took most of its time: ",
-                  nameOf(shapes(findings.inputs) || "not recorded"),
-                  findings.kernel ? [", kernel ", nameOf(findings.kernel)] : "",
-              )
-            : null,
-        TOPICS.filter(([key]) => findings[key].length).map(([key, title]) => [
-            el("h4", null, title),
-            el(
-                "ul",
-                null,
-                findings[key].map((one) => el("li", null, one.text, el("span", { class: "how" }, one.basis))),
-            ),
-        ]),
-        findings.counters.length ? null : note(`No hardware counters: ${findings.counters_reason}.`),
-    );
-}

@@ -3,7 +3,7 @@ import { sectionOf } from "./blocks.js";
 import { categoryColor } from "./data.js";
 import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
 import { big } from "./overview.js";
-import { DataTable, plainTable } from "./table.js";
+import { countColumn, DataTable, nameColumn, plainTable, textColumn, timeColumn } from "./table.js";
 import { formatChange, formatCount, formatNs, formatShare, most } from "./units.js";
 
 export function diffView(page) {
@@ -67,7 +67,7 @@ function kernelChanges(pair, unit) {
             sort: ["size", true],
             search: (row) => row.name,
             columns: [
-                { key: "name", label: "Kernel", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) },
+                nameColumn("name", "Kernel"),
                 {
                     key: "size",
                     label: "Change",
@@ -79,9 +79,9 @@ function kernelChanges(pair, unit) {
                         diverging(row.change_ns, largest),
                     ],
                 },
-                { key: "before_ns", label: "Before", value: (row) => row.before_ns, format: formatNs },
-                { key: "after_ns", label: "After", value: (row) => row.after_ns, format: formatNs },
-                { key: "calls", label: "Runs", text: true, value: counts },
+                timeColumn("before_ns", "Before"),
+                timeColumn("after_ns", "After"),
+                textColumn("calls", "Runs", counts),
             ],
         }).element,
         note(`Device time of a recorded ${unit}, by the kernels' names.`),
@@ -125,16 +125,10 @@ function workTable(step) {
         groups: { label: "how it was matched", of: (row) => row.matched },
         open: (row) => workDetail(row),
         columns: [
-            {
-                key: "name",
-                label: "Operator",
-                text: true,
-                value: workName,
-                show: (row) => [
-                    el("span", { class: "swatch", style: { "background-color": categoryColor(row.category) } }),
-                    nameOf(workName(row)),
-                ],
-            },
+            textColumn("name", "Operator", workName, (row) => [
+                el("span", { class: "swatch", style: { "background-color": categoryColor(row.category) } }),
+                nameOf(workName(row)),
+            ]),
             {
                 key: "size",
                 label: "Change",
@@ -144,30 +138,25 @@ function workTable(step) {
                     diverging(row.change_ns, largest),
                 ],
             },
-            { key: "before_ns", label: "Before", value: (row) => row.before_ns, format: formatNs },
-            { key: "after_ns", label: "After", value: (row) => row.after_ns, format: formatNs },
-            {
-                key: "calls",
-                label: "Calls",
-                text: true,
-                value: (row) =>
-                    row.calls_before === row.calls_after
-                        ? formatCount(row.calls_before)
-                        : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`,
-            },
+            timeColumn("before_ns", "Before"),
+            timeColumn("after_ns", "After"),
+            textColumn("calls", "Calls", (row) =>
+                row.calls_before === row.calls_after
+                    ? formatCount(row.calls_before)
+                    : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`,
+            ),
             part("calls_ns", "More or fewer calls"),
             part("inputs_ns", "Other inputs"),
             part("launches_ns", "Launches of a call"),
             part("kernel_changed_ns", "Other kernels"),
             part("same_kernel_ns", "Same work, other time"),
             part("clocks_ns", "Clocks", "as much as the multiprocessors' clock can explain at most"),
-            {
-                key: "matched",
-                label: "Matched by",
-                text: true,
-                value: (row) => row.matched,
-                show: (row) => el("span", { class: "word", title: row.why || "" }, row.matched),
-            },
+            textColumn(
+                "matched",
+                "Matched by",
+                (row) => row.matched,
+                (row) => el("span", { class: "word", title: row.why || "" }, row.matched),
+            ),
         ],
     }).element;
 }
@@ -186,34 +175,12 @@ function workDetail(row) {
             ? plainTable(
                   "kernels",
                   [
-                      {
-                          key: "before",
-                          label: "Kernel before",
-                          text: true,
-                          value: (one) => one.before || "-",
-                          show: (one) => nameOf(one.before || "-"),
-                      },
-                      {
-                          key: "after",
-                          label: "Kernel after",
-                          text: true,
-                          value: (one) => one.after || "-",
-                          show: (one) => nameOf(one.after || "-"),
-                      },
-                      {
-                          key: "calls_before",
-                          label: "Runs before",
-                          value: (one) => one.calls_before,
-                          format: formatCount,
-                      },
-                      { key: "calls_after", label: "after", value: (one) => one.calls_after, format: formatCount },
-                      {
-                          key: "mean_before_ns",
-                          label: "Mean before",
-                          value: (one) => one.mean_before_ns,
-                          format: formatNs,
-                      },
-                      { key: "mean_after_ns", label: "after", value: (one) => one.mean_after_ns, format: formatNs },
+                      nameColumn("before", "Kernel before", (one) => one.before || "-"),
+                      nameColumn("after", "Kernel after", (one) => one.after || "-"),
+                      countColumn("calls_before", "Runs before"),
+                      countColumn("calls_after", "after"),
+                      timeColumn("mean_before_ns", "Mean before"),
+                      timeColumn("mean_after_ns", "after"),
                   ],
                   row.kernels,
               )

@@ -1,6 +1,7 @@
 // What lies in a range of time: how long devices work and why they do not, and what takes most of it.
 import { sum } from "./data.js";
 import { button, el, facts, figure, note, printable } from "./dom.js";
+import { countColumn, plainTable, shareColumn, textColumn, timeColumn } from "./table.js";
 import { formatCount, formatNs, formatShare } from "./units.js";
 
 const LISTED_IN_RANGE = 10;
@@ -101,7 +102,7 @@ export function measured(timeline, start, end) {
     };
 }
 
-function rangeTable(timeline, label, rows, length, view) {
+function rangeTable(timeline, label, rows, length) {
     if (!rows.length) return null;
     const shown = rows.slice(0, LISTED_IN_RANGE);
     const rest = rows.slice(LISTED_IN_RANGE);
@@ -112,45 +113,25 @@ function rangeTable(timeline, label, rows, length, view) {
             ns: sum(rest.map((one) => one.ns)),
             rest: true,
         });
-    const known = (row) => row.name !== null && !row.rest;
-    return el(
-        "table",
-        { class: "data", "aria-label": label },
-        el(
-            "thead",
-            null,
-            el(
-                "tr",
-                null,
-                ["", "calls", "time", "of the range"].map((title, at) =>
-                    el("th", { scope: "col", class: at ? "number" : null }, title || label),
-                ),
-            ),
-        ),
-        el(
-            "tbody",
-            null,
-            shown.map((row) =>
-                el(
-                    "tr",
-                    null,
-                    el(
-                        "td",
-                        { class: "text" },
-                        known(row)
-                            ? button(
-                                  `${row.device === null || !timeline.severalDevices ? "" : `device ${row.device}: `}${timeline.data.shortOf.get(row.name) || row.name}`,
-                                  () => timeline.mark(row.name, true),
-                                  { class: "plain name", title: printable(row.name).slice(0, 2000) },
-                              )
-                            : row.name || "(short ones drawn together)",
-                    ),
-                    el("td", { class: "number" }, figure(row.calls, formatCount)),
-                    el("td", { class: "number", data: { key: `${view}-ns` } }, figure(row.ns, formatNs)),
-                    el("td", { class: "number" }, formatShare(row.ns, length)),
-                ),
-            ),
-        ),
+    const named = (row) => {
+        if (row.name === null || row.rest) return row.name || "(short ones drawn together)";
+        const device = row.device === null || !timeline.severalDevices ? "" : `device ${row.device}: `;
+        const title = printable(row.name).slice(0, 2000);
+        const choose = () => timeline.mark(row.name, true);
+        return button(`${device}${timeline.data.shortOf.get(row.name) || row.name}`, choose, {
+            class: "plain name",
+            title,
+        });
+    };
+    return plainTable(
+        label,
+        [
+            textColumn("name", label, undefined, named),
+            countColumn("calls", "calls"),
+            timeColumn("ns", "time"),
+            shareColumn("share", "of the range", { value: (row) => row.ns / length }),
+        ],
+        shown,
     );
 }
 
@@ -188,9 +169,9 @@ export function rangeReport(timeline, { start, end, devices, kernels, operators,
         el(
             "div",
             { class: "pair" },
-            rangeTable(timeline, "kernels in the range", kernels, length, "kernels"),
-            rangeTable(timeline, "operators in the range", operators, length, "operators"),
-            kernels.length ? null : rangeTable(timeline, "API calls in the range", calls, length, "calls"),
+            rangeTable(timeline, "kernels in the range", kernels, length),
+            rangeTable(timeline, "operators in the range", operators, length),
+            kernels.length ? null : rangeTable(timeline, "API calls in the range", calls, length),
         ),
         timeline.entry.merged_below_ns
             ? note("Slices drawn together count with their share of the range: their order is not in the page.")

@@ -4,9 +4,9 @@ import { axis, chart, plain, tip } from "./charts.js";
 import { sum } from "./data.js";
 import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
 import { big } from "./overview.js";
-import { DataTable } from "./table.js";
+import { countColumn, DataTable, nameColumn, shareColumn, sizeColumn, textColumn } from "./table.js";
 import { roundScale } from "./ticks.js";
-import { formatBytes, formatCount, formatNs, formatShare, most, withThousands } from "./units.js";
+import { formatBytes, formatCount, formatNs, most, withThousands } from "./units.js";
 
 export function memoryView(data) {
     if (!data.trace.memory.length) {
@@ -131,45 +131,21 @@ function aliveTable(data, curve, rows) {
         sort: ["bytes", true],
         search: (row) => [row.operator, row.module, row.python, row.input_dims].filter(Boolean).join(" "),
         columns: [
-            { key: "bytes", label: "Bytes", value: (row) => row.bytes, format: formatBytes, bar: true },
-            {
-                key: "share",
-                label: "of peak",
-                value: (row) => row.bytes / (curve.peak_bytes || 1),
-                format: (value) => formatShare(value, 1),
-            },
-            { key: "allocations", label: "Allocations", value: (row) => row.allocations, format: formatCount },
-            {
-                key: "operator",
-                label: "Operator",
-                text: true,
-                value: (row) => row.operator || "(no operator)",
-                show: (row) =>
+            sizeColumn("bytes", "Bytes", { bar: true }),
+            shareColumn("share", "of peak", { value: (row) => row.bytes / (curve.peak_bytes || 1) }),
+            countColumn("allocations", "Allocations"),
+            textColumn(
+                "operator",
+                "Operator",
+                (row) => row.operator || "(no operator)",
+                (row) =>
                     data.categoryOf.has(row.operator)
                         ? app.operatorLink(data, row.operator)
                         : nameOf(row.operator || "(no operator)"),
-            },
-            {
-                key: "inputs",
-                label: "Its inputs",
-                text: true,
-                value: (row) => shapes(row.input_dims) || "-",
-                show: (row) => nameOf(shapes(row.input_dims) || "-"),
-            },
-            {
-                key: "module",
-                label: "Module",
-                text: true,
-                value: (row) => row.module || "-",
-                show: (row) => nameOf(row.module || "-"),
-            },
-            {
-                key: "python",
-                label: "Line",
-                text: true,
-                value: (row) => row.python || "-",
-                show: (row) => nameOf(row.python || "-"),
-            },
+            ),
+            nameColumn("inputs", "Its inputs", (row) => shapes(row.input_dims) || "-"),
+            nameColumn("module", "Module", (row) => row.module || "-"),
+            nameColumn("python", "Line", (row) => row.python || "-"),
         ],
     });
     return table.element;

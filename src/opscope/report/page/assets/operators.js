@@ -1,10 +1,18 @@
 // Operators and kernels: tables whose rows open.
 import { app } from "./app.js";
 import { categoryColor } from "./data.js";
-import { count, HOW_WORDS, operatorDetail, sourceLink, time } from "./details.js";
+import { HOW_WORDS, operatorDetail, sourceLink } from "./details.js";
 import { button, el, facts, nameOf, note, printable, section } from "./dom.js";
-import { DataTable, plainTable } from "./table.js";
-import { formatBytes, formatCount, formatNs, formatShare } from "./units.js";
+import {
+    countColumn,
+    DataTable,
+    nameColumn,
+    plainTable,
+    shareColumn,
+    sizeColumn,
+    textColumn,
+    timeColumn,
+} from "./table.js";
 
 export function operatorTable(data) {
     const key = data.hasDevice ? "self_device_ns" : "self_cpu_ns";
@@ -34,62 +42,41 @@ export function operatorTable(data) {
         groups: { label: "category", of: (row) => row.category },
         open: (row) => operatorDetail(data, row),
         columns: [
-            {
-                key: "name",
-                label: "Operator",
-                text: true,
-                value: (row) => row.name,
-                show: (row) => [
+            textColumn(
+                "name",
+                "Operator",
+                (row) => row.name,
+                (row) => [
                     el("span", { class: "swatch", style: { "background-color": categoryColor(row.category) } }),
                     nameOf(row.name),
                 ],
-            },
+            ),
             ...(data.hasDevice
                 ? [
-                      {
-                          key: "self_device_ns",
-                          label: "Device self",
-                          value: (row) => row.self_device_ns,
-                          format: formatNs,
+                      timeColumn("self_device_ns", "Device self", {
                           bar: true,
                           title: "durations of what it launched itself, over the whole recording",
-                      },
-                      {
-                          key: "share",
-                          label: "of device sum",
-                          value: (row) => row.self_device_ns / (whole || 1),
-                          format: (value) => formatShare(value, 1),
-                      },
+                      }),
+                      shareColumn("share", "of device sum", { value: (row) => row.self_device_ns / (whole || 1) }),
                   ]
                 : []),
-            { key: "calls", label: "Calls", value: (row) => row.calls, format: formatCount },
+            countColumn("calls", "Calls"),
             ...(data.hasDevice
                 ? [
-                      {
-                          key: "total_device_ns",
-                          label: "Device total",
-                          value: (row) => row.total_device_ns,
-                          format: formatNs,
+                      timeColumn("total_device_ns", "Device total", {
                           title: "with what it calls; totals must not be added up",
-                      },
+                      }),
                   ]
                 : []),
-            {
-                key: "self_cpu_ns",
-                label: "CPU self",
-                value: (row) => row.self_cpu_ns,
-                format: formatNs,
-                bar: !data.hasDevice,
-            },
-            { key: "total_cpu_ns", label: "CPU total", value: (row) => row.total_cpu_ns, format: formatNs },
-            {
-                key: "source",
-                label: "Source",
-                text: true,
-                value: (row) => sourceText(row),
-                show: (row) =>
+            timeColumn("self_cpu_ns", "CPU self", { bar: !data.hasDevice }),
+            timeColumn("total_cpu_ns", "CPU total"),
+            textColumn(
+                "source",
+                "Source",
+                (row) => sourceText(row),
+                (row) =>
                     row.detail && row.detail.source.file ? sourceLink(row.detail.source) : nameOf(sourceText(row)),
-            },
+            ),
         ],
     });
     data.operatorTable = table;
@@ -120,44 +107,37 @@ export function kernelTable(data) {
         groups: { label: "kind", of: (row) => kindOf(row) },
         open: (row) => kernelDetail(data, row, users.get(row.name) || []),
         columns: [
-            {
-                key: "name",
-                label: "Kernel",
-                text: true,
-                value: (row) => row.summary || row.name,
-                show: (row) => [
+            textColumn(
+                "name",
+                "Kernel",
+                (row) => row.summary || row.name,
+                (row) => [
                     el("span", {
                         class: "swatch",
                         style: { "background-color": categoryColor(kernelCategory(data, row, users)) },
                     }),
                     nameOf(row.summary || row.name, { title: printable(row.name).slice(0, 2000) }),
                 ],
-            },
-            { key: "total_ns", label: "Total", value: (row) => row.total_ns, format: formatNs, bar: true },
-            {
-                key: "share",
-                label: "of device sum",
-                value: (row) => row.total_ns / (data.deviceSum || 1),
-                format: (value) => formatShare(value, 1),
-            },
-            { key: "calls", label: "Calls", value: (row) => row.calls, format: formatCount },
-            { key: "mean_ns", label: "Mean", value: (row) => row.mean_ns, format: formatNs },
-            { key: "min_ns", label: "Min", value: (row) => row.min_ns, format: formatNs },
-            { key: "max_ns", label: "Max", value: (row) => row.max_ns, format: formatNs },
-            { key: "std_ns", label: "Std. dev.", value: (row) => row.std_ns, format: formatNs },
+            ),
+            timeColumn("total_ns", "Total", { bar: true }),
+            shareColumn("share", "of device sum", { value: (row) => row.total_ns / (data.deviceSum || 1) }),
+            countColumn("calls", "Calls"),
+            timeColumn("mean_ns", "Mean"),
+            timeColumn("min_ns", "Min"),
+            timeColumn("max_ns", "Max"),
+            timeColumn("std_ns", "Std. dev."),
             ...(devices ? [{ key: "device", label: "Device", value: (row) => row.device }] : []),
-            {
-                key: "source",
-                label: "Source",
-                text: true,
-                value: (row) => row.source_file || row.library || "-",
-                show: (row) => [
+            textColumn(
+                "source",
+                "Source",
+                (row) => row.source_file || row.library || "-",
+                (row) => [
                     nameOf(row.source_file || row.library || "-"),
                     row.source_how
                         ? el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how)
                         : null,
                 ],
-            },
+            ),
         ],
     });
     data.kernelTable = table;
@@ -209,34 +189,18 @@ function kernelDetail(data, row, users) {
                   plainTable(
                       "operators",
                       [
-                          {
-                              key: "operator",
-                              label: "Operator",
-                              text: true,
-                              value: (one) => one.operator,
-                              show: (one) => app.operatorLink(data, one.operator),
-                          },
-                          count("calls", "Launches"),
-                          time("total_ns", "Total"),
-                          time("mean_ns", "Mean"),
-                          {
-                              key: "grid",
-                              label: "Grid × block",
-                              text: true,
-                              value: (one) => (one.grid ? `${one.grid} × ${one.block}` : "-"),
-                          },
-                          {
-                              key: "registers",
-                              label: "Registers",
-                              value: (one) => one.registers_per_thread,
-                              format: formatCount,
-                          },
-                          {
-                              key: "shared",
-                              label: "Shared memory",
-                              value: (one) => one.shared_memory_bytes,
-                              format: formatBytes,
-                          },
+                          textColumn(
+                              "operator",
+                              "Operator",
+                              (one) => one.operator,
+                              (one) => app.operatorLink(data, one.operator),
+                          ),
+                          countColumn("calls", "Launches"),
+                          timeColumn("total_ns", "Total"),
+                          timeColumn("mean_ns", "Mean"),
+                          textColumn("grid", "Grid × block", (one) => (one.grid ? `${one.grid} × ${one.block}` : "-")),
+                          countColumn("registers", "Registers", { value: (one) => one.registers_per_thread }),
+                          sizeColumn("shared", "Shared memory", { value: (one) => one.shared_memory_bytes }),
                       ],
                       users,
                   ),
@@ -254,19 +218,18 @@ function graphNodes(data) {
         sort: ["total_ns", true],
         search: (row) => `${row.name} ${row.captured_operator || ""}`,
         columns: [
-            { key: "name", label: "Kernel", text: true, value: (row) => row.name, show: (row) => nameOf(row.name) },
+            nameColumn("name", "Kernel"),
             { key: "graph", label: "Graph", value: (row) => row.graph },
             { key: "node", label: "Node", value: (row) => row.node },
-            { key: "replays", label: "Replays", value: (row) => row.replays, format: formatCount },
-            { key: "total_ns", label: "Total", value: (row) => row.total_ns, format: formatNs, bar: true },
-            { key: "mean_ns", label: "Mean", value: (row) => row.mean_ns, format: formatNs },
-            {
-                key: "operator",
-                label: "Captured from",
-                text: true,
-                value: (row) => row.captured_operator || "-",
-                show: (row) => [nameOf(row.captured_operator || "-"), el("span", { class: "how" }, row.captured_how)],
-            },
+            countColumn("replays", "Replays"),
+            timeColumn("total_ns", "Total", { bar: true }),
+            timeColumn("mean_ns", "Mean"),
+            textColumn(
+                "operator",
+                "Captured from",
+                (row) => row.captured_operator || "-",
+                (row) => [nameOf(row.captured_operator || "-"), el("span", { class: "how" }, row.captured_how)],
+            ),
         ],
     });
     return section("Nodes of replayed CUDA graphs", table.element, data.leftOutNote("graph_nodes", "nodes"));

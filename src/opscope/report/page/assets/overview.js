@@ -1,15 +1,15 @@
 // The verdict, where a step goes, what to do first, and how far that can be trusted.
 import { app } from "./app.js";
-import { blocksOf, sectionOf } from "./blocks.js";
+import { blocksOf, partsOf, sectionOf } from "./blocks.js";
 import { axis, chart, plain, tip } from "./charts.js";
 import { categoryColor, partColor } from "./data.js";
 import { add, button, clear, el, facts, figure, nameOf, note, section, sentenceOf, tooltip } from "./dom.js";
 import { closeTimes } from "./ticks.js";
-import { formatBytes, formatCount, formatNs, formatShare, most, withThousands } from "./units.js";
+import { formatBytes, formatCount, formatNs, formatShare, most } from "./units.js";
 
 export function overview(data) {
-    const { environment } = data.trace;
-    return [verdict(data), actions(data), whatIf(data), categories(data), trust(data), sectionOf(environment)];
+    const { trust, environment } = data.trace;
+    return [verdict(data), actions(data), whatIf(data), categories(data), foldedOf(trust), sectionOf(environment)];
 }
 
 function verdict(data) {
@@ -59,6 +59,14 @@ export function details(title, make) {
     });
     return box;
 }
+
+// A section whose inner sections open.
+const foldedOf = ({ title, blocks, sections }) =>
+    section(
+        partsOf(title),
+        blocksOf(blocks),
+        sections.map((inner) => details(partsOf(inner.title), () => blocksOf(inner.blocks))),
+    );
 
 function samplesOption(colors, samples) {
     const { axisLabel, ...scale } = closeTimes(samples);
@@ -374,39 +382,3 @@ function categories(data) {
         ),
     );
 }
-
-const VERDICTS = { pass: "passes", warn: "warns", fail: "FAILS", "not applicable": "does not apply" };
-
-function trust(data) {
-    const { document: doc } = data;
-    const doubts = doc.trust.checks.filter((check) => ["warn", "fail"].includes(check.verdict));
-    return section(
-        "Can it be trusted?",
-        el(
-            "p",
-            { class: `trust ${doc.trust.verdict}` },
-            el("strong", null, doc.trust.verdict.toUpperCase()),
-            ` ${formatCount(doc.trust.checks.length)} checks${doubts.length ? `, ${doubts.length} of them in doubt` : ""}`,
-        ),
-        doubts.length ? el("ul", { class: "checks" }, doubts.map(check)) : null,
-        details("All checks", () => el("ul", { class: "checks" }, doc.trust.checks.map(check))),
-        doc.kernels.length
-            ? note(
-                  "Operators ",
-                  figure(data.operatorsSum, withUnit),
-                  " + unlinked ",
-                  figure(doc.unlinked.device_ns, withUnit),
-                  ` (${formatCount(doc.unlinked.activities)} activities) = device sum, to the nanosecond.`,
-              )
-            : null,
-    );
-}
-
-const withUnit = (value) => `${withThousands(String(value))} ns`;
-const check = (one) =>
-    el(
-        "li",
-        { class: one.verdict },
-        el("code", null, one.name),
-        ` ${VERDICTS[one.verdict] || one.verdict}: ${one.sentence}`,
-    );

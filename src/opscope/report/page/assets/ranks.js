@@ -1,8 +1,8 @@
 // The ranks of a job together: who is late and why, how late in each step, one clock, what collectives cost.
 import { sectionOf } from "./blocks.js";
 import { PALETTE } from "./data.js";
-import { el, nameOf, note } from "./dom.js";
-import { DataTable } from "./table.js";
+import { el, note } from "./dom.js";
+import { countColumn, DataTable, nameColumn, textColumn, timeColumn } from "./table.js";
 import { fixed, formatBytes, formatCount, formatNs, formatShare, most } from "./units.js";
 
 const HEAT = "209, 73, 91"; // of a late rank
@@ -139,24 +139,18 @@ const rate = (value) => (value === null ? "-" : `${fixed(value / 1e9, 1)} GB/s`)
 
 function collectivesOf(collectives) {
     const columns = [
-        {
-            key: "collective",
-            label: "Collective",
-            text: true,
-            value: (one) => one.collective,
-            show: (one) => nameOf(one.collective),
-        },
-        { key: "group", label: "Group", text: true, value: (one) => one.group },
+        nameColumn("collective", "Collective"),
+        textColumn("group", "Group"),
         {
             key: "bytes",
             label: "Size",
             value: (one) => one.bytes,
             format: (value) => (value === null ? "-" : formatBytes(value)),
         },
-        { key: "calls", label: "Calls", value: (one) => one.calls, format: formatCount },
-        { key: "transfer", label: "Transfer", value: (one) => one.transfer_ns, format: formatNs },
-        { key: "wait", label: "Wait", value: (one) => one.wait_ns, format: formatNs },
-        { key: "worst", label: "Worst wait", value: (one) => one.worst_wait_ns, format: formatNs },
+        countColumn("calls", "Calls"),
+        timeColumn("transfer", "Transfer", { value: (one) => one.transfer_ns }),
+        timeColumn("wait", "Wait", { value: (one) => one.wait_ns }),
+        timeColumn("worst", "Worst wait", { value: (one) => one.worst_wait_ns }),
         { key: "bus", label: "Bus bandwidth", value: (one) => one.bus_bandwidth, format: rate },
         {
             key: "link",
@@ -187,25 +181,24 @@ function ranksOf(doc) {
     const of = (read, from) => (one) => (from.has(one.rank) ? read(from.get(one.rank)) : null);
     const columns = [
         { key: "rank", label: "Rank", value: (one) => one.rank, format: String },
-        { key: "state", label: "State", text: true, value: (one) => one.state },
+        textColumn("state", "State"),
         {
             key: "late",
             label: "Late by",
             value: of((one) => one.late_ns, late),
             format: (value) => (value === null ? "" : formatNs(value)),
         },
-        {
-            key: "cause",
-            label: "Cause",
-            text: true,
-            value: of((one) => one.cause, late),
-            show: (one) => (late.has(one.rank) ? late.get(one.rank).cause : ""),
-        },
-        { key: "host", label: "Host", text: true, value: (one) => orUnknown(one.host) },
-        { key: "device", label: "Device", text: true, value: (one) => orUnknown(one.device) },
-        { key: "clock", label: "Clock ahead", value: of((one) => one.offset_ns, clocks), format: formatNs },
-        { key: "error", label: "Within", value: of((one) => one.error_ns, clocks), format: formatNs },
-        { key: "why", label: "What is wrong", text: true, value: (one) => one.reason || "" },
+        textColumn(
+            "cause",
+            "Cause",
+            of((one) => one.cause, late),
+            (one) => (late.has(one.rank) ? late.get(one.rank).cause : ""),
+        ),
+        textColumn("host", "Host", (one) => orUnknown(one.host)),
+        textColumn("device", "Device", (one) => orUnknown(one.device)),
+        timeColumn("clock", "Clock ahead", { value: of((one) => one.offset_ns, clocks) }),
+        timeColumn("error", "Within", { value: of((one) => one.error_ns, clocks) }),
+        textColumn("why", "What is wrong", (one) => one.reason || ""),
     ];
     const search = (one) => `${one.rank} ${one.state} ${one.host}`;
     return [

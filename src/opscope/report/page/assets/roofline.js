@@ -4,7 +4,7 @@ import { axis, chart, plain, tip } from "./charts.js";
 import { categoryColor, hashed, PALETTE } from "./data.js";
 import { productText } from "./details.js";
 import { choice, clear, el, nameOf, note, section, shapes } from "./dom.js";
-import { DataTable } from "./table.js";
+import { countColumn, DataTable, nameColumn, shareColumn, textColumn, timeColumn } from "./table.js";
 import { roundPowers } from "./ticks.js";
 import { formatBytes, formatCount, formatNs, formatRate, formatShare, least, most } from "./units.js";
 
@@ -304,31 +304,27 @@ function limitRows(data, limits) {
         search: (row) => `${row.operator || ""} ${row.kernel} ${row.category}`,
         groups: { label: "category", of: (row) => row.category },
         columns: [
-            {
-                key: "operator",
-                label: "Operator",
-                text: true,
-                value: (row) => row.operator || row.kernel,
-                show: (row) => (row.operator ? app.operatorLink(data, row.operator) : nameOf(row.kernel)),
-            },
-            {
-                key: "inputs",
-                label: "Inputs",
-                text: true,
-                value: (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
-                show: (row) => nameOf((row.product ? productText(row.product) : shapes(row.input_dims)) || "-"),
-            },
-            { key: "calls", label: "Calls", value: (row) => row.calls, format: formatCount },
-            { key: "call_ns", label: "A call", value: (row) => row.call_ns, format: formatNs },
-            { key: "ideal_ns", label: "Ideal", value: (row) => row.ideal_ns, format: formatNs },
-            { key: "share", label: "of limit", value: (row) => row.share, format: (value) => formatShare(value, 1) },
-            {
-                key: "by",
-                label: "Limited by",
-                text: true,
-                value: (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
-            },
-            { key: "lost_ns", label: "Lost", value: (row) => row.lost_ns, format: formatNs, bar: true },
+            textColumn(
+                "operator",
+                "Operator",
+                (row) => row.operator || row.kernel,
+                (row) => (row.operator ? app.operatorLink(data, row.operator) : nameOf(row.kernel)),
+            ),
+            nameColumn(
+                "inputs",
+                "Inputs",
+                (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
+            ),
+            countColumn("calls", "Calls"),
+            timeColumn("call_ns", "A call"),
+            timeColumn("ideal_ns", "Ideal"),
+            shareColumn("share", "of limit"),
+            textColumn(
+                "by",
+                "Limited by",
+                (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
+            ),
+            timeColumn("lost_ns", "Lost", { bar: true }),
         ],
     });
     data.limitTable = table;

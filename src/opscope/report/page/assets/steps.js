@@ -3,7 +3,7 @@ import { app } from "./app.js";
 import { axis, chart, plain, tip } from "./charts.js";
 import { sum } from "./data.js";
 import { facts, figure, nameOf, note, section } from "./dom.js";
-import { DataTable } from "./table.js";
+import { countColumn, DataTable, nameColumn, textColumn, timeColumn } from "./table.js";
 import { roundScale } from "./ticks.js";
 import { formatCount, formatNs, formatShare, most } from "./units.js";
 
@@ -22,9 +22,6 @@ export function stepsView(data) {
     ].filter(Boolean);
     return parts.length ? parts : [note("No steps, ranges or backward pass were recorded.")];
 }
-
-const timed = (key, label, more) => ({ key, label, value: (row) => row[key], format: formatNs, ...more });
-const counted = (key, label) => ({ key, label, value: (row) => row[key], format: formatCount });
 
 // A bar a step: busy and idle time, one device beside the other.
 function stepChart(steps) {
@@ -95,18 +92,13 @@ function stepTable(data) {
             columns: [
                 { key: "index", label: "Step", value: (row) => row.index, show: (row) => String(row.number) },
                 several ? { key: "device", label: "Device", value: (row) => row.device, format: String } : null,
-                timed("span_ns", "Takes", { bar: true }),
-                timed("busy_ns", "Busy"),
-                timed("idle_ns", "Idle"),
-                timed("launch_bound_ns", "idle, waiting for launches"),
-                counted("activities", "Activities"),
-                timed("device_sum_ns", "Device sum"),
-                {
-                    key: "cold",
-                    label: "",
-                    text: true,
-                    value: (row) => (row.cold ? "code was loaded" : ""),
-                },
+                timeColumn("span_ns", "Takes", { bar: true }),
+                timeColumn("busy_ns", "Busy"),
+                timeColumn("idle_ns", "Idle"),
+                timeColumn("launch_bound_ns", "idle, waiting for launches"),
+                countColumn("activities", "Activities"),
+                timeColumn("device_sum_ns", "Device sum"),
+                textColumn("cold", "", (row) => (row.cold ? "code was loaded" : "")),
             ].filter(Boolean),
         }).element,
         data.trace.steps_note ? note(data.trace.steps_note) : null,
@@ -121,16 +113,16 @@ function iterationTable(data) {
             rows: data.document.iterations,
             sort: ["total_ns", true],
             columns: [
-                { key: "kind", label: "Kind", text: true, value: (row) => row.kind },
-                { key: "detail", label: "", text: true, value: (row) => row.detail, show: (row) => nameOf(row.detail) },
-                counted("requests", "Requests"),
-                counted("tokens", "Tokens"),
-                counted("iterations", "Iterations"),
-                timed("total_ns", "Time", { bar: true }),
-                timed("median_ns", "Median"),
-                timed("host_ns", "on the host"),
-                timed("idle_ns", "Idle"),
-                { key: "bound", label: "Bound by", text: true, value: (row) => row.bound || "-" },
+                textColumn("kind", "Kind"),
+                nameColumn("detail", ""),
+                countColumn("requests", "Requests"),
+                countColumn("tokens", "Tokens"),
+                countColumn("iterations", "Iterations"),
+                timeColumn("total_ns", "Time", { bar: true }),
+                timeColumn("median_ns", "Median"),
+                timeColumn("host_ns", "on the host"),
+                timeColumn("idle_ns", "Idle"),
+                textColumn("bound", "Bound by", (row) => row.bound || "-"),
             ],
         }).element,
         data.leftOutNote("iterations", "kinds of iterations"),
@@ -158,18 +150,17 @@ function rangeTree(data) {
             sort: ["total_device_ns", true],
             search: (row) => row.path,
             columns: [
-                {
-                    key: "path",
-                    label: "Range",
-                    text: true,
-                    value: (row) => row.path,
-                    show: (row) => nameOf(row.path, { style: { "padding-left": `${12 * Math.min(row.depth, 12)}px` } }),
-                },
-                counted("calls", "Calls"),
-                timed("total_device_ns", "Device time", { bar: true }),
-                timed("self_device_ns", "its own"),
-                timed("span_ns", "On the host"),
-                timed("self_cpu_ns", "its own"),
+                textColumn(
+                    "path",
+                    "Range",
+                    (row) => row.path,
+                    (row) => nameOf(row.path, { style: { "padding-left": `${12 * Math.min(row.depth, 12)}px` } }),
+                ),
+                countColumn("calls", "Calls"),
+                timeColumn("total_device_ns", "Device time", { bar: true }),
+                timeColumn("self_device_ns", "its own"),
+                timeColumn("span_ns", "On the host"),
+                timeColumn("self_cpu_ns", "its own"),
             ],
         }).element,
         data.leftOutNote("annotations", "ranges"),
@@ -187,23 +178,16 @@ function backwardTable(data) {
             sort: ["backward_device_ns", true],
             search: (row) => `${row.forward || ""} ${row.backward}`,
             columns: [
-                {
-                    key: "forward",
-                    label: "Forward",
-                    text: true,
-                    value: (row) => row.forward || "-",
-                    show: (row) => (row.forward ? app.operatorLink(data, row.forward) : "-"),
-                },
-                {
-                    key: "backward",
-                    label: "Backward",
-                    text: true,
-                    value: (row) => row.backward,
-                    show: (row) => nameOf(row.backward),
-                },
-                counted("calls", "Calls"),
-                timed("forward_device_ns", "Forward's device time"),
-                timed("backward_device_ns", "Backward's", { bar: true }),
+                textColumn(
+                    "forward",
+                    "Forward",
+                    (row) => row.forward || "-",
+                    (row) => (row.forward ? app.operatorLink(data, row.forward) : "-"),
+                ),
+                nameColumn("backward", "Backward"),
+                countColumn("calls", "Calls"),
+                timeColumn("forward_device_ns", "Forward's device time"),
+                timeColumn("backward_device_ns", "Backward's", { bar: true }),
                 {
                     key: "ratio",
                     label: "Backward / forward",

@@ -5,9 +5,9 @@ import { axis, chart, plain, tip } from "./charts.js";
 import { categoryColor, sum } from "./data.js";
 import { add, button, choice, clear, el, note, printable, section } from "./dom.js";
 import { finding } from "./overview.js";
-import { DataTable } from "./table.js";
+import { countColumn, DataTable, shareColumn, sizeColumn, textColumn, timeColumn } from "./table.js";
 import { roundScale } from "./ticks.js";
-import { fixed, formatBytes, formatCount, formatNs, formatShare, least, most } from "./units.js";
+import { fixed, formatBytes, formatCount, formatNs, least, most } from "./units.js";
 
 export function sweepView(page) {
     return page.sweeps.map((sweep) =>
@@ -33,7 +33,6 @@ function sweepOf(page, sweep) {
             `Time by category, ${comparison.measured_on === "device" ? "on the device" : "on the CPU"}, a step`,
             categoryChart(rows),
         ),
-        rows.length > 1 ? regimes(sweep, rows, axes) : null,
         section(
             "Unprofiled steps of each configuration",
             distributions(page.traces.filter((trace) => trace.sweep === sweep.name)),
@@ -60,69 +59,39 @@ const numericAxes = (rows) =>
     );
 
 function sweepTable(comparison, rows) {
-    const duration = (key, label) => ({
-        key,
-        label,
-        value: (row) => row[key],
-        format: formatNs,
-        bar: key === "wall_ns",
-    });
     const table = new DataTable({
         name: "configurations",
         rows,
         sort: ["wall_ns", false],
         id: (row) => row.id,
         columns: [
-            {
-                key: "id",
-                label: "Configuration",
-                text: true,
-                value: (row) => row.id,
-                show: (row) => button(row.id, () => app.chooseTrace(row.id, comparison), { class: "plain" }),
-            },
-            duration("wall_ns", "Unprofiled step"),
-            duration("event_ns", "By events"),
-            duration("device_sum_ns", "Device sum"),
-            duration("device_busy_ns", "Device busy"),
-            {
-                key: "device_share",
-                label: "Busy share",
-                value: (row) => row.device_share,
-                format: (value) => formatShare(value, 1),
-            },
-            duration("cpu_self_ns", "CPU self"),
-            {
-                key: "sequences_per_second",
-                label: `${comparison.unit} / s`,
-                value: (row) => row.sequences_per_second,
-                format: formatCount,
-            },
-            {
-                key: "tokens_per_second",
-                label: "tokens / s",
-                value: (row) => row.tokens_per_second,
-                format: formatCount,
-            },
-            {
-                key: "peak_memory_bytes",
-                label: "Peak memory",
-                value: (row) => row.peak_memory_bytes,
-                format: formatBytes,
-            },
-            {
-                key: "bound",
-                label: "Bound",
-                text: true,
-                value: (row) => row.bound,
-                show: (row) => el("span", { class: "word", data: { kind: row.bound } }, row.bound.replace("_", " ")),
-            },
-            {
-                key: "trust",
-                label: "Trust",
-                text: true,
-                value: (row) => row.trust,
-                show: (row) => el("span", { class: `trust ${row.trust}` }, row.trust),
-            },
+            textColumn(
+                "id",
+                "Configuration",
+                (row) => row.id,
+                (row) => button(row.id, () => app.chooseTrace(row.id, comparison), { class: "plain" }),
+            ),
+            timeColumn("wall_ns", "Unprofiled step", { bar: true }),
+            timeColumn("event_ns", "By events"),
+            timeColumn("device_sum_ns", "Device sum"),
+            timeColumn("device_busy_ns", "Device busy"),
+            shareColumn("device_share", "Busy share"),
+            timeColumn("cpu_self_ns", "CPU self"),
+            countColumn("sequences_per_second", `${comparison.unit} / s`),
+            countColumn("tokens_per_second", "tokens / s"),
+            sizeColumn("peak_memory_bytes", "Peak memory"),
+            textColumn(
+                "bound",
+                "Bound",
+                (row) => row.bound,
+                (row) => el("span", { class: "word", data: { kind: row.bound } }, row.bound.replace("_", " ")),
+            ),
+            textColumn(
+                "trust",
+                "Trust",
+                (row) => row.trust,
+                (row) => el("span", { class: `trust ${row.trust}` }, row.trust),
+            ),
         ],
     });
     return table.element;
@@ -263,87 +232,6 @@ function categoryChart(rows) {
             })),
         }),
     );
-}
-
-// What bounds each configuration: a grid where there are two axes; and where that turns.
-function regimes(sweep, rows, axes) {
-    const parts = [];
-    if (axes.length === 2) {
-        const [down, across] = axes;
-        const values = (name) => [...new Set(rows.map((row) => row.axes[name]))].sort((one, other) => one - other);
-        parts.push(
-            el(
-                "div",
-                { class: "scroll" },
-                el(
-                    "table",
-                    { class: "data plain grid", "aria-label": "what bounds each configuration" },
-                    el(
-                        "thead",
-                        null,
-                        el(
-                            "tr",
-                            null,
-                            el("th", { scope: "col" }, `${down.replace("_", " ")} \\ ${across.replace("_", " ")}`),
-                            values(across).map((value) => el("th", { scope: "col", class: "number" }, value)),
-                        ),
-                    ),
-                    el(
-                        "tbody",
-                        null,
-                        values(down).map((value) =>
-                            el(
-                                "tr",
-                                null,
-                                el("th", { scope: "row" }, value),
-                                values(across).map((other) => {
-                                    const found = rows.filter(
-                                        (row) => row.axes[down] === value && row.axes[across] === other,
-                                    );
-                                    return el(
-                                        "td",
-                                        null,
-                                        found.map((row) =>
-                                            el(
-                                                "span",
-                                                { class: "word", data: { kind: row.bound }, title: row.id },
-                                                row.bound.replace("_", " "),
-                                                row.device_share === null
-                                                    ? ""
-                                                    : ` ${fixed(100 * row.device_share, 0)} %`,
-                                            ),
-                                        ),
-                                    );
-                                }),
-                            ),
-                        ),
-                    ),
-                ),
-            ),
-        );
-    }
-    if (sweep.turns.length) {
-        parts.push(
-            el(
-                "ul",
-                { class: "turns" },
-                sweep.turns.map((turn) =>
-                    el(
-                        "li",
-                        null,
-                        `Between ${turn.along.replace("_", " ")} ${turn.smaller} and ${turn.larger}${turn.others ? ` (${turn.others})` : ""} it turns from `,
-                        el("span", { class: "word", data: { kind: turn.before } }, turn.before.replace("_", " ")),
-                        " to ",
-                        el("span", { class: "word", data: { kind: turn.after } }, turn.after.replace("_", " ")),
-                        ".",
-                    ),
-                ),
-            ),
-        );
-    } else {
-        parts.push(note("What bounds the step is the same between all neighbouring sizes."));
-    }
-    return section("What bounds each, and where it turns", parts);
 }
 
 // Each step is a point; the box holds the middle half, the line is the median.

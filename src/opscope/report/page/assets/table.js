@@ -1,7 +1,7 @@
 // A table that sorts, searches, filters and opens rows. Rows are made as they come into sight.
 import { categoryColor } from "./data.js";
-import { add, button, clear, el } from "./dom.js";
-import { formatCount, most } from "./units.js";
+import { add, button, clear, el, nameOf } from "./dom.js";
+import { formatBytes, formatCount, formatNs, formatShare, most } from "./units.js";
 
 const ROWS_AT_ONCE = 60;
 
@@ -196,25 +196,12 @@ export class DataTable {
     }
 
     cell(column, row) {
-        const value = column.value(row);
-        const content = column.show ? column.show(row) : column.format ? column.format(value) : value;
-        const cell = el(
-            "td",
-            {
-                class: column.text ? "text" : "number",
-                data: { key: column.key, value: column.text ? null : (value ?? "") },
-            },
-            content ?? "-",
-        );
+        const cell = cellOf(column, row);
         if (column.bar) {
-            const share = Math.abs(value ?? 0) / this.largest.get(column.key);
-            add(cell, [
-                el("span", {
-                    class: value < 0 ? "bar less" : "bar",
-                    style: { width: `${(100 * share).toFixed(2)}%` },
-                    "aria-hidden": "true",
-                }),
-            ]);
+            const value = column.value(row) ?? 0;
+            const share = Math.abs(value) / this.largest.get(column.key);
+            const width = `${(100 * share).toFixed(2)}%`;
+            add(cell, [el("span", { class: value < 0 ? "bar less" : "bar", style: { width }, "aria-hidden": "true" })]);
         }
         return cell;
     }
@@ -284,53 +271,46 @@ export class DataTable {
 
 // A table of a few rows, as they are.
 export function plainTable(name, columns, rows) {
+    const head = columns.map((column) =>
+        el("th", { scope: "col", class: column.text ? "text" : "number", title: column.title }, column.label),
+    );
+    return tableOf(
+        { class: "data plain", "aria-label": name },
+        head,
+        rows.map((row) => columns.map((column) => cellOf(column, row))),
+    );
+}
+
+// A table with a line of headings, and cells.
+export function tableOf(attributes, head, rows) {
+    const body = rows.map((cells) => el("tr", null, cells));
     return el(
         "div",
         { class: "scroll" },
-        el(
-            "table",
-            { class: "data plain", "aria-label": name },
-            el(
-                "thead",
-                null,
-                el(
-                    "tr",
-                    null,
-                    columns.map((column) =>
-                        el(
-                            "th",
-                            { scope: "col", class: column.text ? "text" : "number", title: column.title },
-                            column.label,
-                        ),
-                    ),
-                ),
-            ),
-            el(
-                "tbody",
-                null,
-                rows.map((row) =>
-                    el(
-                        "tr",
-                        null,
-                        columns.map((column) => {
-                            const value = column.value(row);
-                            const content = column.show
-                                ? column.show(row)
-                                : column.format
-                                  ? column.format(value)
-                                  : value;
-                            return el(
-                                "td",
-                                {
-                                    class: column.text ? "text" : "number",
-                                    data: { key: column.key, value: column.text ? null : (value ?? "") },
-                                },
-                                content ?? "-",
-                            );
-                        }),
-                    ),
-                ),
-            ),
-        ),
+        el("table", attributes, el("thead", null, el("tr", null, head)), el("tbody", null, body)),
     );
 }
+
+function cellOf(column, row) {
+    const value = column.value(row);
+    const content = column.show ? column.show(row) : column.format ? column.format(value) : value;
+    const data = { key: column.key, value: column.text ? null : (value ?? "") };
+    return el("td", { class: column.text ? "text" : "number", data }, content ?? "-");
+}
+
+// Columns by what they hold: of each row what its key names, unless `more` says otherwise.
+const formatted = (format) => (key, label, more) => ({ key, label, value: (row) => row[key], format, ...more });
+export const timeColumn = formatted(formatNs);
+export const countColumn = formatted(formatCount);
+export const sizeColumn = formatted(formatBytes);
+export const shareColumn = formatted((value) => formatShare(value, 1));
+export const textColumn = (key, label, value = (row) => row[key], show = undefined, more = {}) => ({
+    key,
+    label,
+    text: true,
+    value,
+    show,
+    ...more,
+});
+export const nameColumn = (key, label, value = (row) => row[key], more = {}) =>
+    textColumn(key, label, value, (row) => nameOf(value(row)), more);
