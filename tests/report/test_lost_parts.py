@@ -60,7 +60,7 @@ DRAWN = [
     ("opscope.report.page.traces", "drawn", "the timeline"),
     ("opscope.report.page.traces", "with_findings", "findings in the timeline"),
     ("opscope.report.page.traces", "_bar", "the bars of the step"),
-    ("opscope.report.page.traces", "_by_kernel", "the roofline"),
+    ("opscope.report.page.roofs", "_by_kernel", "the roofline"),
     ("opscope.report.page.traces", "choices_of", "what several findings save"),
 ]
 
@@ -131,7 +131,7 @@ def test_a_picture_that_cannot_be_made_costs_no_other_one(
     (trace,) = pages[-1].traces  # type: ignore[attr-defined]
     said = {check.name: check.sentence for check in trace.document.trust.checks}["parts_computed"]
     assert f"{part} (`IndexError: list index out of range`)" in said
-    others = [trace.flames, trace.timeline, trace.bars, trace.kernel_limits]
+    others = [trace.flames, trace.timeline, trace.bars, trace.roofline.roofs]
     assert sum(bool(one) for one in others) >= 3
 
 

@@ -312,26 +312,85 @@ class LeftOut(Struct, frozen=True):
     cpu_ns: int = 0
 
 
-class KernelLimit(Struct, frozen=True, kw_only=True):
-    """Sums over all modelled calls in which one kernel takes most of the time.
+class RoofPoint(Struct, frozen=True, kw_only=True):
+    """A point of a roofline: an operator with its inputs, or a kernel. Figures of a call are means over the calls.
 
     Attributes:
-        kernel, device: the kernel, and the number of its device.
-        precision: of its products; null for other work.
-        calls: of operators.
-        device_ns, ideal_ns, lost_ns: their time, the least time possible, and the difference.
-        flop, least_bytes: operations, and bytes that must be moved.
+        name: what it stands for.
+        operator: the operator, in whose row the page shows more; null for a kernel.
+        category: the kind of work; null for a kernel.
+        precision: whose roof it is below; null for work without products.
+        calls: their number.
+        flop, bytes: operations and bytes of a call.
+        call_ns: how long a call takes.
+        area_ns: what its area stands for.
+        lost_ns: time of all calls less the least time; null if it is not known.
+        share: the least time over the time; null likewise.
+        limited_by: what determines the least time; null likewise.
     """
 
-    kernel: str
-    device: int | None
-    precision: str | None
+    name: str
+    operator: str | None = None
+    category: str | None = None
+    precision: str | None = None
     calls: int
-    device_ns: int
-    ideal_ns: float
-    lost_ns: float
-    flop: int
-    least_bytes: int
+    flop: float
+    bytes: float
+    call_ns: float
+    area_ns: float
+    lost_ns: float | None = None
+    share: float | None = None
+    limited_by: str | None = None
+
+
+class Roof(Struct, frozen=True, kw_only=True):
+    """A device's roofs, and what is below them.
+
+    Attributes:
+        title: null where the page has one roof.
+        memory_bytes_per_s: the peak of its memory; null if it is not known.
+        flop_per_s: the peaks of its units, by precision.
+        points: by what they stand for; the first are shown at first.
+        notes: where the peaks are from, and how to read it.
+    """
+
+    title: str | None = None
+    memory_bytes_per_s: float | None = None
+    flop_per_s: dict[str, float] = {}
+    points: dict[str, tuple[RoofPoint, ...]] = {}
+    notes: tuple[str, ...] = ()
+
+
+class RoofLabels(Struct, frozen=True, kw_only=True):
+    """What the charts of a roofline call what they show.
+
+    Attributes:
+        roofline, bandwidth: the charts.
+        intensity, bytes: their horizontal axes.
+        moved: the bytes of a point.
+    """
+
+    roofline: str = ""
+    intensity: str = ""
+    bandwidth: str = ""
+    bytes: str = ""
+    moved: str = ""
+
+
+class Roofline(Struct, frozen=True, kw_only=True):
+    """Work below the roofs of the devices that did it.
+
+    Attributes:
+        labels: what the charts call what they show.
+        roofs: one for each device; empty where nothing can be shown, which the notes explain.
+        notes: what else is to be known.
+        work_note: of the table of work by time lost; null where there is none.
+    """
+
+    labels: RoofLabels = RoofLabels()
+    roofs: tuple[Roof, ...] = ()
+    notes: tuple[str, ...] = ()
+    work_note: str | None = None
 
 
 class StepChoices(Struct, frozen=True, kw_only=True):
@@ -372,7 +431,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         flames: the flame graphs.
         memory: per device; empty if memory was not recorded.
         steps_note: what to know of steps whose work runs in others; null where none is seen to.
-        kernel_limits: how far calls are from the limit, by the kernel that takes most of each.
+        roofline: how far operators and kernels are from what their devices allow.
         choices: what a step takes with the first findings done; null where no replay tells.
     """
 
@@ -394,7 +453,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     flames: tuple[FlameEntry, ...]
     memory: tuple[MemoryCurve, ...]
     steps_note: str | None
-    kernel_limits: tuple[KernelLimit, ...]
+    roofline: Roofline
     choices: StepChoices | None
 
 
@@ -428,6 +487,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         jobs: what ``opscope ranks`` says of distributed jobs.
         job_sections: the same in words.
         counters: what Nsight Compute counted, without its launches; null without.
+        counted: the same below the roofs of the device; null without.
         difference: of two runs; null without.
         pair_sections: what each pair of the difference is, in words; and what was not compared.
     """
@@ -445,5 +505,6 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     jobs: tuple[RanksDocument, ...] = ()
     job_sections: tuple[SectionEntry, ...] = ()
     counters: CountersDocument | None = None
+    counted: Roofline | None = None
     difference: DiffDocument | None = None
     pair_sections: tuple[SectionEntry, ...] = ()

@@ -168,7 +168,8 @@ def _rows(limits: LimitsEntry, top: int | None) -> Table:
     return table_of(_COLUMNS, limits.rows[:top])
 
 
-def _inputs(row: LimitRow) -> str:
+def inputs_of(row: LimitRow) -> str:
+    """Return the sizes of a call's product, or its shapes, as text."""
     if row.product is not None:
         return row.product.text
     return tensor_shapes(row.input_dims)
@@ -192,7 +193,7 @@ def _lower(row: LimitRow) -> str:
 
 _COLUMNS: Final[tuple[Column[LimitRow], ...]] = (
     Column("Operator", lambda row: Name(row.operator or short_name(row.kernel))),
-    Column("Inputs", lambda row: Name(_inputs(row))),
+    Column("Inputs", lambda row: Name(inputs_of(row))),
     Column("Calls", lambda row: str(row.calls), numeric=True),
     Column("Call", lambda row: format_ns(row.call_ns), numeric=True),
     Column("Ideal", lambda row: format_ns(row.ideal_ns), numeric=True),

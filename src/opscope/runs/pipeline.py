@@ -52,8 +52,8 @@ from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report
 from opscope.report.page.blocks import section_entry
 from opscope.report.page.html import page_html
-from opscope.report.page.sweeps import sweep_entry
-from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of
+from opscope.report.page.roofs import counted_roofline
+from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of, sweep_entry
 from opscope.report.ranks_document import ranks_section
 from opscope.report.trace_document import build_trace_document
 from opscope.report.trust_text import or_reason
@@ -291,6 +291,7 @@ class PageParts:
             jobs=tuple(jobs),
             # The page shows kernels; each launch has hundreds of metrics.
             counters=None if counters is None else replace(counters, launches=()),
+            counted=None if counters is None else counted_roofline(counters),
             benchmark_sections=tuple(map(section_entry, map(bench_section_of_page, shown, more))),
         )
 

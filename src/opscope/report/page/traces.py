@@ -1,4 +1,4 @@
-"""Builds the page's entry of one trace: its document, and the data of its pictures."""
+"""Builds the page's entries of traces, with the data of their pictures, and of sweeps."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from opscope.analysis.advice.choices import choices_of
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.measured import Measured
 from opscope.analysis.pictures.flame import Flame, flames
 from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
@@ -19,29 +18,32 @@ from opscope.analysis.pictures.slices import slices_of
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
-from opscope.documents.limits import LimitRow
+from opscope.documents.comparison import SweepComparison
 from opscope.documents.page import (
     AliveRow,
     BlockEntry,
     FlameEntry,
-    KernelLimit,
     LeftOut,
     MemoryCurve,
     PageTrace,
     Part,
+    Roofline,
     SectionEntry,
     StepBar,
     StepChoices,
+    SweepEntry,
     TimelineEntry,
 )
 from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.render.blocks import Section
 from opscope.report.brief import screen_blocks
+from opscope.report.comparison_report import sections_on_page
 from opscope.report.kernel_report import environment_on_page, trust_on_page
 from opscope.report.overview import figures_on_page, steps_note
 from opscope.report.page.blocks import block_entries, section_entry
 from opscope.report.page.names import LONGEST_NAME, Names, cut
 from opscope.report.page.points import extremes
+from opscope.report.page.roofs import modelled_roofline
 from opscope.report.page.timeline import Drawn, drawn, with_findings
 from opscope.report.statement_sections import statement_blocks
 from opscope.report.step_parts import step_parts
@@ -51,7 +53,7 @@ MOST_ROWS: Final = 2_000  # of a table
 _MOST_NODES: Final = 6_000  # of a tree
 _MOST_POINTS: Final = 4_000  # of a curve
 _MOST_ALIVE: Final = 300
-_MOST_LIMITS: Final = 200
+_NO_ROOFLINE: Final = Roofline(notes=("Left out: the roofline, as it cannot be shown.",))
 _LONG_TEXT: Final = lazy_pattern(rb'"(?:[^"\\]|\\.){%d}' % LONGEST_NAME)
 _SELF_TIMES: Final = ("self_device_ns", "self_cpu_ns")
 _LONG_TABLES: Final = {
@@ -148,8 +150,15 @@ def page_trace(
         flames=pictures.flames,
         memory=pictures.memory,
         steps_note=steps_note(document),
-        kernel_limits=part("the roofline", lambda: _kernel_limits(measured.analysis), tuple),
+        roofline=part("the roofline", lambda: _roofline(document, measured.analysis), lambda: _NO_ROOFLINE),
         choices=part("what several findings save", lambda: _choices(measured), lambda: None),
+    )
+
+
+def sweep_entry(name: str, comparison: SweepComparison) -> SweepEntry:
+    """Build the page's entry of a sweep."""
+    return SweepEntry(
+        name=name, comparison=comparison, sections=tuple(map(section_entry, sections_on_page(comparison)))
     )
 
 
@@ -169,8 +178,8 @@ def _timeline(timeline: Drawn | None, measured: Measured) -> TimelineEntry | Non
     return measured.analysis.losses.part("findings in the timeline", result, lambda: timeline.entry)
 
 
-def _kernel_limits(analysis: Analysis) -> tuple[KernelLimit, ...]:
-    return tuple(_by_kernel(analysis.limits)) if analysis.has_device_times else ()
+def _roofline(document: TraceDocument, analysis: Analysis) -> Roofline:
+    return modelled_roofline(document.limits, analysis.limits, document.device_times_reason)
 
 
 def _choices(measured: Measured) -> StepChoices | None:
@@ -235,28 +244,6 @@ def _curve(memory: LiveMemory) -> MemoryCurve:
         smaller_bytes=int(rest["bytes"].sum()),
         smaller_count=rest.height,
     )
-
-
-def _by_kernel(rows: Sequence[LimitRow]) -> list[KernelLimit]:
-    groups: dict[tuple[str, int | None, str | None], list[LimitRow]] = {}
-    for row in rows:
-        if row.ideal_ns is not None:
-            groups.setdefault((row.kernel, row.device, row.precision), []).append(row)
-    result = (
-        KernelLimit(
-            kernel=cut(kernel, LONGEST_NAME),
-            device=device,
-            precision=precision,
-            calls=sum(row.calls for row in own),
-            device_ns=sum(row.device_ns for row in own),
-            ideal_ns=sum(least_ns(row) for row in own),
-            lost_ns=sum(row.lost_ns or 0.0 for row in own),
-            flop=sum(row.calls * (row.flop or 0) for row in own),
-            least_bytes=sum(row.calls * (row.least_bytes or 0) for row in own),
-        )
-        for (kernel, device, precision), own in groups.items()
-    )
-    return sorted(result, key=lambda limit: (-limit.lost_ns, limit.kernel))[:_MOST_LIMITS]
 
 
 # ---------------------------------------------------------------- bounds

@@ -221,7 +221,13 @@ function whatIf(data) {
                 },
             },
         });
-        return el("label", { class: "change" }, nameOf(named ? named.title : id), slider, state);
+        return el(
+            "label",
+            { class: "change" },
+            el("span", { class: "name" }, sentenceOf(named ? named.title : id)),
+            slider,
+            state,
+        );
     });
     show();
     return section(

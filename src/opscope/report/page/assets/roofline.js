@@ -8,117 +8,68 @@ import { countColumn, DataTable, nameColumn, shareColumn, textColumn, timeColumn
 import { roundPowers } from "./ticks.js";
 import { formatBytes, formatCount, formatNs, formatRate, formatShare, least, most } from "./units.js";
 
-// What the charts call their points: by models of operators, or by what was counted.
-const MODELLED = {
-    roofline: "roofline of products",
-    intensity: "operations a byte (least bytes)",
-    bandwidth: "bandwidth of work without products",
-    bytes: "least bytes of a call",
-    moved: "moved at least",
-};
-
 export function rooflineView(data) {
-    const { limits } = data.document;
-    if (!limits) return [note(`No limits: ${data.document.device_times_reason || "no device worked"}.`)];
-    if (limits.nothing) return [note(limits.nothing)];
-    const parts = [];
-    for (const peaks of limits.peaks) for (const part of rooflineOf(data, limits, peaks)) parts.push(part);
-    if (limits.over_limit.length)
-        parts.push(note(`Above the limit, so a model or a peak is wrong for: ${limits.over_limit.join(", ")}.`));
-    parts.push(section("Work by time lost", limitRows(data, limits)));
-    return parts;
-}
-
-function rooflineOf(data, limits, peaks) {
-    if (peaks.origin === null)
-        return [note(`Nothing is known of what ${peaks.name} can do: opscope gpus --measure measures it.`)];
-    const holder = el("div");
-    const about = note(
-        `${peaks.name}: peaks ${peaks.origin}${peaks.measured.length ? ` (measured: ${peaks.measured.join(", ")})` : ""}; memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}. `,
-        "Areas are time lost: device time less the ideal time. Operations are those of products; least bytes assume that each is moved once, so caches can lift a point above the memory's line.",
-    );
-    const draw = (kind) => {
-        const points = kind === "operator" ? operatorPoints(limits, peaks) : kernelPoints(data, peaks);
-        clear(holder).append(
-            ...[
-                rooflineChart(
-                    data,
-                    peaks,
-                    points.filter((one) => one.flop > 0),
-                ),
-                bandwidthChart(
-                    data,
-                    peaks,
-                    points.filter((one) => !one.flop && one.bytes > 0),
-                ),
-            ].filter(Boolean),
-        );
-    };
-    draw("operator");
+    const { roofline } = data.trace;
     return [
-        section(
-            `Device ${peaks.device}`,
-            el(
-                "div",
-                { class: "tools" },
-                choice(
-                    "points",
-                    [
-                        ["operator", "operators by inputs"],
-                        ["kernel", "kernels"],
-                    ],
-                    "operator",
-                    draw,
-                ),
-            ),
-            holder,
-            about,
-        ),
+        ...roofsOf(data, roofline),
+        roofline.work_note
+            ? section("Work by time lost", limitRows(data, data.document.limits), note(roofline.work_note))
+            : null,
     ];
 }
 
-const operatorPoints = (limits, peaks) =>
-    limits.rows
-        .filter((row) => row.device === peaks.device && row.ideal_ns !== null)
-        .map((row) => ({
-            name: `${row.operator || row.kernel} ${row.product ? productText(row.product) : shapes(row.input_dims)}`,
-            operator: row.operator,
-            category: row.category,
-            precision: row.precision,
-            calls: row.calls,
-            flop: row.flop,
-            bytes: row.least_bytes,
-            ns: row.call_ns,
-            device_ns: row.device_ns,
-            lost: row.lost_ns,
-            area: row.lost_ns,
-            share: row.share,
-            limited: row.limited_by,
-        }));
+// The roofs of each device, with the points that are chosen below them.
+export function roofsOf(data, { roofs, labels, notes }) {
+    const devices = roofs.map((roof) => {
+        const holder = el("div");
+        const kinds = Object.keys(roof.points);
+        const draw = (kind) => {
+            const points = roof.points[kind];
+            const charts = [
+                roofChart(
+                    data,
+                    roof,
+                    labels,
+                    points.filter((one) => one.flop > 0),
+                    true,
+                ),
+                roofChart(
+                    data,
+                    roof,
+                    labels,
+                    points.filter((one) => !one.flop && one.bytes > 0),
+                    false,
+                ),
+            ];
+            clear(holder).append(...charts.filter(Boolean));
+        };
+        if (kinds.length) draw(kinds[0]);
+        return section(
+            roof.title,
+            kinds.length > 1
+                ? el(
+                      "div",
+                      { class: "tools" },
+                      choice(
+                          "points",
+                          kinds.map((kind) => [kind, kind]),
+                          kinds[0],
+                          draw,
+                      ),
+                  )
+                : null,
+            holder,
+            roof.notes.map((text) => note(text)),
+        );
+    });
+    return [...devices, ...notes.map((text) => note(text))];
+}
 
-const kernelPoints = (data, peaks) =>
-    data.trace.kernel_limits
-        .filter((row) => row.device === peaks.device)
-        .map((row) => ({
-            name: row.kernel,
-            operator: null,
-            category: null,
-            precision: row.precision,
-            calls: row.calls,
-            flop: row.flop / row.calls,
-            bytes: row.least_bytes / row.calls,
-            ns: row.device_ns / row.calls,
-            device_ns: row.device_ns,
-            lost: row.lost_ns,
-            area: row.lost_ns,
-            share: row.ideal_ns / row.device_ns,
-            limited: null,
-        }));
-
-function point(words, one, x, y, largest, color) {
+function pointOf(moved, one, value, largest) {
+    const color = one.category ? categoryColor(one.category) : hashed(one.name);
     return {
-        value: [x, y],
-        symbolSize: 6 + 34 * Math.sqrt(Math.max(one.area, 0) / (largest || 1)),
+        value,
+        symbolSize: 6 + 34 * Math.sqrt(Math.max(one.area_ns, 0) / (largest || 1)),
         itemStyle: { color, opacity: 0.72, borderColor: color, borderWidth: 1 },
         operator: one.operator,
         tip: () =>
@@ -126,21 +77,17 @@ function point(words, one, x, y, largest, color) {
                 one.name,
                 [
                     ["calls", formatCount(one.calls)],
-                    ["a call", formatNs(one.ns)],
-                    one.lost === null ? null : ["lost", formatNs(one.lost)],
+                    ["a call", formatNs(one.call_ns)],
+                    one.lost_ns === null ? null : ["lost", formatNs(one.lost_ns)],
                     one.share === null ? null : ["of the limit", formatShare(one.share, 1)],
-                    one.limited ? ["limited by", one.limited] : null,
+                    one.limited_by ? ["limited by", one.limited_by] : null,
                     one.precision ? ["precision", one.precision] : null,
-                    one.flop ? ["achieved", formatRate((1e9 * one.flop) / one.ns, "FLOP/s")] : null,
-                    [words.moved, `${formatBytes(one.bytes)}, ${formatRate((1e9 * one.bytes) / one.ns, "B/s")}`],
+                    one.flop ? ["achieved", formatRate((1e9 * one.flop) / one.call_ns, "FLOP/s")] : null,
+                    [moved, `${formatBytes(one.bytes)}, ${formatRate((1e9 * one.bytes) / one.call_ns, "B/s")}`],
                 ].filter(Boolean),
             ),
     };
 }
-
-const toRow = (data) => (event) => {
-    if (event.data && event.data.operator) app.reveal(data, "operators", event.data.operator);
-};
 
 // What a line of the roof is, above it and to the left of a place on it.
 const roofLabel = (colors, text, at) => ({
@@ -160,139 +107,83 @@ const roofLabel = (colors, text, at) => ({
     },
 });
 
-export function rooflineChart(data, peaks, points, words = MODELLED) {
+// Operations a second over operations a byte, below the roofs of the units; or bytes a second over bytes, below that of
+// the memory.
+function roofChart(data, roof, labels, points, computes) {
     if (!points.length) return null;
+    const memory = roof.memory_bytes_per_s;
     const used = new Set(points.map((one) => one.precision));
-    const roofs = Object.entries(peaks.flop_per_s).filter(([precision]) => used.has(precision));
+    const units = computes ? Object.entries(roof.flop_per_s).filter(([precision]) => used.has(precision)) : [];
     const largest = most(
         -Infinity,
-        points.map((one) => one.area),
+        points.map((one) => one.area_ns),
     );
-    const xs = points.map((one) => one.flop / Math.max(one.bytes, 1));
-    const ys = points.map((one) => (1e9 * one.flop) / one.ns);
-    const corners = roofs.map(([, rate]) => rate / peaks.memory_bytes_per_s);
-    const { min: left, max: right } = roundPowers(
-        least([...xs, ...corners]) / 2,
-        most(-Infinity, [...xs, ...corners]) * 2,
-    );
-    const rates = roundPowers(least(ys) / 1.5, most(-Infinity, [...ys, ...roofs.map(([, rate]) => rate)]) * 1.5);
+    const xs = points.map((one) => (computes ? one.flop / Math.max(one.bytes, 1) : one.bytes));
+    const ys = points.map((one) => (1e9 * (computes ? one.flop : one.bytes)) / one.call_ns);
+    const across = [...xs, ...units.map(([, rate]) => rate / memory)];
+    const [beside, base] = computes ? [2, 10] : [1.5, 32];
+    const { min: left, max: right } = roundPowers(least(across) / beside, most(-Infinity, across) * beside, base);
+    const highest = computes ? units.map(([, rate]) => rate) : [memory];
+    const rates = roundPowers(least(ys) / 1.5, most(-Infinity, [...ys, ...highest]) * 1.5);
+    // Roofs close to each other have their labels side by side.
+    const beforeIt = (rate, number) =>
+        units.filter(([, other], at) => at < number && Math.abs(Math.log2(other / rate)) < 1).length;
+    const rate = (value) => formatRate(value, computes ? "FLOP/s" : "B/s");
+    const lines = computes
+        ? units.map(([name, peak], number) => ({
+              name,
+              color: PALETTE[number],
+              at: [right / (right / left) ** (0.17 * beforeIt(peak, number)), peak],
+              data: [
+                  [left, left * memory],
+                  [peak / memory, peak],
+                  [right, peak],
+              ],
+          }))
+        : [
+              {
+                  name: "memory",
+                  color: null,
+                  at: [right, memory],
+                  data: [
+                      [left, memory],
+                      [right, memory],
+                  ],
+              },
+          ];
     return chart(
-        words.roofline,
-        420,
+        computes ? labels.roofline : labels.bandwidth,
+        computes ? 420 : 360,
         (colors) =>
             plain(colors, {
                 grid: { left: 92, right: 40, top: 34, bottom: 58 },
-                xAxis: axis(colors, words.intensity, (value) => formatCount(value), {
+                xAxis: axis(colors, computes ? labels.intensity : labels.bytes, computes ? formatCount : formatBytes, {
                     type: "log",
+                    logBase: base,
                     min: left,
                     max: right,
                 }),
-                yAxis: axis(colors, "", (value) => formatRate(value, "FLOP/s"), { type: "log", ...rates }),
+                yAxis: axis(colors, "", rate, { type: "log", ...rates }),
                 series: [
-                    ...roofs.map(([precision, rate], number) => ({
-                        name: precision,
+                    ...lines.map(({ name, color, data: places }) => ({
+                        name,
                         type: "line",
                         showSymbol: false,
-                        lineStyle: { width: 2, color: PALETTE[number] },
-                        itemStyle: { color: PALETTE[number] },
+                        lineStyle: { width: 2, color: color || colors.accent },
                         silent: true,
-                        data: [
-                            [left, left * peaks.memory_bytes_per_s],
-                            [rate / peaks.memory_bytes_per_s, rate],
-                            [right, rate],
-                        ],
+                        data: places,
                     })),
-                    ...roofs.map(([precision, rate], number) =>
-                        roofLabel(
-                            colors,
-                            `${precision} ${formatRate(rate, "FLOP/s")}`,
-                            // Roofs close to each other have their labels side by side.
-                            [
-                                right /
-                                    (right / left) **
-                                        (0.17 *
-                                            roofs.filter(
-                                                ([, other], at) => at < number && Math.abs(Math.log2(other / rate)) < 1,
-                                            ).length),
-                                rate,
-                            ],
-                        ),
-                    ),
+                    ...lines.map(({ name, at }) => roofLabel(colors, `${name} ${rate(at[1])}`, at)),
                     {
                         type: "scatter",
-                        data: points.map((one, place) =>
-                            point(
-                                words,
-                                one,
-                                xs[place],
-                                ys[place],
-                                largest,
-                                one.category ? categoryColor(one.category) : hashed(one.name),
-                            ),
-                        ),
+                        data: points.map((one, place) => pointOf(labels.moved, one, [xs[place], ys[place]], largest)),
                     },
                 ],
                 legend: { show: false },
             }),
-        toRow(data),
-    );
-}
-
-export function bandwidthChart(data, peaks, points, words = MODELLED) {
-    if (!points.length) return null;
-    const largest = most(
-        -Infinity,
-        points.map((one) => one.area),
-    );
-    const bytes = points.map((one) => one.bytes);
-    const { min: left, max: right } = roundPowers(least(bytes) / 1.5, most(-Infinity, bytes) * 1.5, 32);
-    const ys = points.map((one) => (1e9 * one.bytes) / one.ns);
-    const rates = roundPowers(least(ys) / 1.5, most(peaks.memory_bytes_per_s, ys) * 1.5);
-    return chart(
-        words.bandwidth,
-        360,
-        (colors) =>
-            plain(colors, {
-                grid: { left: 92, right: 40, top: 34, bottom: 58 },
-                xAxis: axis(colors, words.bytes, (value) => formatBytes(value), {
-                    type: "log",
-                    logBase: 32,
-                    min: left,
-                    max: right,
-                }),
-                yAxis: axis(colors, "", (value) => formatRate(value, "B/s"), { type: "log", ...rates }),
-                series: [
-                    {
-                        type: "line",
-                        showSymbol: false,
-                        silent: true,
-                        lineStyle: { width: 2, color: colors.accent },
-                        data: [
-                            [left, peaks.memory_bytes_per_s],
-                            [right, peaks.memory_bytes_per_s],
-                        ],
-                    },
-                    roofLabel(colors, `memory ${formatRate(peaks.memory_bytes_per_s, "B/s")}`, [
-                        right,
-                        peaks.memory_bytes_per_s,
-                    ]),
-                    {
-                        type: "scatter",
-                        data: points.map((one, place) =>
-                            point(
-                                words,
-                                one,
-                                one.bytes,
-                                ys[place],
-                                largest,
-                                one.category ? categoryColor(one.category) : hashed(one.name),
-                            ),
-                        ),
-                    },
-                ],
-                legend: { show: false },
-            }),
-        toRow(data),
+        (event) => {
+            if (event.data && event.data.operator) app.reveal(data, "operators", event.data.operator);
+        },
     );
 }
 
@@ -328,10 +219,5 @@ function limitRows(data, limits) {
         ],
     });
     data.limitTable = table;
-    return [
-        table.element,
-        note(
-            `The calls that lose most, over the whole recording. Roofline estimates cover ${formatShare(limits.modelled_ns, limits.device_sum_ns)} of the device sum; opscope limits has all calls.`,
-        ),
-    ];
+    return table.element;
 }
