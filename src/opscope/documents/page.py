@@ -463,11 +463,13 @@ class SweepEntry(Struct, frozen=True, kw_only=True):
     Attributes:
         name: of the run.
         comparison: of its configurations.
+        axes: what its axes are called.
         sections: what its report says in words: what bounds each configuration, laws of growth, what has no result.
     """
 
     name: str
     comparison: SweepComparison
+    axes: dict[str, str]
     sections: tuple[SectionEntry, ...]
 
 

@@ -67,7 +67,7 @@ def _on_launch(evidence: doc.AnyEvidence) -> str | None:
         case doc.Resources(registers, shared):
             return f"{format_count(registers)} registers per thread, {format_bytes(shared)} shared memory per block."
         case doc.TheoreticalOccupancy(percent, blocks, warps, limiter):
-            resident = f"{blocks} blocks ({warps} warps)"
+            resident = f"{blocks} block{'s' * (blocks != 1)} ({warps} warp{'s' * (warps != 1)})"
             return f"{percent:.0f} % theoretical occupancy: {resident} per multiprocessor, limited by {limiter}."
         case doc.AchievedOccupancy(percent):
             return f"{percent:.0f} % of the warps were active on average (counters)."

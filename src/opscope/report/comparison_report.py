@@ -164,15 +164,15 @@ def _bound_grid(rows: Sequence[ComparisonRow], down: str, across: str) -> Table:
     cells: dict[tuple[object, object], list[str]] = {}
     for row in rows:
         share = "" if row.device_share is None else f" {100 * row.device_share:.0f} %"
-        cells.setdefault((row.axes[down], row.axes[across]), []).append(f"{_words(row.bound)}{share}")
+        cells.setdefault((row.axes[down], row.axes[across]), []).append(f"{_bound_name(row.bound)}{share}")
     lines = ((f"{one}", *(", ".join(cells.get((one, other), ["-"])) for other in sizes[across])) for one in sizes[down])
-    return Table((f"{_words(down)} \\ {_words(across)}", *map(str, sizes[across])), tuple(lines))
+    return Table((f"{axis_name(down)} \\ {axis_name(across)}", *map(str, sizes[across])), tuple(lines))
 
 
 def _turn(turn: Turn) -> Inline:
     others = f" ({turn.others})" if turn.others else ""
-    between = f"Between {_words(turn.along)} {turn.smaller} and {turn.larger}{others}"
-    return (f"{between} it turns from {_words(turn.before)} to {_words(turn.after)}.",)
+    between = f"Between {axis_name(turn.along)} {turn.smaller} and {turn.larger}{others}"
+    return (f"{between} it turns from {_bound_name(turn.before)} to {_bound_name(turn.after)}.",)
 
 
 def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
@@ -182,7 +182,7 @@ def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
         for row in rows:
             size = row.axes.get(along)
             if is_count(size):  # only whole numbers have neighbours
-                others = ", ".join(f"{_words(name)} {value}" for name, value in row.axes.items() if name != along)
+                others = ", ".join(f"{axis_name(name)} {value}" for name, value in row.axes.items() if name != along)
                 groups.setdefault(others, {})[size] = row
         for others, own in groups.items():
             for smaller, larger in pairwise(sorted(own)):
@@ -191,8 +191,13 @@ def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
                     yield Turn(along, others, smaller, larger, before, after)
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def axis_name(name: str) -> str:
+    """Return what a sweep's axis is called within a sentence."""
+    return heading_of(name).lower()
+
+
+def _bound_name(bound: str) -> str:
+    return bound.replace("_", " ")
 
 
 def _axes(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
@@ -247,7 +252,7 @@ def _top_table(comparison: SweepComparison) -> Table:
 def _scaling_table(comparison: SweepComparison) -> Table:
     columns: tuple[Column[ScalingRow], ...] = (
         Column("Quantity", lambda row: row.quantity),
-        Column("Along", lambda row: heading_of(row.along).lower()),
+        Column("Along", lambda row: axis_name(row.along)),
         Column("At", _fixed),
         Column("From", lambda row: str(row.smaller), numeric=True),
         Column("To", lambda row: str(row.larger), numeric=True),
@@ -261,7 +266,7 @@ def _scaling_table(comparison: SweepComparison) -> Table:
 def _law_table(comparison: SweepComparison) -> Table:
     columns: tuple[Column[LawRow], ...] = (
         Column("Time per step", lambda row: Name(row.quantity) if row.is_operator else row.quantity),
-        Column("Along", lambda row: heading_of(row.along).lower()),
+        Column("Along", lambda row: axis_name(row.along)),
         Column("At", _fixed),
         Column("Law", lambda row: row.formula or f"none of these ({len(row.sizes)} sizes)"),
         Column("Turns at", lambda row: ", ".join(map(size_in_words, row.turns)) or "-", numeric=True),
@@ -271,7 +276,7 @@ def _law_table(comparison: SweepComparison) -> Table:
 
 
 def _fixed(row: ScalingRow | LawRow) -> str:
-    return ", ".join(f"{heading_of(name).lower()} {value}" for name, value in row.others.items()) or "-"
+    return ", ".join(f"{axis_name(name)} {value}" for name, value in row.others.items()) or "-"
 
 
 def _interval(row: ScalingRow) -> str:

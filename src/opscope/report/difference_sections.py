@@ -163,10 +163,7 @@ def _parts_table(step: StepChange, works: Sequence[tuple[str, int]], others: int
 
 def _adds_up(step: StepChange) -> Iterator[Block]:
     """Yield what the change of a step is made of, the largest groups of work by name."""
-    works = [
-        (f"{_called(row)} {input_shapes(row.inputs_after or row.inputs_before)}".strip(), row.change_ns)
-        for row in step.work[:_NAMED]
-    ]
+    works = [(_with_inputs(row), row.change_ns) for row in step.work[:_NAMED]]
     yield _parts_table(step, works, len(step.work) - len(works))
     on_device = step.measured_on == "device"
     what = "device time" if on_device else "operators' CPU self time"
@@ -206,14 +203,17 @@ def _time(calls: float | None, mean_ns: float | None) -> float:
 
 def _leading(step: StepChange) -> Inline:
     """Name the parts that changed most; of idle time, the cause."""
-    parts = [(row.change_ns, _called(row), "") for row in step.work]
-    parts += [(part.change_ns, part.name, _cause(step) if part.name == IDLE else "") for part in step.parts]
+    parts = [(row.change_ns, _called(row), _with_inputs(row), "") for row in step.work]
+    parts += [(one.change_ns, one.name, one.name, _cause(step) if one.name == IDLE else "") for one in step.parts]
     parts.sort(key=lambda part: -abs(part[0]))
     largest = abs(parts[0][0]) if parts else 0
     leading = [part for part in parts[:_LEADING] if part[0] and abs(part[0]) >= _LEAST_LEADING * largest]
     if not leading:
         return ("No part of it has changed.",)
-    named = ((Name(name), f" {change(ns)}{cause}") for ns, name, cause in leading)
+    names = [name for _, name, _, _ in leading]  # inputs tell apart what has one name
+    named = (
+        (Name(name if names.count(name) == 1 else whole), f" {change(ns)}{cause}") for ns, name, whole, cause in leading
+    )
     first, *others = named
     return ("What changed most: ", *first, *(text for pair in others for text in ("; ", *pair)), ".")
 
@@ -301,6 +301,10 @@ def _called(row: WorkChange) -> str:
         kernel = next((one.before or one.after for one in row.kernels), None)
         return short_name(kernel) if kernel else "work of no operator"
     return f"{row.operator} -> {row.renamed_to}" if row.renamed_to else row.operator
+
+
+def _with_inputs(row: WorkChange) -> str:
+    return f"{_called(row)} {input_shapes(row.inputs_after or row.inputs_before)}".strip()
 
 
 def _calls(row: WorkChange) -> str:

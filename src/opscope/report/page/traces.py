@@ -37,7 +37,7 @@ from opscope.documents.page import (
 from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.render.blocks import Section
 from opscope.report.brief import screen_blocks
-from opscope.report.comparison_report import sections_on_page
+from opscope.report.comparison_report import axis_name, sections_on_page
 from opscope.report.kernel_report import environment_on_page, trust_on_page
 from opscope.report.overview import figures_on_page, steps_note
 from opscope.report.page.blocks import block_entries, section_entry
@@ -157,9 +157,9 @@ def page_trace(
 
 def sweep_entry(name: str, comparison: SweepComparison) -> SweepEntry:
     """Build the page's entry of a sweep."""
-    return SweepEntry(
-        name=name, comparison=comparison, sections=tuple(map(section_entry, sections_on_page(comparison)))
-    )
+    axes = {axis: axis_name(axis) for row in comparison.rows for axis in row.axes}
+    sections = tuple(map(section_entry, sections_on_page(comparison)))
+    return SweepEntry(name=name, comparison=comparison, axes=axes, sections=sections)
 
 
 def _screen(document: TraceDocument) -> tuple[BlockEntry, ...]:

@@ -32,7 +32,7 @@ function triedOf(doc) {
                   name: "what was tried",
                   rows: tried,
                   sort: ["ratio", true],
-                  search: changesOf,
+                  search: (one) => one.changes,
                   columns,
               }).element
             : null,

@@ -73,7 +73,7 @@ function countedKernels(doc) {
         name: "counters",
         rows: doc.kernels,
         sort: ["time", true],
-        search: (row) => [row.summary, row.kernel, row.name_in_run].join(" "),
+        search: (row) => [row.summary, row.kernel, row.name_in_run],
         columns,
     }).element;
 }

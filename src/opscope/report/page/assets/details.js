@@ -5,7 +5,7 @@ import { button, el, facts, figure, link, nameOf, note, printable, shapes } from
 import { countColumn, nameColumn, plainTable, shareColumn, textColumn, timeColumn } from "./table.js";
 import { fixed, formatCount, formatNs } from "./units.js";
 
-export const HOW_WORDS = {
+const HOW_WORDS = {
     verified: "verified",
     likely: "likely",
     candidate: "one of several",
@@ -17,12 +17,18 @@ export function sourceLink(source) {
     if (!source) return "-";
     if (!source.file)
         return [source.library ? nameOf(source.library) : "not known", el("span", { class: "how" }, source.basis)];
-    const text = source.line ? `${source.file}:${source.line}` : source.file;
-    return [
-        source.url ? link(source.url, text) : nameOf(text),
-        el("span", { class: `how ${source.how}`, title: source.basis }, HOW_WORDS[source.how] || source.how),
-    ];
+    return [placeLink(source), howOf(source.how, source.basis)];
 }
+
+// How a source is known.
+export const howOf = (how, title) => (how ? el("span", { class: `how ${how}`, title }, HOW_WORDS[how] || how) : null);
+
+export const KERNEL_SOURCE = textColumn(
+    "source",
+    "Source",
+    (row) => row.source_file || row.library || "-",
+    (row) => [nameOf(row.source_file || row.library || "-"), howOf(row.source_how)],
+);
 
 export function operatorDetail(data, row) {
     const detail = row.detail;
@@ -52,10 +58,7 @@ export function operatorDetail(data, row) {
             ],
         ]),
     );
-    const timelineButton = data.trace.timeline
-        ? button("show its calls in the timeline", () => app.showInTimeline(row.name))
-        : null;
-    if (timelineButton) parts.push(el("p", { class: "actions" }, timelineButton));
+    parts.push(toTimeline(data, "calls", row.name));
     if (detail && detail.shapes.length)
         parts.push(
             el("h3", null, some("Shapes", detail.shapes.length, detail.shape_count)),
@@ -75,6 +78,12 @@ export function operatorDetail(data, row) {
     if (dossier.length) parts.push(el("h3", null, "Dossier"), blocksOf(dossier));
     return parts;
 }
+
+// A way from a row to what it stands for in the timeline, where there is one.
+export const toTimeline = (data, what, name) => {
+    const go = button(`show its ${what} in the timeline`, () => app.showInTimeline(name));
+    return data.trace.timeline ? el("p", { class: "actions" }, go) : null;
+};
 
 const some = (what, listed, all) =>
     listed < all ? `${what} (the ${listed} most expensive of ${formatCount(all)})` : what;
@@ -138,17 +147,7 @@ const kernelsOfOperator = (rows) =>
                 value: (row) => row.theoretical_occupancy_percent,
                 format: (value) => (value === null ? "-" : `${fixed(value, 0)} %`),
             },
-            textColumn(
-                "source",
-                "Source",
-                (row) => row.source_file || row.library || "-",
-                (row) => [
-                    nameOf(row.source_file || row.library || "-"),
-                    row.source_how
-                        ? el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how)
-                        : null,
-                ],
-            ),
+            KERNEL_SOURCE,
         ],
         rows,
     );
@@ -156,28 +155,21 @@ const kernelsOfOperator = (rows) =>
 const limitTable = (rows) =>
     plainTable(
         "limits",
-        [
-            textColumn(
-                "inputs",
-                "Inputs",
-                (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
-            ),
-            countColumn("calls", "Calls"),
-            timeColumn("call_ns", "A call"),
-            timeColumn("ideal_ns", "Ideal"),
-            shareColumn("share", "of limit"),
-            textColumn(
-                "by",
-                "Limited by",
-                (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
-            ),
-            timeColumn("lost_ns", "Lost", { title: "device time less the ideal time of all calls" }),
-        ],
+        [...LIMIT_COLUMNS, timeColumn("lost_ns", "Lost", { title: "device time less the ideal time of all calls" })],
         rows,
     );
 
-export const productText = (product) =>
+const productText = (product) =>
     `${product.batch > 1 ? `${product.batch} x ` : ""}${product.rows} x ${product.depth} by ${product.depth} x ${product.columns}`;
+
+export const LIMIT_COLUMNS = [
+    nameColumn("inputs", "Inputs", (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-"),
+    countColumn("calls", "Calls"),
+    timeColumn("call_ns", "A call"),
+    timeColumn("ideal_ns", "Ideal"),
+    shareColumn("share", "of limit"),
+    textColumn("by", "Limited by", (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", ")),
+];
 
 const callerTable = (rows) =>
     plainTable(

@@ -3,8 +3,8 @@ import { sectionOf } from "./blocks.js";
 import { categoryColor } from "./data.js";
 import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
 import { big } from "./overview.js";
-import { countColumn, DataTable, nameColumn, plainTable, textColumn, timeColumn } from "./table.js";
-import { formatChange, formatCount, formatNs, formatShare, most } from "./units.js";
+import { colouredName, countColumn, DataTable, nameColumn, plainTable, textColumn, timeColumn } from "./table.js";
+import { formatChange, formatCount, formatNs, formatShare, largestOf } from "./units.js";
 
 export function diffView(page) {
     const [whole, ...pairs] = page.pair_sections;
@@ -47,41 +47,39 @@ const diverging = (value, largest) =>
         }),
     );
 
+const countsOf = (row) =>
+    row.calls_before === row.calls_after
+        ? formatCount(row.calls_before)
+        : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`;
+
+// The largest changes first, whichever way they go.
+function changeColumn(rows) {
+    const size = (row) => Math.abs(row.change_ns);
+    const largest = largestOf(rows, size);
+    const show = ({ change_ns: ns }) => [
+        figure(ns, formatChange, { class: ns > 0 ? "figure more" : "figure less" }),
+        diverging(ns, largest),
+    ];
+    return { key: "size", label: "Change", value: size, show };
+}
+
 // What a recorded step runs of each kernel, on both sides.
 function kernelChanges(pair, unit) {
     const rows = pair.kernels;
     if (!rows.length) return null;
-    const largest = most(
-        1,
-        rows.map((row) => Math.abs(row.change_ns)),
-    );
-    const counts = (row) =>
-        row.calls_before === row.calls_after
-            ? formatCount(row.calls_before)
-            : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`;
     return section(
         "Kernels, before and after",
         new DataTable({
             name: "kernels before and after",
             rows,
             sort: ["size", true],
-            search: (row) => row.name,
+            search: (row) => [row.name],
             columns: [
                 nameColumn("name", "Kernel"),
-                {
-                    key: "size",
-                    label: "Change",
-                    value: (row) => Math.abs(row.change_ns),
-                    show: (row) => [
-                        figure(row.change_ns, formatChange, {
-                            class: row.change_ns > 0 ? "figure more" : "figure less",
-                        }),
-                        diverging(row.change_ns, largest),
-                    ],
-                },
+                changeColumn(rows),
                 timeColumn("before_ns", "Before"),
                 timeColumn("after_ns", "After"),
-                textColumn("calls", "Runs", counts),
+                textColumn("calls", "Runs", countsOf),
             ],
         }).element,
         note(`Device time of a recorded ${unit}, by the kernels' names.`),
@@ -96,10 +94,7 @@ function workName(row) {
 }
 
 function workTable(step) {
-    const largest = most(
-        1,
-        step.work.map((row) => Math.abs(row.change_ns)),
-    );
+    const rows = step.work;
     const part = (key, label, title) => ({
         key,
         label,
@@ -109,42 +104,24 @@ function workTable(step) {
     });
     return new DataTable({
         name: "work",
-        rows: step.work,
+        rows,
         sort: ["size", true],
-        search: (row) =>
-            [
-                row.operator,
-                row.renamed_to,
-                row.inputs_before,
-                row.inputs_after,
-                row.category,
-                ...row.kernels.flatMap((one) => [one.before, one.after]),
-            ]
-                .filter(Boolean)
-                .join(" "),
+        search: (row) => [
+            row.operator,
+            row.renamed_to,
+            row.inputs_before,
+            row.inputs_after,
+            row.category,
+            ...row.kernels.flatMap((one) => [one.before, one.after]),
+        ],
         groups: { label: "how it was matched", of: (row) => row.matched },
         open: (row) => workDetail(row),
         columns: [
-            textColumn("name", "Operator", workName, (row) => [
-                el("span", { class: "swatch", style: { "background-color": categoryColor(row.category) } }),
-                nameOf(workName(row)),
-            ]),
-            {
-                key: "size",
-                label: "Change",
-                value: (row) => Math.abs(row.change_ns),
-                show: (row) => [
-                    figure(row.change_ns, formatChange, { class: row.change_ns > 0 ? "figure more" : "figure less" }),
-                    diverging(row.change_ns, largest),
-                ],
-            },
+            textColumn("name", "Operator", workName, (row) => colouredName(categoryColor(row.category), workName(row))),
+            changeColumn(rows),
             timeColumn("before_ns", "Before"),
             timeColumn("after_ns", "After"),
-            textColumn("calls", "Calls", (row) =>
-                row.calls_before === row.calls_after
-                    ? formatCount(row.calls_before)
-                    : `${formatCount(row.calls_before)} → ${formatCount(row.calls_after)}`,
-            ),
+            textColumn("calls", "Calls", countsOf),
             part("calls_ns", "More or fewer calls"),
             part("inputs_ns", "Other inputs"),
             part("launches_ns", "Launches of a call"),
@@ -175,8 +152,8 @@ function workDetail(row) {
             ? plainTable(
                   "kernels",
                   [
-                      nameColumn("before", "Kernel before", (one) => one.before || "-"),
-                      nameColumn("after", "Kernel after", (one) => one.after || "-"),
+                      nameColumn("before", "Kernel before"),
+                      nameColumn("after", "Kernel after"),
                       countColumn("calls_before", "Runs before"),
                       countColumn("calls_after", "after"),
                       timeColumn("mean_before_ns", "Mean before"),

@@ -34,24 +34,14 @@ function peakOnly(doc) {
 function memoryOf(data, curve) {
     const title = curve.device === null ? "Host" : `Device ${curve.device}`;
     const rows = [...curve.alive];
-    if (curve.smaller_count)
-        rows.push({
-            operator: `(${formatCount(curve.smaller_count)} smaller ones)`,
-            input_dims: null,
-            module: null,
-            python: null,
-            allocations: null,
-            bytes: curve.smaller_bytes,
-        });
+    const other = (operator, bytes) =>
+        rows.push({ operator, input_dims: null, module: null, python: null, allocations: null, bytes });
+    if (curve.smaller_count) other(`(${formatCount(curve.smaller_count)} smaller ones)`, curve.smaller_bytes);
     if (curve.before_bytes !== null)
-        rows.push({
-            operator: curve.before_bytes < 0 ? "(records are missing)" : "(allocated before the recording)",
-            input_dims: null,
-            module: null,
-            python: null,
-            allocations: null,
-            bytes: curve.before_bytes,
-        });
+        other(
+            curve.before_bytes < 0 ? "(records are missing)" : "(allocated before the recording)",
+            curve.before_bytes,
+        );
     const points = curve.time.map((time, place) => ({
         value: [time, curve.allocated_bytes[place]],
         tip: () => tip(formatBytes(curve.allocated_bytes[place]), [["at", formatNs(time)]]),
@@ -129,7 +119,7 @@ function aliveTable(data, curve, rows) {
         name: `alive at the peak${curve.device === null ? ", host" : ""}`,
         rows,
         sort: ["bytes", true],
-        search: (row) => [row.operator, row.module, row.python, row.input_dims].filter(Boolean).join(" "),
+        search: (row) => [row.operator, row.module, row.python, row.input_dims],
         columns: [
             sizeColumn("bytes", "Bytes", { bar: true }),
             shareColumn("share", "of peak", { value: (row) => row.bytes / (curve.peak_bytes || 1) }),
@@ -144,8 +134,8 @@ function aliveTable(data, curve, rows) {
                         : nameOf(row.operator || "(no operator)"),
             ),
             nameColumn("inputs", "Its inputs", (row) => shapes(row.input_dims) || "-"),
-            nameColumn("module", "Module", (row) => row.module || "-"),
-            nameColumn("python", "Line", (row) => row.python || "-"),
+            nameColumn("module", "Module"),
+            nameColumn("python", "Line"),
         ],
     });
     return table.element;

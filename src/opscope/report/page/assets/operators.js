@@ -1,9 +1,10 @@
 // Operators and kernels: tables whose rows open.
 import { app } from "./app.js";
 import { categoryColor } from "./data.js";
-import { HOW_WORDS, operatorDetail, sourceLink } from "./details.js";
-import { button, el, facts, nameOf, note, printable, section } from "./dom.js";
+import { howOf, KERNEL_SOURCE, operatorDetail, sourceLink, toTimeline } from "./details.js";
+import { el, facts, nameOf, note, printable, section } from "./dom.js";
 import {
+    colouredName,
     countColumn,
     DataTable,
     nameColumn,
@@ -22,23 +23,20 @@ export function operatorTable(data) {
         rows: data.document.operators,
         sort: [key, true],
         id: (row) => row.name,
-        search: (row) =>
-            [
-                row.name,
-                row.category,
-                row.native_function,
-                row.cpp_function,
-                ...(row.detail
-                    ? [
-                          ...row.detail.kernels.map((one) => one.name),
-                          ...row.detail.shapes.map((one) => one.input_dims),
-                          ...(row.detail.called_from || []).map((one) => one.place),
-                          row.detail.source.file,
-                      ]
-                    : []),
-            ]
-                .filter(Boolean)
-                .join(" "),
+        search: (row) => [
+            row.name,
+            row.category,
+            row.native_function,
+            row.cpp_function,
+            ...(row.detail
+                ? [
+                      ...row.detail.kernels.map((one) => one.name),
+                      ...row.detail.shapes.map((one) => one.input_dims),
+                      ...(row.detail.called_from || []).map((one) => one.place),
+                      row.detail.source.file,
+                  ]
+                : []),
+        ],
         groups: { label: "category", of: (row) => row.category },
         open: (row) => operatorDetail(data, row),
         columns: [
@@ -46,10 +44,7 @@ export function operatorTable(data) {
                 "name",
                 "Operator",
                 (row) => row.name,
-                (row) => [
-                    el("span", { class: "swatch", style: { "background-color": categoryColor(row.category) } }),
-                    nameOf(row.name),
-                ],
+                (row) => colouredName(categoryColor(row.category), row.name),
             ),
             ...(data.hasDevice
                 ? [
@@ -94,30 +89,24 @@ export function kernelTable(data) {
         rows: data.document.kernels,
         sort: ["total_ns", true],
         id: (row) => row.name,
-        search: (row) =>
-            [
-                row.name,
-                row.summary,
-                row.library,
-                row.source_file,
-                ...(users.get(row.name) || []).map((one) => one.operator),
-            ]
-                .filter(Boolean)
-                .join(" "),
-        groups: { label: "kind", of: (row) => kindOf(row) },
+        search: (row) => [
+            row.name,
+            row.summary,
+            row.library,
+            row.source_file,
+            ...(users.get(row.name) || []).map((one) => one.operator),
+        ],
+        groups: { label: "kind", of: (row) => row.kind },
         open: (row) => kernelDetail(data, row, users.get(row.name) || []),
         columns: [
             textColumn(
                 "name",
                 "Kernel",
                 (row) => row.summary || row.name,
-                (row) => [
-                    el("span", {
-                        class: "swatch",
-                        style: { "background-color": categoryColor(kernelCategory(data, row, users)) },
+                (row) =>
+                    colouredName(categoryColor(kernelCategory(data, row, users)), row.summary || row.name, {
+                        title: printable(row.name).slice(0, 2000),
                     }),
-                    nameOf(row.summary || row.name, { title: printable(row.name).slice(0, 2000) }),
-                ],
             ),
             timeColumn("total_ns", "Total", { bar: true }),
             shareColumn("share", "of device sum", { value: (row) => row.total_ns / (data.deviceSum || 1) }),
@@ -127,17 +116,7 @@ export function kernelTable(data) {
             timeColumn("max_ns", "Max"),
             timeColumn("std_ns", "Std. dev."),
             ...(devices ? [{ key: "device", label: "Device", value: (row) => row.device }] : []),
-            textColumn(
-                "source",
-                "Source",
-                (row) => row.source_file || row.library || "-",
-                (row) => [
-                    nameOf(row.source_file || row.library || "-"),
-                    row.source_how
-                        ? el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how)
-                        : null,
-                ],
-            ),
+            KERNEL_SOURCE,
         ],
     });
     data.kernelTable = table;
@@ -156,7 +135,6 @@ export function usersOf(data) {
     return users;
 }
 
-const kindOf = (row) => row.kind;
 export const kernelCategory = (data, row, users) => {
     const found = users.get(row.name);
     return found ? data.categoryOf.get(found[0].operator) : row.kind === "kernel" ? "Unlinked" : "Memory";
@@ -168,21 +146,9 @@ function kernelDetail(data, row, users) {
             ["name", el("code", { class: "whole" }, row.name)],
             row.summary && ["in short", row.summary],
             row.library && ["library", nameOf(row.library)],
-            row.source_file && [
-                "source",
-                [
-                    nameOf(row.source_file),
-                    el("span", { class: `how ${row.source_how}` }, HOW_WORDS[row.source_how] || row.source_how),
-                ],
-            ],
+            row.source_file && ["source", [nameOf(row.source_file), howOf(row.source_how)]],
         ]),
-        data.trace.timeline
-            ? el(
-                  "p",
-                  { class: "actions" },
-                  button("show its runs in the timeline", () => app.showInTimeline(row.name)),
-              )
-            : null,
+        toTimeline(data, "runs", row.name),
         users.length
             ? [
                   el("h3", null, data.document.devices.length > 1 ? "Launched by, on all devices" : "Launched by"),
@@ -216,7 +182,7 @@ function graphNodes(data) {
         name: "nodes of CUDA graphs",
         rows,
         sort: ["total_ns", true],
-        search: (row) => `${row.name} ${row.captured_operator || ""}`,
+        search: (row) => [row.name, row.captured_operator],
         columns: [
             nameColumn("name", "Kernel"),
             { key: "graph", label: "Graph", value: (row) => row.graph },

@@ -5,7 +5,7 @@ import { axis, chart, plain, tip } from "./charts.js";
 import { categoryColor, partColor } from "./data.js";
 import { add, button, clear, el, facts, figure, nameOf, note, section, sentenceOf, tooltip } from "./dom.js";
 import { closeTimes } from "./ticks.js";
-import { formatBytes, formatCount, formatNs, formatShare, most } from "./units.js";
+import { formatBytes, formatCount, formatNs, formatShare, largestOf, most } from "./units.js";
 
 export function overview(data) {
     const { trust, environment } = data.trace;
@@ -94,22 +94,17 @@ function actions(data) {
     const rest = findings.filter((one) => !one.is_first);
     return section(
         "What to do first",
-        el(
-            "ol",
-            { class: "findings" },
-            first.map((one) => finding(data, one)),
-        ),
-        rest.length
-            ? details(`${rest.length} more`, () =>
-                  el(
-                      "ol",
-                      { class: "findings", start: first.length + 1 },
-                      rest.map((one) => finding(data, one)),
-                  ),
-              )
-            : null,
+        findingList(data, first),
+        rest.length ? details(`${rest.length} more`, () => findingList(data, rest, first.length + 1)) : null,
     );
 }
+
+export const findingList = (data, findings, start = 1) =>
+    el(
+        "ol",
+        { class: "findings", start },
+        findings.map((one) => finding(data, one)),
+    );
 
 // Whether the timeline has what a finding is about.
 function canBeShown(data, { id, where: { kernel, operator } }) {
@@ -121,7 +116,7 @@ function canBeShown(data, { id, where: { kernel, operator } }) {
     );
 }
 
-export function finding(data, one) {
+function finding(data, one) {
     const { low, high } = one.saving_ns;
     const scale = one.of_step_ns || 1;
     return el(
@@ -355,10 +350,7 @@ function categories(data) {
     if (!rows.length) return null;
     const key = data.hasDevice ? "self_device_ns" : "self_cpu_ns";
     const whole = data.hasDevice ? data.deviceSum : data.cpuSum;
-    const largest = most(
-        1,
-        rows.map((row) => row[key]),
-    );
+    const largest = largestOf(rows, (row) => row[key]);
     return section(
         data.hasDevice ? "Device time by category" : "CPU time by category",
         el(

@@ -168,7 +168,7 @@ function collectivesOf(collectives) {
             format: (value) => (value === null ? "-" : `${value}`),
         },
     ];
-    const search = (one) => `${one.collective} ${one.group}`;
+    const search = (one) => [one.collective, one.group];
     return [
         el("h3", null, "Collectives"),
         new DataTable({ name: "collectives", rows: collectives, sort: ["calls", true], search, columns }).element,

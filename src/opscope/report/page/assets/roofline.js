@@ -2,11 +2,11 @@
 import { app } from "./app.js";
 import { axis, chart, plain, tip } from "./charts.js";
 import { categoryColor, hashed, PALETTE } from "./data.js";
-import { productText } from "./details.js";
-import { choice, clear, el, nameOf, note, section, shapes } from "./dom.js";
-import { countColumn, DataTable, nameColumn, shareColumn, textColumn, timeColumn } from "./table.js";
+import { LIMIT_COLUMNS } from "./details.js";
+import { choice, clear, el, nameOf, note, section } from "./dom.js";
+import { DataTable, textColumn, timeColumn } from "./table.js";
 import { roundPowers } from "./ticks.js";
-import { formatBytes, formatCount, formatNs, formatRate, formatShare, least, most } from "./units.js";
+import { formatBytes, formatCount, formatNs, formatRate, formatShare, largestOf, least, most } from "./units.js";
 
 export function rooflineView(data) {
     const { roofline } = data.trace;
@@ -114,10 +114,7 @@ function roofChart(data, roof, labels, points, computes) {
     const memory = roof.memory_bytes_per_s;
     const used = new Set(points.map((one) => one.precision));
     const units = computes ? Object.entries(roof.flop_per_s).filter(([precision]) => used.has(precision)) : [];
-    const largest = most(
-        -Infinity,
-        points.map((one) => one.area_ns),
-    );
+    const largest = largestOf(points, (one) => one.area_ns, -Infinity);
     const xs = points.map((one) => (computes ? one.flop / Math.max(one.bytes, 1) : one.bytes));
     const ys = points.map((one) => (1e9 * (computes ? one.flop : one.bytes)) / one.call_ns);
     const across = [...xs, ...units.map(([, rate]) => rate / memory)];
@@ -192,7 +189,7 @@ function limitRows(data, limits) {
         name: "limits",
         rows: limits.rows,
         sort: ["lost_ns", true],
-        search: (row) => `${row.operator || ""} ${row.kernel} ${row.category}`,
+        search: (row) => [row.operator, row.kernel, row.category],
         groups: { label: "category", of: (row) => row.category },
         columns: [
             textColumn(
@@ -201,20 +198,7 @@ function limitRows(data, limits) {
                 (row) => row.operator || row.kernel,
                 (row) => (row.operator ? app.operatorLink(data, row.operator) : nameOf(row.kernel)),
             ),
-            nameColumn(
-                "inputs",
-                "Inputs",
-                (row) => (row.product ? productText(row.product) : shapes(row.input_dims)) || "-",
-            ),
-            countColumn("calls", "Calls"),
-            timeColumn("call_ns", "A call"),
-            timeColumn("ideal_ns", "Ideal"),
-            shareColumn("share", "of limit"),
-            textColumn(
-                "by",
-                "Limited by",
-                (row) => row.reason || [row.limited_by, row.precision].filter(Boolean).join(", "),
-            ),
+            ...LIMIT_COLUMNS,
             timeColumn("lost_ns", "Lost", { bar: true }),
         ],
     });

@@ -5,7 +5,7 @@ import { sum } from "./data.js";
 import { facts, figure, nameOf, note, section } from "./dom.js";
 import { countColumn, DataTable, nameColumn, textColumn, timeColumn } from "./table.js";
 import { roundScale } from "./ticks.js";
-import { formatCount, formatNs, formatShare, most } from "./units.js";
+import { formatCount, formatNs, formatShare, largestOf } from "./units.js";
 
 export function hasSteps({ document: doc }) {
     return [doc.steps, doc.iterations, doc.annotations, doc.backward].some((rows) => rows.length > 0);
@@ -64,17 +64,7 @@ function stepChart(steps) {
                 axisLabel: { color: colors.soft },
                 nameTextStyle: { color: colors.soft },
             },
-            yAxis: axis(
-                colors,
-                "",
-                formatNs,
-                roundScale(
-                    most(
-                        1,
-                        steps.map((row) => row.span_ns),
-                    ),
-                ),
-            ),
+            yAxis: axis(colors, "", formatNs, roundScale(largestOf(steps, (row) => row.span_ns))),
             grid: { left: 86, right: 28, top: 30, bottom: 46 },
             series,
         }),
@@ -148,7 +138,7 @@ function rangeTree(data) {
             name: "ranges",
             rows,
             sort: ["total_device_ns", true],
-            search: (row) => row.path,
+            search: (row) => [row.path],
             columns: [
                 textColumn(
                     "path",
@@ -176,7 +166,7 @@ function backwardTable(data) {
             name: "backward",
             rows: data.document.backward,
             sort: ["backward_device_ns", true],
-            search: (row) => `${row.forward || ""} ${row.backward}`,
+            search: (row) => [row.forward, row.backward],
             columns: [
                 textColumn(
                     "forward",

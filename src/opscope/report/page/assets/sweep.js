@@ -4,7 +4,7 @@ import { sectionOf } from "./blocks.js";
 import { axis, chart, plain, tip } from "./charts.js";
 import { categoryColor, sum } from "./data.js";
 import { add, button, choice, clear, el, note, printable, section } from "./dom.js";
-import { finding } from "./overview.js";
+import { findingList } from "./overview.js";
 import { countColumn, DataTable, shareColumn, sizeColumn, textColumn, timeColumn } from "./table.js";
 import { roundScale } from "./ticks.js";
 import { fixed, formatBytes, formatCount, formatNs, least, most } from "./units.js";
@@ -28,7 +28,7 @@ function sweepOf(page, sweep) {
     const axes = numericAxes(rows);
     return [
         section(null, sweepTable(comparison, rows)),
-        axes.length ? growth(rows, axes, comparison) : null,
+        axes.length ? growth(rows, axes, sweep) : null,
         section(
             `Time by category, ${comparison.measured_on === "device" ? "on the device" : "on the CPU"}, a step`,
             categoryChart(rows),
@@ -37,16 +37,7 @@ function sweepOf(page, sweep) {
             "Unprofiled steps of each configuration",
             distributions(page.traces.filter((trace) => trace.sweep === sweep.name)),
         ),
-        comparison.findings.length
-            ? section(
-                  "What the sweep shows",
-                  el(
-                      "ol",
-                      { class: "findings" },
-                      comparison.findings.map((one) => finding(null, one)),
-                  ),
-              )
-            : null,
+        comparison.findings.length ? section("What the sweep shows", findingList(null, comparison.findings)) : null,
         written,
     ];
 }
@@ -112,7 +103,7 @@ const QUANTITIES = [
     ],
 ];
 
-function growth(rows, axes, comparison) {
+function growth(rows, axes, sweep) {
     const holder = el("div", { class: "pair" });
     let along = axes[0];
     const draw = () => {
@@ -120,14 +111,14 @@ function growth(rows, axes, comparison) {
         for (const [key, label, of, format] of QUANTITIES) {
             const known = rows.filter((row) => of(row) !== null && of(row) !== undefined);
             if (known.length < 2) continue;
-            const title = key === "sequences_per_second" ? `${comparison.unit} a second` : label;
+            const title = key === "sequences_per_second" ? `${sweep.comparison.unit} a second` : label;
             add(holder, [
                 el(
                     "figure",
                     null,
                     el("figcaption", null, title),
                     chart(`${title} over ${along}`, 250, (colors) =>
-                        growthOption(colors, known, along, of, format, key, title),
+                        growthOption(colors, known, along, of, format, key, title, sweep.axes),
                     ),
                 ),
             ]);
@@ -142,7 +133,7 @@ function growth(rows, axes, comparison) {
                   { class: "tools" },
                   choice(
                       "along",
-                      axes.map((name) => [name, name.replace("_", " ")]),
+                      axes.map((name) => [name, sweep.axes[name]]),
                       along,
                       (value) => {
                           along = value;
@@ -155,11 +146,11 @@ function growth(rows, axes, comparison) {
     );
 }
 
-function growthOption(colors, rows, along, of, format, key, title) {
+function growthOption(colors, rows, along, of, format, key, title, names) {
     const others = (row) =>
         Object.entries(row.axes)
             .filter(([name]) => name !== along)
-            .map(([name, value]) => `${name.replace("_", " ")} ${value}`)
+            .map(([name, value]) => `${names[name]} ${value}`)
             .join(", ") || "all";
     const groups = new Map();
     for (const row of rows) {
@@ -169,7 +160,7 @@ function growthOption(colors, rows, along, of, format, key, title) {
     const sizes = rows.map((row) => row.axes[along]);
     return plain(colors, {
         grid: { left: 76, right: 20, top: 44, bottom: 46 },
-        xAxis: axis(colors, along.replace("_", " "), null, {
+        xAxis: axis(colors, names[along], null, {
             type: "log",
             logBase: 2,
             nameGap: 26,

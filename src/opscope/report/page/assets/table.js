@@ -1,12 +1,12 @@
 // A table that sorts, searches, filters and opens rows. Rows are made as they come into sight.
 import { categoryColor } from "./data.js";
 import { add, button, clear, el, nameOf } from "./dom.js";
-import { formatBytes, formatCount, formatNs, formatShare, most } from "./units.js";
+import { formatBytes, formatCount, formatNs, formatShare, largestOf } from "./units.js";
 
 const ROWS_AT_ONCE = 60;
 
 // columns: {key, label, value(row), show(row) -> node or text, text: whether it is text, bar: whether shares are drawn, title}
-// options: {rows, columns, sort: [key, descending], search(row) -> text, groups: {label, of(row)}, open(row) -> node, name, id(row)}
+// options: {rows, columns, sort: [key, descending], search(row) -> texts, groups: {label, of(row)}, open(row) -> node, name, id(row)}
 export class DataTable {
     constructor(options) {
         this.options = options;
@@ -19,10 +19,7 @@ export class DataTable {
             if (column.bar)
                 this.largest.set(
                     column.key,
-                    most(
-                        1e-30,
-                        options.rows.map((row) => Math.abs(column.value(row) ?? 0)),
-                    ),
+                    largestOf(options.rows, (row) => Math.abs(column.value(row) ?? 0), 1e-30),
                 );
         }
         this.texts = options.search ? new Map() : null;
@@ -119,7 +116,7 @@ export class DataTable {
     }
 
     textOf(row) {
-        if (!this.texts.has(row)) this.texts.set(row, this.options.search(row).toLowerCase());
+        if (!this.texts.has(row)) this.texts.set(row, this.options.search(row).filter(Boolean).join(" ").toLowerCase());
         return this.texts.get(row);
     }
 
@@ -269,6 +266,12 @@ export class DataTable {
     }
 }
 
+// A name with the colour of what it is.
+export const colouredName = (color, name, attributes) => [
+    el("span", { class: "swatch", style: { "background-color": color } }),
+    nameOf(name, attributes),
+];
+
 // A table of a few rows, as they are.
 export function plainTable(name, columns, rows) {
     const head = columns.map((column) =>
@@ -312,5 +315,5 @@ export const textColumn = (key, label, value = (row) => row[key], show = undefin
     show,
     ...more,
 });
-export const nameColumn = (key, label, value = (row) => row[key], more = {}) =>
+export const nameColumn = (key, label, value = (row) => row[key] || "-", more = {}) =>
     textColumn(key, label, value, (row) => nameOf(value(row)), more);

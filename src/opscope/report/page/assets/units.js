@@ -21,6 +21,8 @@ const RATE_STEPS = [
 
 // The largest and the least of many numbers: a call cannot take a hundred thousand arguments.
 export const most = (start, values) => values.reduce((found, value) => Math.max(found, value), start);
+// The largest that rows have of something; at least `start`, so that shares of it are finite.
+export const largestOf = (rows, of, start = 1) => most(start, rows.map(of));
 export const least = (values) => values.reduce((found, value) => Math.min(found, value), Infinity);
 
 // As Python rounds: of two numbers that are equally near, the even one. Only the exact digits tell that they are.
