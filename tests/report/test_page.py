@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import opscope as library
 from opscope.analysis.analyzed import analyze
-from opscope.documents.comparison import ComparisonRow
-from opscope.report.comparison_report import turns
+from opscope.documents.comparison import ComparisonRow, SweepComparison
+from opscope.documents.limits import LimitRow, LimitsEntry, PeaksEntry
+from opscope.render.blocks import Bullets, Paragraph, Table
+from opscope.report.comparison_report import sections_on_page, turns
+from opscope.report.page.roofs import modelled_roofline
 from opscope.report.page.traces import MOST_SLICES
 from tests.command import WITHOUT_TORCH, opscope, toy
 from tests.conftest import DATA, ROOT
@@ -159,6 +163,91 @@ def test_where_a_sweep_turns() -> None:
         ("batch", "length 8", 1, 2, "dispatch", "device"),
         ("length", "batch 1", 8, 16, "dispatch", "device"),
     ]
+
+
+def test_what_bounds_each_size_is_a_grid_and_turns_are_sentences() -> None:
+    rows = [
+        replace(row("host_work", batch_size=batch, seq_len=length), device_share=share)
+        for batch, length, share in ((1, 8, 0.25), (4, 8, None), (1, 16, 0.5))
+    ]
+    rows.append(row("device", batch_size=4, seq_len=16))
+    values: dict[str, Any] = dict.fromkeys(SweepComparison.__struct_fields__, ())
+    comparison = SweepComparison(**{**values, "measured_on": "device", "rows": tuple(rows), "unit": "sequences"})
+    section = next(one for one in sections_on_page(comparison) if one.title[0].startswith("What bounds each"))
+    grid, said = section.blocks
+    assert isinstance(grid, Table)
+    assert grid.columns == ("batch size \\ sequence length", "8", "16")
+    assert grid.rows == (("1", "host work 25 %", "host work 50 %"), ("4", "host work", "device"))
+    assert isinstance(said, Bullets)
+    assert [*map("".join, said.items)] == [
+        "Between batch size 1 and 4 (sequence length 16) it turns from host work to device.",
+        "Between sequence length 8 and 16 (batch size 4) it turns from host work to device.",
+    ]
+    one_axis = replace(comparison, rows=tuple(rows[:2]))
+    (alone,) = next(one for one in sections_on_page(one_axis) if one.title[0].startswith("What bounds each")).blocks
+    assert alone == Paragraph.of("What bounds the step is the same between all neighbouring sizes.")
+
+
+def call(kernel: str, **more: Any) -> LimitRow:
+    """Return two calls of 100 ns each, which could take 40 ns."""
+    known = {
+        "operator": "aten::mm", "category": "Matrix Operations", "device": 0, "calls": 2, "device_ns": 200, "call_ns": 100.0,
+        "flop": 1_000, "least_bytes": 10, "precision": "bf16", "ideal_ns": 40.0, "share": 0.4, "lost_ns": 120.0,
+        "limited_by": "compute", "input_dims": "[[8, 4], [4, 2]]",
+    }  # fmt: skip
+    return LimitRow(kernel=kernel, **{**known, **more})
+
+
+def test_points_of_a_roofline_are_calls_and_kernels() -> None:
+    peaks = (PeaksEntry(0, "NVIDIA H200", "datasheet", {"bf16": 1e15}, 4.8e12, None),
+             PeaksEntry(1, "Unknown", None, {}, None, None))  # fmt: skip
+    rows = (
+        call("gemm"),
+        call("gemm", calls=1, device_ns=50, call_ns=50.0, flop=400, least_bytes=4, ideal_ns=60.0, lost_ns=0.0),
+        call("gemm", precision="fp32", lost_ns=500.0),
+        call("copy", ideal_ns=None, share=None, lost_ns=None, reason="no model"),
+        call("elsewhere", device=1),
+    )
+    limits = LimitsEntry(
+        peaks=peaks, device_sum_ns=1_000, modelled_ns=650, rows=rows, utilisation=(), over_limit=("x",)
+    )
+    roofline = modelled_roofline(limits, rows, None)
+    known, unknown = roofline.roofs
+    assert (known.title, known.memory_bytes_per_s, known.flop_per_s) == ("Device 0", 4.8e12, {"bf16": 1e15})
+    assert known.notes[0].startswith("NVIDIA H200: peaks datasheet; memory 4800 GB/s. Areas are time lost:")
+    assert [one.call_ns for one in known.points["operators by inputs"]] == [100.0, 50.0, 100.0]
+    assert known.points["operators by inputs"][0].name == "aten::mm [8,4], [4,2]"
+    first, second = known.points["kernels"]  # the most time lost first
+    assert (first.precision, second.precision) == ("fp32", "bf16")
+    assert (second.calls, second.flop, second.bytes, second.call_ns) == (3, 2_400 / 3, 8.0, 250 / 3)
+    assert (second.lost_ns, second.share) == (120.0, (80 + 50) / 250)  # the least time is at most what calls took
+    assert (unknown.points, unknown.notes) == (
+        {}, ("Nothing is known of what Unknown can do: opscope gpus --measure measures it.",)
+    )  # fmt: skip
+    assert roofline.notes == ("Above the limit, so a model or a peak is wrong for: x.",)
+    assert "cover 65.0 % of the device sum" in (roofline.work_note or "")
+    assert modelled_roofline(None, (), "no GPU worked").notes == ("No limits: no GPU worked.",)
+    nothing = modelled_roofline(replace(limits, nothing="Nothing."), rows, None)
+    assert (nothing.roofs, nothing.notes, nothing.work_note) == ((), ("Nothing.",), None)
+
+
+@pytest.mark.parametrize("name", ["gpt2_train_amp_stacks", "cudagraph_replay"])
+def test_checks_and_what_adds_up_are_the_same_as_in_the_terminal(tmp_path: Path, name: str) -> None:
+    source = shutil.copy(DATA / "traces" / f"{name}.json.gz", tmp_path)
+    (trace,) = document_of(page(tmp_path / "page.html", source))["traces"]
+    printed = opscope("analyze", str(source), "--why", env={"COLUMNS": "500"}).stdout
+    (adds_up,) = (line.strip() for line in printed.splitlines() if line.strip().startswith("Accounting:"))
+    texts = ["".join(block["items"][0]) for block in trace["trust"]["blocks"] if block["kind"] == "paragraph"]
+    assert f"{adds_up.rstrip('.')}." in texts
+    checks = trace["document"]["trust"]["checks"]
+    doubts = [one for one in checks if one["verdict"] != "pass"]
+    assert texts[0].endswith(f"{len(doubts)} of {len(checks)} checks {'is' if len(doubts) == 1 else 'are'} in doubt."
+                             if doubts else f"all {len(checks)} checks pass.")  # fmt: skip
+    (inner,) = trace["trust"]["sections"]
+    assert [cells[2] for cells in inner["blocks"][0]["rows"]] == [one["sentence"] for one in checks]
+    for curve in trace["memory"]:
+        if curve["before_bytes"] is not None:
+            assert curve["adds_up"] == f"Rows add up to the peak: {curve['peak_bytes']:,} bytes."
 
 
 def test_a_trace_of_nothing_and_a_damaged_one(tmp_path: Path) -> None:

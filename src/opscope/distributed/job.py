@@ -257,10 +257,12 @@ def _heat(own: Own) -> HeatMap | None:
     columns = min(len(own.steps), _MOST_COLUMNS)
     first = np.linspace(0, len(own.steps), columns, endpoint=False).astype(np.int64)
     last = np.append(first[1:], len(own.steps)) - 1
+    shown = np.maximum.reduceat(late[places], first, axis=1)
     return HeatMap(
         ranks=[own.ranks[place] for place in places],
         steps=[(own.steps[low][0], own.steps[high][0]) for low, high in zip(first, last, strict=True)],
-        late_ns=np.maximum.reduceat(late[places], first, axis=1).tolist(),
+        late_ns=shown.tolist(),
+        sentence=f"The darkest is {format_ns(max(int(shown.max()), 0))}; a rank that waits for others is empty.",
     )
 
 

@@ -244,7 +244,7 @@ class FlameEntry(Struct, frozen=True, kw_only=True):
         name: per node, the index of its name.
         device_ns, cpu_ns, calls: per node.
         merged: per node, how many small nodes it merges; 0 for other nodes.
-        sleeping_threads, sleeping_ns: threads that only wait and are left out, and the time of their frames.
+        note: what is left out, of threads that only wait; null where nothing is.
     """
 
     by: str
@@ -254,8 +254,7 @@ class FlameEntry(Struct, frozen=True, kw_only=True):
     cpu_ns: list[int]
     calls: list[int]
     merged: list[int]
-    sleeping_threads: int = 0
-    sleeping_ns: int = 0
+    note: str | None = None
 
 
 class AliveRow(Struct, frozen=True, kw_only=True):
@@ -282,6 +281,8 @@ class MemoryCurve(Struct, frozen=True, kw_only=True):
         before_bytes: the part allocated before the recording; null if addresses were not recorded.
         alive: the part allocated in the recording, the largest rows first.
         smaller_bytes, smaller_count: bytes and number of the rows that are not listed.
+        drawn: which records are drawn, where not all are.
+        adds_up: what the rows add up to, or why there are none.
     """
 
     device: int | None
@@ -294,6 +295,8 @@ class MemoryCurve(Struct, frozen=True, kw_only=True):
     alive: tuple[AliveRow, ...]
     smaller_bytes: int
     smaller_count: int
+    drawn: str | None
+    adds_up: str
 
 
 class LeftOut(Struct, frozen=True):
@@ -400,13 +403,13 @@ class StepChoices(Struct, frozen=True, kw_only=True):
         findings: their ids; they are done one after the other.
         positions: how each may be done: ``none``, ``low``, ``likely``, ``high`` (the assumptions of its range).
         step_ns: per combination the step, in nanoseconds; the position of the last finding varies fastest.
-        measured: whether the step without a change was measured without a profiler; else it is the replay's estimate.
+        basis: what was replayed, and whether the step without a change was measured without a profiler.
     """
 
     findings: tuple[str, ...]
     positions: tuple[str, ...]
     step_ns: tuple[float, ...]
-    measured: bool
+    basis: str
 
 
 class PageTrace(Struct, frozen=True, kw_only=True):
@@ -430,6 +433,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         timeline: null if nothing was recorded.
         flames: the flame graphs.
         memory: per device; empty if memory was not recorded.
+        phases: device time by phase of a training step; empty without phases.
         steps_note: what to know of steps whose work runs in others; null where none is seen to.
         roofline: how far operators and kernels are from what their devices allow.
         choices: what a step takes with the first findings done; null where no replay tells.
@@ -452,6 +456,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     timeline: TimelineEntry | None
     flames: tuple[FlameEntry, ...]
     memory: tuple[MemoryCurve, ...]
+    phases: tuple[BlockEntry, ...]
     steps_note: str | None
     roofline: Roofline
     choices: StepChoices | None

@@ -231,12 +231,14 @@ class JobTimeline(Struct, frozen=True):
         kinds: what collectives there are, with their process groups.
         lanes: the ranks, in order.
         ranks_left_out: how many ranks are not listed.
+        sentence: which step it is, and how a picture of it is read.
     """
 
     step: int | None
     kinds: list[str]
     lanes: list[RankLane]
     ranks_left_out: int
+    sentence: str
 
 
 class HeatMap(Struct, frozen=True):
@@ -246,11 +248,13 @@ class HeatMap(Struct, frozen=True):
         ranks: the ranks, in order.
         steps: per column its first and its last step.
         late_ns: per rank and column the most in one of its steps; negative where the rank waits for others.
+        sentence: by how much the latest is late.
     """
 
     ranks: list[int]
     steps: list[tuple[int | None, int | None]]
     late_ns: list[list[int]]
+    sentence: str
 
 
 class JobFinding(Struct, frozen=True):

@@ -39,7 +39,7 @@ def overview_section(document: TraceDocument, losses: Losses) -> Section:
         ("facts", _facts),
         ("devices", _devices),
         ("the accounting", _accounting),
-        ("phases", _phases),
+        ("phases", phase_blocks),
         ("steps", _steps),
         ("memory", _memory),
     )
@@ -230,15 +230,17 @@ def _accounting(document: TraceDocument) -> Iterator[Block]:
         yield Paragraph.of(f"{whole.sentence}.")
 
 
-def _phases(document: TraceDocument) -> Iterator[Block]:
+def phase_blocks(document: TraceDocument) -> Iterator[Block]:
+    """Yield a table of the phases of a training step; nothing without phases."""
     if not document.phases_ns:
         return
-    whole = document.device_sum_ns
+    steps, whole = document.step_count or 1, document.device_sum_ns
     rows = tuple(
-        (_PHASE_NAMES.get(phase, phase), format_ns(value), format_share(value, whole))
+        (_PHASE_NAMES.get(phase, phase), format_ns(value / steps), format_share(value, whole))
         for phase, value in document.phases_ns.items()
     )
-    yield Table(("Phase", "Device sum", "of device sum"), rows, frozenset({1, 2}))
+    time = "Device sum a step" if document.step_count else "Device sum of the recording"
+    yield Table(("Phase", time, "of device sum"), rows, frozenset({1, 2}))
 
 
 def _steps(document: TraceDocument) -> Iterator[Block]:

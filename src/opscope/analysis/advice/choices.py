@@ -9,6 +9,11 @@ from opscope.documents.findings import Finding
 from opscope.documents.page import StepChoices
 from opscope.knowledge.reach import Assumed
 
+_OF_MEASURED: Final = "Recorded steps, replayed; savings are of the step that was measured without the profiler."
+_OF_ESTIMATED: Final = (
+    "Recorded steps, replayed without what recording cost the host. That is an estimate: no step was measured without "
+    "the profiler."
+)
 _MOST: Final = 3  # findings: each more makes four times as many combinations
 _LARGE: Final = 10_000  # moments of the graph: of larger ones, likely assumptions alone are tried
 
@@ -41,4 +46,5 @@ def choices_of(
             if place // below % len(options):
                 step[place] = min(step[place], step[place - below])
     names = tuple("none" if one is None else one.name.lower() for one in options)
-    return StepChoices(findings=tuple(first), positions=names, step_ns=tuple(step), measured=replayed.is_measured)
+    basis = _OF_MEASURED if replayed.is_measured else _OF_ESTIMATED
+    return StepChoices(findings=tuple(first), positions=names, step_ns=tuple(step), basis=basis)

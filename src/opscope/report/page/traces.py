@@ -18,6 +18,7 @@ from opscope.analysis.pictures.slices import slices_of
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.patterns import lazy_pattern
+from opscope.base.units import format_count, format_ns
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.page import (
     AliveRow,
@@ -39,7 +40,7 @@ from opscope.render.blocks import Section
 from opscope.report.brief import screen_blocks
 from opscope.report.comparison_report import axis_name, sections_on_page
 from opscope.report.kernel_report import environment_on_page, trust_on_page
-from opscope.report.overview import figures_on_page, steps_note
+from opscope.report.overview import figures_on_page, phase_blocks, steps_note
 from opscope.report.page.blocks import block_entries, section_entry
 from opscope.report.page.names import LONGEST_NAME, Names, cut
 from opscope.report.page.points import extremes
@@ -52,6 +53,7 @@ MOST_SLICES: Final = 500_000
 MOST_ROWS: Final = 2_000  # of a table
 _MOST_NODES: Final = 6_000  # of a tree
 _MOST_POINTS: Final = 4_000  # of a curve
+_FEW: Final = "Of {} records the lowest and the highest of each stretch are drawn."
 _MOST_ALIVE: Final = 300
 _NO_ROOFLINE: Final = Roofline(notes=("Left out: the roofline, as it cannot be shown.",))
 _LONG_TEXT: Final = lazy_pattern(rb'"(?:[^"\\]|\\.){%d}' % LONGEST_NAME)
@@ -149,6 +151,7 @@ def page_trace(
         timeline=_timeline(pictures.timeline, measured),
         flames=pictures.flames,
         memory=pictures.memory,
+        phases=part("phases", lambda: block_entries(phase_blocks(document)), tuple),
         steps_note=steps_note(document),
         roofline=part("the roofline", lambda: _roofline(document, measured.analysis), lambda: _NO_ROOFLINE),
         choices=part("what several findings save", lambda: _choices(measured), lambda: None),
@@ -222,9 +225,14 @@ def _flame(flame: Flame, names: Names) -> FlameEntry:
         cpu_ns=flame.cpu_ns.tolist(),
         calls=flame.calls.tolist(),
         merged=flame.merged.tolist(),
-        sleeping_threads=flame.sleeping_threads,
-        sleeping_ns=flame.sleeping_ns,
+        note=_of_sleeping(flame.sleeping_threads, flame.sleeping_ns) if flame.sleeping_threads else None,
     )
+
+
+def _of_sleeping(threads: int, time_ns: int) -> str:
+    only_wait = "thread that only waits" if threads == 1 else "threads that only wait"
+    are = "is" if threads == 1 else "are"
+    return f"By Python frame, {format_count(threads)} {only_wait} ({format_ns(time_ns)}) {are} left out."
 
 
 def _curve(memory: LiveMemory) -> MemoryCurve:
@@ -232,18 +240,30 @@ def _curve(memory: LiveMemory) -> MemoryCurve:
     begin = int(memory.time_ns[0])
     listed = memory.alive.head(_MOST_ALIVE)
     rest = memory.alive.slice(_MOST_ALIVE)
+    records = len(memory.time_ns)
     return MemoryCurve(
         device=memory.device,
         time=(memory.time_ns[chosen] - begin).tolist(),
         allocated_bytes=memory.allocated_bytes[chosen].tolist(),
-        record_count=len(memory.time_ns),
+        record_count=records,
         peak_at=memory.peak_ns - begin,
         peak_bytes=memory.peak_bytes,
         before_bytes=memory.before_bytes,
         alive=tuple(AliveRow(**row) for row in listed.iter_rows(named=True)),
         smaller_bytes=int(rest["bytes"].sum()),
         smaller_count=rest.height,
+        drawn=_FEW.format(format_count(records)) if len(chosen) < records else None,
+        adds_up=_adds_up(memory),
     )
+
+
+def _adds_up(memory: LiveMemory) -> str:
+    if memory.before_bytes is None:
+        return "What was alive cannot be told: addresses were not recorded."
+    whole = int(memory.alive["bytes"].sum()) + memory.before_bytes
+    if whole == memory.peak_bytes:
+        return f"Rows add up to the peak: {whole:,} bytes."
+    return f"Rows add up to {whole:,} bytes, which IS NOT the peak of {memory.peak_bytes:,} bytes."
 
 
 # ---------------------------------------------------------------- bounds

@@ -267,14 +267,7 @@ export function flameView(data) {
                 "forward operator. CPU time is the operators' own and that of their API calls; by Python frame, the " +
                 "frames' own.",
         ),
-        flames
-            .filter((one) => one.sleeping_threads)
-            .map(({ sleeping_threads: threads, sleeping_ns: ns }) =>
-                note(
-                    `By Python frame, ${formatCount(threads)} ${threads === 1 ? "thread" : "threads"} that only ${threads === 1 ? "waits" : "wait"} ` +
-                        `(${formatNs(ns)}) ${threads === 1 ? "is" : "are"} left out.`,
-                ),
-            ),
+        flames.map((one) => (one.note ? note(one.note) : null)),
         flames.length < 3 ? note("By module and Python frame only where stacks were recorded (--with-stack).") : null,
         treemap(data),
     ];

@@ -1,12 +1,11 @@
 // Memory over time, and what was alive when most was allocated.
 import { app } from "./app.js";
 import { axis, chart, plain, tip } from "./charts.js";
-import { sum } from "./data.js";
 import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
 import { big } from "./overview.js";
 import { countColumn, DataTable, nameColumn, shareColumn, sizeColumn, textColumn } from "./table.js";
 import { roundScale } from "./ticks.js";
-import { formatBytes, formatCount, formatNs, most, withThousands } from "./units.js";
+import { formatBytes, formatCount, formatNs, most } from "./units.js";
 
 export function memoryView(data) {
     if (!data.trace.memory.length) {
@@ -95,22 +94,10 @@ function memoryOf(data, curve) {
                 ],
             }),
         ),
-        curve.time.length < curve.record_count
-            ? note(
-                  `Of ${formatCount(curve.record_count)} records the lowest and the highest of each stretch are drawn.`,
-              )
-            : null,
+        curve.drawn ? note(curve.drawn) : null,
         el("h3", null, "Alive at the peak"),
-        curve.before_bytes === null
-            ? note("What was alive cannot be told: addresses were not recorded.")
-            : [
-                  aliveTable(data, curve, rows),
-                  note(
-                      "Rows add up to the peak: ",
-                      figure(sum(rows.map((row) => row.bytes)), (value) => `${withThousands(String(value))} bytes`),
-                      ".",
-                  ),
-              ],
+        curve.before_bytes === null ? null : aliveTable(data, curve, rows),
+        note(curve.adds_up),
     );
 }
 

@@ -231,9 +231,7 @@ function whatIf(data) {
         el("div", { class: "stack whole", role: "img", "aria-label": "the step with these changes" }, left, saved),
         said,
         note(
-            choices.measured
-                ? "Recorded steps, replayed; savings are of the step that was measured without the profiler."
-                : "Recorded steps, replayed without what recording cost the host. That is estimated: no step was measured without the profiler.",
+            choices.basis,
             " Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above them left.",
             " Findings that change the same work as one above, or that no replay tells, have no slider.",
         ),

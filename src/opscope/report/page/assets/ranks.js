@@ -3,7 +3,7 @@ import { sectionOf } from "./blocks.js";
 import { PALETTE } from "./data.js";
 import { el, note } from "./dom.js";
 import { countColumn, DataTable, nameColumn, textColumn, timeColumn } from "./table.js";
-import { fixed, formatBytes, formatCount, formatNs, formatShare, most } from "./units.js";
+import { fixed, formatBytes, formatNs, formatShare, most } from "./units.js";
 
 const HEAT = "209, 73, 91"; // of a late rank
 const orUnknown = (value) => (value === null ? "unknown" : `${value}`);
@@ -27,7 +27,7 @@ function heatOf(heat) {
         first === null ? "the recording" : first === last ? `step ${first}` : `steps ${first} to ${last}`;
     return [
         el("h3", null, "How late each rank is in each step"),
-        note(`The darkest is ${formatNs(most)}; a rank that waits for others is empty.`),
+        note(heat.sentence),
         el(
             "div",
             { class: "scroll" },
@@ -98,15 +98,9 @@ function laneOf(timeline) {
         ),
     ];
     const ticks = roundTicks(span);
-    const left = timeline.ranks_left_out
-        ? `; ${formatCount(timeline.ranks_left_out)} ranks that are less late are left out`
-        : "";
-    const step = timeline.step === null ? "The recording" : `Step ${timeline.step}`;
     return [
         el("h3", null, "One step on one clock"),
-        note(
-            `${step}, in which a rank is latest. The line is the step on the host; bars are collectives of the device, pale while they wait for the last rank${left}.`,
-        ),
+        note(timeline.sentence),
         el(
             "div",
             { class: "chips" },

@@ -1,22 +1,23 @@
 // The recorded steps one by one, a server's iterations, named ranges, and what the backward pass of each operator cost.
 import { app } from "./app.js";
+import { blocksOf } from "./blocks.js";
 import { axis, chart, plain, tip } from "./charts.js";
-import { sum } from "./data.js";
-import { facts, figure, nameOf, note, section } from "./dom.js";
+import { nameOf, note, section } from "./dom.js";
 import { countColumn, DataTable, nameColumn, textColumn, timeColumn } from "./table.js";
 import { roundScale } from "./ticks.js";
-import { formatCount, formatNs, formatShare, largestOf } from "./units.js";
+import { formatCount, formatNs, largestOf } from "./units.js";
 
 export function hasSteps({ document: doc }) {
     return [doc.steps, doc.iterations, doc.annotations, doc.backward].some((rows) => rows.length > 0);
 }
 
 export function stepsView(data) {
-    const { document: doc } = data;
+    const { document: doc, trace } = data;
+    const { phases } = trace;
     const parts = [
         doc.steps.length ? section("Steps", stepChart(doc.steps), stepTable(data)) : null,
         doc.iterations.length ? section("Iterations", iterationTable(data)) : null,
-        doc.phases_ns ? section("Phases of a training step", phases(data)) : null,
+        phases.length ? section("Phases of a training step", blocksOf(phases)) : null,
         doc.annotations.length ? section("Named ranges", rangeTree(data)) : null,
         doc.backward.length ? section("Forward and backward", backwardTable(data)) : null,
     ].filter(Boolean);
@@ -117,17 +118,6 @@ function iterationTable(data) {
         }).element,
         data.leftOutNote("iterations", "kinds of iterations"),
     ];
-}
-
-function phases(data) {
-    const found = Object.entries(data.document.phases_ns);
-    const whole = sum(found.map(([, ns]) => ns));
-    return facts(
-        found.map(([name, ns]) => [
-            name,
-            [figure(ns / data.steps, formatNs), ` ${data.unit}, ${formatShare(ns, whole)}`],
-        ]),
-    );
 }
 
 // Ranges inside others stand below them, indented.
