@@ -131,6 +131,7 @@ def test_a_picture_that_cannot_be_made_costs_no_other_one(
     (trace,) = pages[-1].traces  # type: ignore[attr-defined]
     said = {check.name: check.sentence for check in trace.document.trust.checks}["parts_computed"]
     assert f"{part} (`IndexError: list index out of range`)" in said
+    assert any(part in row[2] for row in trace.trust.sections[0].blocks[0].rows)
     others = [trace.flames, trace.timeline, trace.bars, trace.roofline.roofs]
     assert sum(bool(one) for one in others) >= 3
 

@@ -183,6 +183,14 @@ def test_what_bounds_each_size_is_a_grid_and_turns_are_sentences() -> None:
         "Between batch size 1 and 4 (sequence length 16) it turns from host work to device.",
         "Between sequence length 8 and 16 (batch size 4) it turns from host work to device.",
     ]
+    dtypes = [replace(one, axes={**one.axes, "dtype": dtype}) for one in rows for dtype in ("float32", "bfloat16")]
+    (grid, _) = next(
+        one
+        for one in sections_on_page(replace(comparison, rows=tuple(dtypes)))
+        if one.title[0].startswith("What bounds")
+    ).blocks
+    assert isinstance(grid, Table)
+    assert grid.rows[0][1] == "float32: host work 25 %, bfloat16: host work 25 %"
     one_axis = replace(comparison, rows=tuple(rows[:2]))
     (alone,) = next(one for one in sections_on_page(one_axis) if one.title[0].startswith("What bounds each")).blocks
     assert alone == Paragraph.of("What bounds the step is the same between all neighbouring sizes.")
@@ -205,6 +213,7 @@ def test_points_of_a_roofline_are_calls_and_kernels() -> None:
         call("gemm"),
         call("gemm", calls=1, device_ns=50, call_ns=50.0, flop=400, least_bytes=4, ideal_ns=60.0, lost_ns=0.0),
         call("gemm", precision="fp32", lost_ns=500.0),
+        call("nothing", device_ns=0, call_ns=0.0),
         call("copy", ideal_ns=None, share=None, lost_ns=None, reason="no model"),
         call("elsewhere", device=1),
     )
@@ -214,7 +223,7 @@ def test_points_of_a_roofline_are_calls_and_kernels() -> None:
     roofline = modelled_roofline(limits, rows, None)
     known, unknown = roofline.roofs
     assert (known.title, known.memory_bytes_per_s, known.flop_per_s) == ("Device 0", 4.8e12, {"bf16": 1e15})
-    assert known.notes[0].startswith("NVIDIA H200: peaks datasheet; memory 4800 GB/s. Areas are time lost:")
+    assert known.notes[0].startswith("NVIDIA H200: peaks datasheet; memory 4.800 TB/s. Areas are time lost:")
     assert [one.call_ns for one in known.points["operators by inputs"]] == [100.0, 50.0, 100.0]
     assert known.points["operators by inputs"][0].name == "aten::mm [8,4], [4,2]"
     first, second = known.points["kernels"]  # the most time lost first
@@ -242,7 +251,7 @@ def test_checks_and_what_adds_up_are_the_same_as_in_the_terminal(tmp_path: Path,
     checks = trace["document"]["trust"]["checks"]
     doubts = [one for one in checks if one["verdict"] != "pass"]
     assert texts[0].endswith(f"{len(doubts)} of {len(checks)} checks {'is' if len(doubts) == 1 else 'are'} in doubt."
-                             if doubts else f"all {len(checks)} checks pass.")  # fmt: skip
+                             if doubts else f"none of {len(checks)} checks is in doubt.")  # fmt: skip
     (inner,) = trace["trust"]["sections"]
     assert [cells[2] for cells in inner["blocks"][0]["rows"]] == [one["sentence"] for one in checks]
     for curve in trace["memory"]:

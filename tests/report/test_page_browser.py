@@ -76,6 +76,17 @@ def cpu_only(folder: Path) -> Path:
     return built.write(folder / "cpu.json")
 
 
+def search_everywhere(page: Opened, view: str) -> None:
+    """Look for what no table of a view has, and then for everything again."""
+    for search in page.page.query_selector_all(f".of-{view} .table input[type=search]"):
+        count = search.evaluate("one => one.closest('.table').querySelector('.count').innerText")
+        search.fill("no row has this")
+        found = search.evaluate("one => one.closest('.table').querySelector('.count').innerText")
+        assert found.startswith("0 of "), (view, found)
+        search.fill("")
+        assert search.evaluate("one => one.closest('.table').querySelector('.count').innerText") == count
+
+
 def assert_clean(page: Opened) -> None:
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith("file:")] == []
@@ -107,6 +118,7 @@ def test_every_view_of_a_trace_opens(
         for view in views_of(page):
             page.show(view)
             assert page.page.inner_text("main").strip()
+            search_everywhere(page, view)
             # Nothing is wider than the window, but what scrolls by itself.
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert_clean(page)
@@ -117,6 +129,7 @@ def test_every_view_of_a_sweep_opens(browser: Any, made: Callable[..., Path]) ->
         assert views_of(page) == ["sweep", *TRACE_VIEWS]
         for view in views_of(page):
             page.show(view)
+            search_everywhere(page, view)
         assert page.evaluate("opscopePage.document.traces.length") == 3
         for number in range(3):
             page.page.select_option("header select", str(number))
@@ -161,6 +174,7 @@ def test_advice_says_on_the_page_what_the_command_says(browser: Any, made: Calla
     (tmp_path / "advice.json").write_bytes(encode(document))
     with opened(browser, made(tmp_path / "advice.json")) as page:
         page.show("advice")
+        search_everywhere(page, "advice")
         shown = " ".join(page.page.inner_text("main").split())
         assert "Proven, products in TF32: 1.50 times as fast (1.40 to 1.60), 2.000 ms a step" in shown
         assert "Write: model = torch.compile(model)" in shown
@@ -188,7 +202,10 @@ def test_the_ranks_of_a_job_open(
     document = json.loads(printed)
     with opened(browser, made(tmp_path / "job.json"), width=width, scheme=scheme) as page:
         page.show("ranks")
+        search_everywhere(page, "ranks")
         shown = page.page.inner_text("main")
+        assert document["heat"]["sentence"] in shown
+        assert document["timeline"]["sentence"] in shown
         assert document["findings"][0]["sentence"] in shown
         assert "<i>notes.json" in shown
         assert page.evaluate("document.querySelectorAll('table.heat td').length") == 2 * len(document["steps"])
@@ -220,6 +237,7 @@ def test_benchmarks_and_differences_open(browser: Any, made: Callable[..., Path]
     changes = DATA / "changes"
     with opened(browser, made(changes / "before", changes / "compiled", command="diff")) as page:
         page.show("diff")
+        search_everywhere(page, "diff")
         assert_clean(page)
         document = page.evaluate("opscopePage.document.difference")
         assert document == json.loads(
@@ -788,6 +806,7 @@ def test_counted_kernels_stand_below_the_roofs_of_their_units(
         assert views_of(page) == ["counters"]
         page.show("counters")
         page.page.wait_for_selector(".of-counters canvas")
+        search_everywhere(page, "counters")
         series = page.evaluate(
             "[...opscopePage.charts].map(({ instance }) => instance.getOption().series.map(one => "
             "({ name: one.name, type: one.type, data: one.data.map(({ value }) => ({ value })) })))"

@@ -387,7 +387,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
         labels: what the charts call what they show.
         roofs: one for each device; empty where nothing can be shown, which the notes explain.
         notes: what else is to be known.
-        work_note: of the table of work by time lost; null where there is none.
+        work_note: of the table of work by time lost; null where nothing is known of limits.
     """
 
     labels: RoofLabels = RoofLabels()

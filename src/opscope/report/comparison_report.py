@@ -9,7 +9,7 @@ from msgspec.structs import fields
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.comparison import ComparisonRow, LawRow, ScalingRow, SweepComparison
 from opscope.documents.trust import Verdict
-from opscope.record.settings import heading_of, is_count
+from opscope.record.settings import SETTINGS, heading_of, is_count
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_columns import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
@@ -152,19 +152,21 @@ def sections_on_page(comparison: SweepComparison) -> Iterator[Section]:
 
 def _bounds(rows: Sequence[ComparisonRow]) -> Iterator[Block]:
     """Yield what bounds each configuration as a grid, where two axes have several sizes, and where that turns."""
-    axes = [axis for axis in _axes(rows) if len({row.axes.get(axis) for row in rows}) > 1]
-    if len(axes) == 2 and all(is_count(row.axes.get(axis)) for row in rows for axis in axes):
-        yield _bound_grid(rows, *axes)
+    varying = [axis for axis in _axes(rows) if len({row.axes.get(axis) for row in rows}) > 1]
+    sizes = [axis for axis in varying if all(is_count(row.axes.get(axis)) for row in rows)]
+    if len(sizes) == 2:
+        yield _bound_grid(rows, sizes[0], sizes[1], [axis for axis in varying if axis not in sizes])
     found = tuple(map(_turn, turns(rows)))
     yield Bullets(found) if found else Paragraph.of("What bounds the step is the same between all neighbouring sizes.")
 
 
-def _bound_grid(rows: Sequence[ComparisonRow], down: str, across: str) -> Table:
+def _bound_grid(rows: Sequence[ComparisonRow], down: str, across: str, others: Sequence[str]) -> Table:
     sizes = {axis: sorted({row.axes[axis] for row in rows}) for axis in (down, across)}
     cells: dict[tuple[object, object], list[str]] = {}
     for row in rows:
         share = "" if row.device_share is None else f" {100 * row.device_share:.0f} %"
-        cells.setdefault((row.axes[down], row.axes[across]), []).append(f"{_bound_name(row.bound)}{share}")
+        named = "".join(f"{row.axes.get(axis, '-')}: " for axis in others)
+        cells.setdefault((row.axes[down], row.axes[across]), []).append(f"{named}{_bound_name(row.bound)}{share}")
     lines = ((f"{one}", *(", ".join(cells.get((one, other), ["-"])) for other in sizes[across])) for one in sizes[down])
     return Table((f"{axis_name(down)} \\ {axis_name(across)}", *map(str, sizes[across])), tuple(lines))
 
@@ -193,7 +195,7 @@ def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
 
 def axis_name(name: str) -> str:
     """Return what a sweep's axis is called within a sentence."""
-    return heading_of(name).lower()
+    return heading_of(name).lower() if name in SETTINGS else name.replace("_", " ")
 
 
 def _bound_name(bound: str) -> str:

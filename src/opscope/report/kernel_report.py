@@ -216,8 +216,9 @@ def trust_on_page(document: TraceDocument, accounting: Accounting) -> Section:
     """Build the same for the page: checks in doubt first, and all of them in a section of their own."""
     checks = document.trust.checks
     doubts = tuple(check for check in checks if check.verdict is not Verdict.PASS)
-    of_all = f"{len(doubts)} of {len(checks)} checks {'is' if len(doubts) == 1 else 'are'} in doubt"
-    verdict = f"{_MARKS[document.trust.verdict]}: {of_all if doubts else f'all {len(checks)} checks pass'}."
+    how_many = f"{len(doubts)}" if doubts else "none"
+    verb = "is" if len(doubts) < 2 else "are"
+    verdict = f"{document.trust.verdict.upper()}: {how_many} of {len(checks)} checks {verb} in doubt."
     blocks = (
         Paragraph.of(of_trust(verdict, document.trust.verdict)),
         *((_check_table(doubts),) if doubts else ()),

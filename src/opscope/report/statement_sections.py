@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from opscope.base.shapes import input_shapes
 from opscope.documents.statements import Findings
 from opscope.render.blocks import Block, Name, Paragraph, Table
 
@@ -17,8 +18,9 @@ _HEADINGS = {
 
 def statement_blocks(findings: Findings) -> Iterator[Block]:
     """Yield blocks with all statements on one operator, each with its basis."""
-    about = () if findings.inputs is None else (" for inputs ", Name(findings.inputs))
-    kernel = () if findings.kernel is None else (", kernel ", Name(findings.kernel))
+    shapes = None if findings.inputs is None else Name(input_shapes(findings.inputs))
+    about = () if shapes is None else (" with the inputs that took most of its time (", shapes, ")")
+    kernel = () if findings.kernel is None else (", in kernel ", Name(findings.kernel))
     yield Paragraph.of("How it runs", *about, *kernel, "; each statement says what it rests on:")
     yield Table(("About", "Basis", "What is known"), tuple(_rows(findings)))
     if findings.counters_reason:

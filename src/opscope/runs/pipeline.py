@@ -237,10 +237,7 @@ class PageParts:
             documents = self._runs.setdefault(directory.path, [])
             if cycle == 0:
                 documents.append(document)
-        entry = page_trace(measured, document, pictures, name=called, sweep=sweep)
-        if measured.analysis.losses.found:  # pictures may have failed after the document was made
-            entry = replace(entry, document=replace(entry.document, trust=measured.trust))
-        self._traces.append(entry)
+        self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
 
     def _called(self, path: Path) -> str:
         """Return the name of a run: its folder's name, or the whole path if another run has that name."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from opscope.analysis.costs.limit_totals import least_ns
-from opscope.base.units import format_count, format_rate, format_share
+from opscope.base.units import format_count, format_share
 from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitRow, LimitsEntry, PeaksEntry
 from opscope.documents.page import Roof, RoofLabels, Roofline, RoofPoint
@@ -12,6 +12,7 @@ from opscope.report.limits_document import inputs_of
 from opscope.report.page.names import LONGEST_NAME, cut
 
 _MOST_KERNELS: Final = 200
+_TERA: Final = 1e12
 _MODELLED: Final = RoofLabels(
     roofline="roofline of products",
     intensity="operations a byte (least bytes)",
@@ -63,8 +64,10 @@ def _of_device(peaks: PeaksEntry, limits: LimitsEntry, rows: Sequence[LimitRow])
         unknown = f"Nothing is known of what {peaks.name} can do: opscope gpus --measure measures it."
         return Roof(title=title, notes=(unknown,))
     measured = f" (measured: {', '.join(peaks.measured)})" if peaks.measured else ""
-    about = f"{peaks.name}: peaks {peaks.origin}{measured}; memory {format_rate(peaks.memory_bytes_per_s)}."
-    operators = (_of_call(row) for row in limits.rows if row.device == peaks.device and row.ideal_ns is not None)
+    rate = peaks.memory_bytes_per_s
+    memory = "not known" if rate is None else f"{rate / _TERA:.3f} TB/s"
+    about = f"{peaks.name}: peaks {peaks.origin}{measured}; memory {memory}."
+    operators = (_of_call(row) for row in limits.rows if row.device == peaks.device and _has_point(row))
     return Roof(
         title=title,
         memory_bytes_per_s=peaks.memory_bytes_per_s,
@@ -72,6 +75,11 @@ def _of_device(peaks: PeaksEntry, limits: LimitsEntry, rows: Sequence[LimitRow])
         points={"operators by inputs": tuple(operators), "kernels": tuple(_by_kernel(rows, peaks.device))},
         notes=(f"{about} {_HOW_TO_READ}",),
     )
+
+
+def _has_point(row: LimitRow) -> bool:
+    """Tell whether work has a least time, and took any: of what took none, no rate is known."""
+    return row.ideal_ns is not None and row.device_ns > 0
 
 
 def _of_call(row: LimitRow) -> RoofPoint:
@@ -95,7 +103,7 @@ def _by_kernel(rows: Sequence[LimitRow], device: int | None) -> Sequence[RoofPoi
     """Return sums over all modelled calls in which one kernel takes most of the time; the most time lost first."""
     groups: dict[tuple[str, str | None], list[LimitRow]] = {}
     for row in rows:
-        if row.ideal_ns is not None and row.device == device:
+        if row.device == device and _has_point(row):
             groups.setdefault((row.kernel, row.precision), []).append(row)
     points = (_of_kernel(kernel, precision, own) for (kernel, precision), own in groups.items())
     return sorted(points, key=lambda point: (-point.area_ns, point.name))[:_MOST_KERNELS]

@@ -131,15 +131,15 @@ def page_trace(
 
     def written(title: str, make: Callable[[], Section]) -> SectionEntry:
         left_out = SectionEntry((f"{title}: left out, as it cannot be shown",), (), ())
-        return part(title, lambda: section_entry(make()), lambda: left_out)
+        return part(title, lambda: _cut_texts(section_entry(make())), lambda: left_out)
 
-    return PageTrace(
+    entry = PageTrace(
         name=cut(name, LONGEST_NAME),
         sweep=sweep,
         document=_without_long_texts(shown),
         screen=part("the first screen", lambda: _screen(document), tuple),
         figures=part("the large figures", lambda: tuple(figures_on_page(document, device_sum_ns, cpu_self_ns)), tuple),
-        trust=written("Trust checks", lambda: trust_on_page(document, measured.analysis.accounting)),
+        trust=SectionEntry((), (), ()),
         environment=written("Configuration and environment", lambda: environment_on_page(document)),
         dossiers=part("statements on operators", lambda: _dossiers(document), dict),
         left_out=left_out,
@@ -156,6 +156,13 @@ def page_trace(
         roofline=part("the roofline", lambda: _roofline(document, measured.analysis), lambda: _NO_ROOFLINE),
         choices=part("what several findings save", lambda: _choices(measured), lambda: None),
     )
+    # The checks come last: one of them is whether all parts could be made.
+    checked = replace(document, trust=measured.trust) if measured.analysis.losses.found else document
+    return replace(
+        entry,
+        document=replace(entry.document, trust=checked.trust),
+        trust=written("Trust checks", lambda: trust_on_page(checked, measured.analysis.accounting)),
+    )
 
 
 def sweep_entry(name: str, comparison: SweepComparison) -> SweepEntry:
@@ -171,7 +178,11 @@ def _screen(document: TraceDocument) -> tuple[BlockEntry, ...]:
 
 def _dossiers(document: TraceDocument) -> dict[str, tuple[BlockEntry, ...]]:
     known = ((row.name, row.detail.findings) for row in document.operators if row.detail is not None)
-    return {name: block_entries(statement_blocks(found)) for name, found in known if found is not None}
+    return {
+        cut(name, LONGEST_NAME): _cut_texts(block_entries(statement_blocks(found)))
+        for name, found in known
+        if found is not None
+    }
 
 
 def _timeline(timeline: Drawn | None, measured: Measured) -> TimelineEntry | None:

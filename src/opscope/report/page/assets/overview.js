@@ -219,7 +219,7 @@ function whatIf(data) {
         return el(
             "label",
             { class: "change" },
-            el("span", { class: "name" }, sentenceOf(named ? named.title : id)),
+            el("span", { class: "name", title: named ? named.title : id }, sentenceOf(named ? named.title : id)),
             slider,
             state,
         );

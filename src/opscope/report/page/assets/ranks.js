@@ -194,7 +194,7 @@ function ranksOf(doc) {
         timeColumn("error", "Within", { value: of((one) => one.error_ns, clocks) }),
         textColumn("why", "What is wrong", (one) => one.reason || ""),
     ];
-    const search = (one) => `${one.rank} ${one.state} ${one.host}`;
+    const search = (one) => [String(one.rank), one.state, one.host];
     return [
         el("h3", null, "Ranks"),
         new DataTable({ name: "ranks", rows: doc.ranks, sort: ["rank", false], search, columns }).element,

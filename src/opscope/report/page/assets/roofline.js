@@ -10,10 +10,15 @@ import { formatBytes, formatCount, formatNs, formatRate, formatShare, largestOf,
 
 export function rooflineView(data) {
     const { roofline } = data.trace;
+    const { limits } = data.document;
     return [
         ...roofsOf(data, roofline),
-        roofline.work_note
-            ? section("Work by time lost", limitRows(data, data.document.limits), note(roofline.work_note))
+        limits && !limits.nothing
+            ? section(
+                  "Work by time lost",
+                  limitRows(data, limits),
+                  roofline.work_note ? note(roofline.work_note) : null,
+              )
             : null,
     ];
 }

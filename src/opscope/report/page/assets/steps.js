@@ -105,7 +105,7 @@ function iterationTable(data) {
             sort: ["total_ns", true],
             columns: [
                 textColumn("kind", "Kind"),
-                nameColumn("detail", ""),
+                nameColumn("detail", "", (row) => row.detail),
                 countColumn("requests", "Requests"),
                 countColumn("tokens", "Tokens"),
                 countColumn("iterations", "Iterations"),
