@@ -180,8 +180,8 @@ def test_what_bounds_each_size_is_a_grid_and_turns_are_sentences() -> None:
     assert grid.rows == (("1", "host work 25 %", "host work 50 %"), ("4", "host work", "device"))
     assert isinstance(said, Bullets)
     assert [*map("".join, said.items)] == [
-        "Between batch size 1 and 4 (sequence length 16) it turns from host work to device.",
-        "Between sequence length 8 and 16 (batch size 4) it turns from host work to device.",
+        "Between batch size 1 and 4 (sequence length 16) the bound changes from host work to device.",
+        "Between sequence length 8 and 16 (batch size 4) the bound changes from host work to device.",
     ]
     dtypes = [replace(one, axes={**one.axes, "dtype": dtype}) for one in rows for dtype in ("float32", "bfloat16")]
     (grid, _) = next(
@@ -193,7 +193,7 @@ def test_what_bounds_each_size_is_a_grid_and_turns_are_sentences() -> None:
     assert grid.rows[0][1] == "float32: host work 25 %, bfloat16: host work 25 %"
     one_axis = replace(comparison, rows=tuple(rows[:2]))
     (alone,) = next(one for one in sections_on_page(one_axis) if one.title[0].startswith("What bounds each")).blocks
-    assert alone == Paragraph.of("What bounds the step is the same between all neighbouring sizes.")
+    assert alone == Paragraph.of("The bound does not change between neighbouring sizes.")
 
 
 def call(kernel: str, **more: Any) -> LimitRow:
@@ -231,9 +231,9 @@ def test_points_of_a_roofline_are_calls_and_kernels() -> None:
     assert (second.calls, second.flop, second.bytes, second.call_ns) == (3, 2_400 / 3, 8.0, 250 / 3)
     assert (second.lost_ns, second.share) == (120.0, (80 + 50) / 250)  # the least time is at most what calls took
     assert (unknown.points, unknown.notes) == (
-        {}, ("Nothing is known of what Unknown can do: opscope gpus --measure measures it.",)
+        {}, ("The peaks of Unknown are not known: opscope gpus --measure measures them.",)
     )  # fmt: skip
-    assert roofline.notes == ("Above the limit, so a model or a peak is wrong for: x.",)
+    assert roofline.notes == ("Faster than the limit, so a model or a peak is wrong: x.",)
     assert "cover 65.0 % of the device sum" in (roofline.work_note or "")
     assert modelled_roofline(None, (), "no GPU worked").notes == ("No limits: no GPU worked.",)
     nothing = modelled_roofline(replace(limits, nothing="Nothing."), rows, None)

@@ -409,6 +409,20 @@ def test_a_kernel_has_the_colour_of_its_operator_in_the_flame_view(browser: Any,
             assert wrong == []
 
 
+def test_categories_without_operators_lead_nowhere_and_odd_addresses_are_survived(
+    browser: Any, made: Callable[..., Path]
+) -> None:
+    with opened(browser, made(trace("cudagraph_replay"))) as page:
+        page.show("overview")
+        labels = page.page.query_selector_all(".of-overview .bars .label")
+        assert labels
+        assert [one.evaluate("one => one.tagName") for one in labels] == ["SPAN"] * len(labels)
+        for address in ("overview,0&finding=%", "timeline&t=x..%E0&sel=abc", "none&=&&", "%"):
+            page.evaluate(f"location.hash = '#{address}'")
+            assert page.page.inner_text("main").strip()
+        assert_clean(page)
+
+
 def test_work_that_no_limit_is_known_of_is_one_sentence(browser: Any, made: Callable[..., Path]) -> None:
     printed = opscope("limits", str(trace("cudagraph_replay"))).stdout
     sentence = "No work can be compared with a limit. The main reason: no operator was recorded."

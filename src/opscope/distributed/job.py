@@ -262,7 +262,7 @@ def _heat(own: Own) -> HeatMap | None:
         ranks=[own.ranks[place] for place in places],
         steps=[(own.steps[low][0], own.steps[high][0]) for low, high in zip(first, last, strict=True)],
         late_ns=shown.tolist(),
-        sentence=f"The darkest is {format_ns(max(int(shown.max()), 0))}; a rank that waits for others is empty.",
+        sentence=f"The darkest cell is {format_ns(max(int(shown.max()), 0))} late; where a rank waits for others, it is empty.",
     )
 
 

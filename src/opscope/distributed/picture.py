@@ -67,7 +67,7 @@ def picture_of(
     moved = [_moved(lane, first) for lane in lanes]
     left_out = len(own.ranks) - len(moved)
     sentence = (
-        f"{'The recording' if number is None else f'Step {number}'}, in which a rank is latest. The line is the step "
+        f"{'The recording' if number is None else f'Step {number}'}, the one in which a rank is latest. The line is the step "
         "on the host; bars are collectives of the device, pale while they wait for the last rank"
         f"{f'; {format_count(left_out)} ranks that are less late are left out' if left_out else ''}."
     )

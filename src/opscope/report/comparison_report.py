@@ -143,7 +143,7 @@ def sections_on_page(comparison: SweepComparison) -> Iterator[Section]:
     """Yield what the page shows in words beside its pictures and its table of configurations."""
     if comparison.rows:
         if len(comparison.rows) > 1:
-            yield Section(("What bounds each, and where it turns",), tuple(_bounds(comparison.rows)))
+            yield Section(("What bounds each configuration, and where that changes",), tuple(_bounds(comparison.rows)))
         yield Section(("How to read the figures",), (Bullets(_legend(comparison)),))
     else:
         yield Section(("No configuration has a result.",))
@@ -157,7 +157,7 @@ def _bounds(rows: Sequence[ComparisonRow]) -> Iterator[Block]:
     if len(sizes) == 2:
         yield _bound_grid(rows, sizes[0], sizes[1], [axis for axis in varying if axis not in sizes])
     found = tuple(map(_turn, turns(rows)))
-    yield Bullets(found) if found else Paragraph.of("What bounds the step is the same between all neighbouring sizes.")
+    yield Bullets(found) if found else Paragraph.of("The bound does not change between neighbouring sizes.")
 
 
 def _bound_grid(rows: Sequence[ComparisonRow], down: str, across: str, others: Sequence[str]) -> Table:
@@ -174,7 +174,7 @@ def _bound_grid(rows: Sequence[ComparisonRow], down: str, across: str, others: S
 def _turn(turn: Turn) -> Inline:
     others = f" ({turn.others})" if turn.others else ""
     between = f"Between {axis_name(turn.along)} {turn.smaller} and {turn.larger}{others}"
-    return (f"{between} it turns from {_bound_name(turn.before)} to {_bound_name(turn.after)}.",)
+    return (f"{between} the bound changes from {_bound_name(turn.before)} to {_bound_name(turn.after)}.",)
 
 
 def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:

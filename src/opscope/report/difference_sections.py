@@ -106,7 +106,7 @@ def _verdict(pair: PairDiff) -> Iterator[Block]:
 
 
 def _what(step: StepChange) -> str:
-    return f"{'unprofiled' if step.unprofiled else 'recorded'} {'step' if step.per_step else 'recording'}"
+    return f"{'unprofiled' if step.unprofiled else 'recorded'} step" if step.per_step else "recording"
 
 
 def _change_in_words(step: StepChange) -> Iterator[Block]:
@@ -257,7 +257,9 @@ def work_table(step: StepChange, top: int | None = None) -> Table:
 
 def _grouped(pair: PairDiff, top: int | None) -> Iterator[Block]:
     if pair.groups is None:
-        yield Paragraph.of("Not both sides recorded modules: profile with --with-stack.")
+        kernels = pair.by is DiffBy.KERNEL
+        why = "work of a device." if kernels else "modules: profile with --with-stack."
+        yield Paragraph.of(f"Not both sides recorded {why}")
         return
     inside = " with what runs inside it" if pair.by is DiffBy.MODULE else ""
     yield Paragraph.of(
@@ -304,7 +306,8 @@ def _called(row: WorkChange) -> str:
 
 
 def _with_inputs(row: WorkChange) -> str:
-    return f"{_called(row)} {input_shapes(row.inputs_after or row.inputs_before)}".strip()
+    shapes = row.inputs_after or row.inputs_before
+    return _called(row) if shapes is None else f"{_called(row)} {input_shapes(shapes)}".strip()
 
 
 def _calls(row: WorkChange) -> str:

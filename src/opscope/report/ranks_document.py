@@ -76,8 +76,9 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
         exposed = sorted(step.exposed_ns for step in document.steps)
         middle = len(spans) // 2
         share = format_share(exposed[middle], spans[middle])
+        how_many = f"{len(spans)} {'step' if len(spans) == 1 else 'steps'}"
         yield (
-            f"{len(spans)} steps of {format_ns(spans[middle])}; for {format_ns(exposed[middle])} of it ({share}) "
+            f"{how_many} of {format_ns(spans[middle])}; for {format_ns(exposed[middle])} of it ({share}) "
             "devices only communicate",
         )
     if document.bubbles:

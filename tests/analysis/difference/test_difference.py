@@ -20,8 +20,10 @@ from opscope.analysis.difference.exact import apportioned
 from opscope.analysis.difference.work import Side, work_changes
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
-from opscope.documents.difference import ChangeVerdict, Gate, Matched, PairDiff, WorkChange
+from opscope.documents.difference import ChangeVerdict, DiffBy, DiffDocument, Gate, Matched, PairDiff, WorkChange
 from opscope.readers import read
+from opscope.render.markdown import render
+from opscope.report.difference_sections import difference_section
 from tests.budget import examples
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
@@ -504,3 +506,16 @@ def test_traces_that_are_read_already_can_be_compared(tmp_path: Path) -> None:
     trace = read(steps([("aten::mm", "k", 4_000, MATRIX)]).write(tmp_path / "t.json"))
     assert opscope.diff(trace, trace).pairs[0].step.change_ns == 0
     assert opscope.diff(analyze(trace), trace).pairs[0].step.change_ns == 0
+
+
+def test_kernels_of_a_side_whose_device_was_not_recorded_are_not_none(measured: Build) -> None:
+    recorded, unknown = KinetoTrace(), KinetoTrace()
+    for built in (recorded, unknown):
+        built.operator("aten::mm", 0, 5_000)
+    recorded.launched_kernel("k", (1_000, 1_000), (3_000, 9_000))
+    sides = [measured(built) for built in (recorded, unknown)]
+    pair = difference("pair", *sides, by=DiffBy.KERNEL)
+    assert (pair.kernels, pair.groups) == ((), None)
+    assert [row.before_ns for row in difference("pair", sides[0], sides[0]).kernels] == [9_000]
+    document = DiffDocument(before="a", after="b", pairs=(pair,))
+    assert "Not both sides recorded work of a device." in render(difference_section(document, top=5))

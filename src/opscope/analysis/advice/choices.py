@@ -9,10 +9,10 @@ from opscope.documents.findings import Finding
 from opscope.documents.page import StepChoices
 from opscope.knowledge.reach import Assumed
 
-_OF_MEASURED: Final = "Recorded steps, replayed; savings are of the step that was measured without the profiler."
+_OF_MEASURED: Final = "Replayed from recorded steps; savings are of the step as measured without the profiler."
 _OF_ESTIMATED: Final = (
-    "Recorded steps, replayed without what recording cost the host. That is an estimate: no step was measured without "
-    "the profiler."
+    "Replayed from recorded steps, without what recording cost the host. That is an estimate: no step was measured "
+    "without the profiler."
 )
 _MOST: Final = 3  # findings: each more makes four times as many combinations
 _LARGE: Final = 10_000  # moments of the graph: of larger ones, likely assumptions alone are tried

@@ -59,7 +59,9 @@ def difference(
     unprofiled = unprofiled_change(before, after)
     step = _step(before, after, unprofiled)
     steps = step.steps_before, step.steps_after
-    kernels = groups_of(before, after, DiffBy.KERNEL, steps) or ()
+    # Of a side whose device was not recorded, it is unknown which kernels ran: that is not none.
+    is_known = before.analysis.has_device_times and after.analysis.has_device_times
+    kernels = groups_of(before, after, DiffBy.KERNEL, steps) if is_known else None
     return PairDiff(
         name=name,
         before=before.analysis.source.path,
@@ -73,7 +75,7 @@ def difference(
         gate=None if fail_over is None else gate_of(unprofiled, fail_over),
         by=by,
         groups=kernels if by is DiffBy.KERNEL else None if by is None else groups_of(before, after, by, steps),
-        kernels=kernels,
+        kernels=kernels or (),
     )
 
 

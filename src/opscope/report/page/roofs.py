@@ -49,11 +49,11 @@ def modelled_roofline(limits: LimitsEntry | None, rows: Sequence[LimitRow], reas
     return Roofline(
         labels=_MODELLED,
         roofs=tuple(_of_device(peaks, limits, rows) for peaks in limits.peaks),
-        notes=(f"Above the limit, so a model or a peak is wrong for: {wrong}.",) if wrong else (),
+        notes=(f"Faster than the limit, so a model or a peak is wrong: {wrong}.",) if wrong else (),
         work_note=(
             "The calls that lose most, over the whole recording. Roofline estimates cover "
             f"{format_share(limits.modelled_ns, limits.device_sum_ns or None)} of the device sum; opscope limits has "
-            "all calls."
+            "all calls, and asks PyTorch about those that no model knows."
         ),
     )
 
@@ -61,7 +61,7 @@ def modelled_roofline(limits: LimitsEntry | None, rows: Sequence[LimitRow], reas
 def _of_device(peaks: PeaksEntry, limits: LimitsEntry, rows: Sequence[LimitRow]) -> Roof:
     title = f"Device {peaks.device}"
     if peaks.origin is None:
-        unknown = f"Nothing is known of what {peaks.name} can do: opscope gpus --measure measures it."
+        unknown = f"The peaks of {peaks.name} are not known: opscope gpus --measure measures them."
         return Roof(title=title, notes=(unknown,))
     measured = f" (measured: {', '.join(peaks.measured)})" if peaks.measured else ""
     rate = peaks.memory_bytes_per_s

@@ -55,7 +55,7 @@ _MOST_NODES: Final = 6_000  # of a tree
 _MOST_POINTS: Final = 4_000  # of a curve
 _FEW: Final = "Of {} records the lowest and the highest of each stretch are drawn."
 _MOST_ALIVE: Final = 300
-_NO_ROOFLINE: Final = Roofline(notes=("Left out: the roofline, as it cannot be shown.",))
+_NO_ROOFLINE: Final = Roofline(notes=("Left out: the roofline cannot be shown.",))
 _LONG_TEXT: Final = lazy_pattern(rb'"(?:[^"\\]|\\.){%d}' % LONGEST_NAME)
 _SELF_TIMES: Final = ("self_device_ns", "self_cpu_ns")
 _LONG_TABLES: Final = {
@@ -130,7 +130,7 @@ def page_trace(
     device_sum_ns, cpu_self_ns = int(kernels["total_ns"].sum()), int(operators["self_cpu_ns"].sum())
 
     def written(title: str, make: Callable[[], Section]) -> SectionEntry:
-        left_out = SectionEntry((f"{title}: left out, as it cannot be shown",), (), ())
+        left_out = SectionEntry((f"{title}: left out, it cannot be shown",), (), ())
         return part(title, lambda: _cut_texts(section_entry(make())), lambda: left_out)
 
     entry = PageTrace(

@@ -256,12 +256,12 @@ class App {
     follow() {
         const parts = location.hash.slice(1).split("&");
         const [key, number] = parts[0].includes("=") ? ["timeline"] : parts.shift().split(",");
-        const state = new Map(parts.map((part) => /** @type {[string, string]} */ (part.split("="))));
+        const state = new URLSearchParams(parts.join("&"));
         if (number && this.traces[Number(number)]) this.current = Number(number);
         this.show(this.views.some(([name]) => name === key) ? key : this.views[0][0], true);
         const { timeline } = this.traces[this.current] || {};
         if (this.shown === "timeline" && timeline && state.size) timeline.restore(state);
-        if (this.shown === "overview" && state.has("finding")) this.pointAt(decodeURIComponent(state.get("finding")));
+        if (this.shown === "overview" && state.has("finding")) this.pointAt(state.get("finding"));
     }
 
     addressOf(data, finding) {

@@ -1,5 +1,5 @@
 // What kernels did by the counters of Nsight Compute: operations and bytes below the roofs of the device.
-import { nameOf, note, printable, section } from "./dom.js";
+import { nameOf, note, printable, section, sentenceOf } from "./dom.js";
 import { roofsOf } from "./roofline.js";
 import { countColumn, DataTable, sizeColumn, textColumn, timeColumn } from "./table.js";
 import { formatNs, formatRate, formatShare, threeDigits } from "./units.js";
@@ -10,7 +10,7 @@ export function countersView(page) {
         section(
             `Counters of ${doc.files.map((file) => file.split("/").pop()).join(", ")}`,
             ...roofsOf(null, page.counted),
-            ...doc.notes.map((text) => note(text)),
+            ...doc.notes.map((text) => note(sentenceOf(text))),
         ),
         section("Kernels", countedKernels(doc)),
     ];

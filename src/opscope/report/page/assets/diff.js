@@ -13,7 +13,7 @@ export function diffView(page) {
 
 function pairView(pair, entry) {
     const { step } = pair;
-    const unit = step.per_step ? "step" : "recording";
+    const what = step.per_step ? `${step.unprofiled ? "unprofiled" : "recorded"} step` : "recording";
     // What is made of what comes first, unless the step is not taken apart.
     const madeOf = entry.sections.slice(0, step.reason ? 0 : 1);
     const others = entry.sections.slice(madeOf.length);
@@ -25,14 +25,14 @@ function pairView(pair, entry) {
             el(
                 "div",
                 { class: "figures" },
-                big(`${step.unprofiled ? "unprofiled" : "recorded"} ${unit} before`, step.before_ns, formatNs),
+                big(`${what} before`, step.before_ns, formatNs),
                 big("after", step.after_ns, formatNs),
                 big("change", step.change_ns, formatChange, formatShare(step.change_ns, step.before_ns)),
             ),
         ),
         madeOf.map((inner) => sectionOf(inner)),
         step.reason ? null : section("Work", workTable(step)),
-        kernelChanges(pair, unit),
+        kernelChanges(pair),
         others.map((inner) => sectionOf(inner)),
     );
 }
@@ -64,7 +64,7 @@ function changeColumn(rows) {
 }
 
 // What a recorded step runs of each kernel, on both sides.
-function kernelChanges(pair, unit) {
+function kernelChanges(pair) {
     const rows = pair.kernels;
     if (!rows.length) return null;
     return section(
@@ -82,7 +82,7 @@ function kernelChanges(pair, unit) {
                 textColumn("calls", "Runs", countsOf),
             ],
         }).element,
-        note(`Device time of a recorded ${unit}, by the kernels' names.`),
+        note(`Device time of ${pair.step.per_step ? "a recorded step" : "the recording"}, by the kernels' names.`),
     );
 }
 

@@ -360,7 +360,9 @@ function categories(data) {
                     el(
                         "div",
                         { class: "line", data: { category: row.category } },
-                        button(row.category, () => app.showOperators(row.category), { class: "plain label" }),
+                        data.document.operators.length
+                            ? button(row.category, () => app.showOperators(row.category), { class: "plain label" })
+                            : el("span", { class: "label" }, row.category),
                         el(
                             "span",
                             { class: "track" },

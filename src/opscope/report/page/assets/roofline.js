@@ -129,7 +129,7 @@ function roofChart(data, roof, labels, points, computes) {
     const rates = roundPowers(least(ys) / 1.5, most(-Infinity, [...ys, ...highest]) * 1.5);
     // Roofs close to each other have their labels side by side.
     const beforeIt = (rate, number) =>
-        units.filter(([, other], at) => at < number && Math.abs(Math.log2(other / rate)) < 1).length;
+        units.filter(([, other], at) => at < number && Math.abs(Math.log2(other / rate)) < 1.1).length;
     const rate = (value) => formatRate(value, computes ? "FLOP/s" : "B/s");
     const lines = computes
         ? units.map(([name, peak], number) => ({
