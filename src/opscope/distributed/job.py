@@ -258,11 +258,12 @@ def _heat(own: Own) -> HeatMap | None:
     first = np.linspace(0, len(own.steps), columns, endpoint=False).astype(np.int64)
     last = np.append(first[1:], len(own.steps)) - 1
     shown = np.maximum.reduceat(late[places], first, axis=1)
+    latest = format_ns(max(int(shown.max()), 0))
     return HeatMap(
         ranks=[own.ranks[place] for place in places],
         steps=[(own.steps[low][0], own.steps[high][0]) for low, high in zip(first, last, strict=True)],
         late_ns=shown.tolist(),
-        sentence=f"The darkest cell is {format_ns(max(int(shown.max()), 0))} late; where a rank waits for others, it is empty.",
+        sentence=f"The darkest cell is {latest} late; where a rank waits for others, it is empty.",
     )
 
 

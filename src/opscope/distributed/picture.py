@@ -66,9 +66,9 @@ def picture_of(
     first = min(time for lane in lanes for time in (lane.begin_ns, *(call[0] for call in lane.calls)))
     moved = [_moved(lane, first) for lane in lanes]
     left_out = len(own.ranks) - len(moved)
+    which = "The recording" if number is None else f"Step {number}, the one in which a rank is latest"
     sentence = (
-        f"{'The recording' if number is None else f'Step {number}'}, the one in which a rank is latest. The line is the step "
-        "on the host; bars are collectives of the device, pale while they wait for the last rank"
+        f"{which}. The line is the step on the host; bars are collectives of the device, pale while they wait for the last rank"
         f"{f'; {format_count(left_out)} ranks that are less late are left out' if left_out else ''}."
     )
     return JobTimeline(step=number, kinds=kinds, lanes=moved, ranks_left_out=left_out, sentence=sentence)
