@@ -68,8 +68,8 @@ def picture_of(
     left_out = len(own.ranks) - len(moved)
     which = "The recording" if number is None else f"Step {number}, the one in which a rank is latest"
     sentence = (
-        f"{which}. The line is the step on the host; bars are collectives of the device, pale while they wait for the last rank"
-        f"{f'; {format_count(left_out)} ranks that are less late are left out' if left_out else ''}."
+        f"{which}. The line is the step on the host; bars are collectives of the device, pale while they wait for the "
+        f"last rank{f'; {format_count(left_out)} ranks that are less late are left out' if left_out else ''}."
     )
     return JobTimeline(step=number, kinds=kinds, lanes=moved, ranks_left_out=left_out, sentence=sentence)
 
