@@ -1,5 +1,6 @@
 """opscope.profile from Python: a step, a module, a with block. On the CPU."""
 
+import gc
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,23 @@ def test_an_output_directory_is_a_run_directory_like_any_other(tmp_path: Path) -
 
     opscope.profile(small(), torch.randn(4, 8), device="cpu", benchmark=False, output_dir=tmp_path / "run")
     assert command("export", "--reports", str(tmp_path / "run"), code=WITHOUT_TORCH).returncode == 0
+
+
+def test_a_folder_of_the_users_outlives_the_run_and_a_temporary_one_does_not(tmp_path: Path) -> None:
+    left = torch.randn(8, 8)
+
+    def profiled(folder: Path | None) -> Path:
+        with opscope.profile(device="cpu", output_dir=folder) as session, session.step():
+            left @ left
+        whole = opscope.profile(lambda: left @ left, device="cpu", benchmark=False, output_dir=folder and folder / "2")
+        assert whole.directory.is_dir()
+        return session.run.directory
+
+    for folder in (tmp_path / "run", None):
+        path = profiled(folder)
+        gc.collect()
+        assert path.is_dir() == (folder is not None)
+        assert folder is None or (path == folder and (folder / "2" / "manifest.json").is_file())
 
 
 def test_what_cannot_be_profiled_is_refused() -> None:

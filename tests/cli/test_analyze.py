@@ -103,7 +103,7 @@ def test_kernels_are_the_rows_where_no_operators_were_recorded(tmp_path: Path) -
     trace.kernel("lonely", 0, 1_000)
     result = opscope("analyze", "--why", str(trace.write(tmp_path / "t.json")))
     assert "lonely" in result.stdout
-    assert "unlinked 1,000 ns (1 activities)" in result.stdout
+    assert "unlinked 1,000 ns (1 activity)" in result.stdout
 
 
 def test_strict_fails_where_a_check_fails(inference: str, tmp_path: Path) -> None:

@@ -428,6 +428,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
         dossiers: how the most expensive operators run and what could be gained, by their names.
         left_out: rows left out of that document's tables.
         bars: per device, what it does in a step; the device that the verdict is about comes first.
+        bars_note: how the bars are read.
         samples_ns: durations of the unprofiled steps, in the order in which they ran.
         names: the names that slices, nodes and places refer to by index.
         timeline: null if nothing was recorded.
@@ -451,6 +452,7 @@ class PageTrace(Struct, frozen=True, kw_only=True):
     dossiers: dict[str, tuple[BlockEntry, ...]]
     left_out: tuple[LeftOut, ...]
     bars: tuple[StepBar, ...]
+    bars_note: str
     samples_ns: tuple[int, ...]
     names: tuple[str, ...]
     timeline: TimelineEntry | None
@@ -469,12 +471,16 @@ class SweepEntry(Struct, frozen=True, kw_only=True):
         name: of the run.
         comparison: of its configurations.
         axes: what its axes are called.
+        most_samples: of how many steps of a configuration a picture has points, at most.
+        samples_note: how that picture is read.
         sections: what its report says in words: what bounds each configuration, laws of growth, what has no result.
     """
 
     name: str
     comparison: SweepComparison
     axes: dict[str, str]
+    most_samples: int
+    samples_note: str
     sections: tuple[SectionEntry, ...]
 
 

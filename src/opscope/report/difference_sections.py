@@ -75,12 +75,17 @@ def pair_sections(document: DiffDocument) -> tuple[Section, ...]:
 def _pair_on_page(pair: PairDiff) -> Section:
     parts = (
         Section(("What it is made of",), tuple(_adds_up(pair.step))) if pair.step.reason is None else None,
+        Section(("Kernels, before and after",), (Paragraph.of(_of_kernels(pair)),)) if pair.kernels else None,
         Section(("Idle time by cause",), tuple(_idle(pair.step))) if pair.step.idle else None,
         Section(("The host, under the profiler",), tuple(_host(pair))) if pair.host else None,
         Section(("Memory",), tuple(_memory(pair.memory))) if pair.memory else None,
     )
     blocks = (*_verdict(pair), *_change_in_words(pair.step))
     return Section((Name(pair.name),), blocks, tuple(part for part in parts if part is not None))
+
+
+def _of_kernels(pair: PairDiff) -> str:
+    return f"Device time of {'a recorded step' if pair.step.per_step else 'the recording'}, by the kernels' names."
 
 
 def _pair(pair: PairDiff, top: int | None) -> Section:

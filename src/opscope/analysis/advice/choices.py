@@ -14,6 +14,10 @@ _OF_ESTIMATED: Final = (
     "Replayed from recorded steps, without what recording cost the host. That is an estimate: no step was measured "
     "without the profiler."
 )
+_ASSUMED: Final = (
+    "Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above "
+    "them left. Findings that change the same work as one above, or that cannot be replayed, have no slider."
+)
 _MOST: Final = 3  # findings: each more makes four times as many combinations
 _LARGE: Final = 10_000  # moments of the graph: of larger ones, likely assumptions alone are tried
 
@@ -46,5 +50,5 @@ def choices_of(
             if place // below % len(options):
                 step[place] = min(step[place], step[place - below])
     names = tuple("none" if one is None else one.name.lower() for one in options)
-    basis = _OF_MEASURED if replayed.is_measured else _OF_ESTIMATED
+    basis = f"{_OF_MEASURED if replayed.is_measured else _OF_ESTIMATED} {_ASSUMED}"
     return StepChoices(findings=tuple(first), positions=names, step_ns=tuple(step), basis=basis)

@@ -53,6 +53,15 @@ MOST_SLICES: Final = 500_000
 MOST_ROWS: Final = 2_000  # of a table
 _MOST_NODES: Final = 6_000  # of a tree
 _MOST_POINTS: Final = 4_000  # of a curve
+_MOST_SAMPLES: Final = 400
+_HOW_TO_READ_BARS: Final = (
+    "Compute, exposed communication and copies, and idle time by its cause fill the window. Idle time of a profiled "
+    "step is an upper bound: recording slows the host down."
+)
+_HOW_TO_READ_SAMPLES: Final = (
+    "Points are steps, boxes hold the middle half, red lines are medians. Of more than "
+    f"{_MOST_SAMPLES} steps every n-th is drawn; medians and boxes are of all."
+)
 _FEW: Final = "Of {} records the lowest and the highest of each stretch are drawn."
 _MOST_ALIVE: Final = 300
 _NO_ROOFLINE: Final = Roofline(notes=("Left out: the roofline cannot be shown.",))
@@ -146,6 +155,7 @@ def page_trace(
         device_sum_ns=device_sum_ns,
         cpu_self_ns=cpu_self_ns,
         bars=part("the bars of the step", lambda: tuple(_bars(measured, document)), tuple),
+        bars_note=_HOW_TO_READ_BARS,
         samples_ns=measured.record.benchmark.wall_ns if measured.record and measured.record.benchmark else (),
         names=pictures.names,
         timeline=_timeline(pictures.timeline, measured),
@@ -169,7 +179,14 @@ def sweep_entry(name: str, comparison: SweepComparison) -> SweepEntry:
     """Build the page's entry of a sweep."""
     axes = {axis: axis_name(axis) for row in comparison.rows for axis in row.axes}
     sections = tuple(map(section_entry, sections_on_page(comparison)))
-    return SweepEntry(name=name, comparison=comparison, axes=axes, sections=sections)
+    return SweepEntry(
+        name=name,
+        comparison=comparison,
+        axes=axes,
+        most_samples=_MOST_SAMPLES,
+        samples_note=_HOW_TO_READ_SAMPLES,
+        sections=sections,
+    )
 
 
 def _screen(document: TraceDocument) -> tuple[BlockEntry, ...]:

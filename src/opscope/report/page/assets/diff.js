@@ -1,7 +1,7 @@
 // The difference of two runs: what differs first, whether the step changed, and what that is made of.
 import { sectionOf } from "./blocks.js";
 import { categoryColor } from "./data.js";
-import { el, facts, figure, nameOf, note, section, shapes } from "./dom.js";
+import { el, facts, figure, nameOf, section, shapes } from "./dom.js";
 import { big } from "./overview.js";
 import { colouredName, countColumn, DataTable, nameColumn, plainTable, textColumn, timeColumn } from "./table.js";
 import { formatChange, formatCount, formatNs, formatShare, largestOf } from "./units.js";
@@ -16,7 +16,8 @@ function pairView(pair, entry) {
     const what = step.per_step ? `${step.unprofiled ? "unprofiled" : "recorded"} step` : "recording";
     // What is made of what comes first, unless the step is not taken apart.
     const madeOf = entry.sections.slice(0, step.reason ? 0 : 1);
-    const others = entry.sections.slice(madeOf.length);
+    const kernels = entry.sections.slice(madeOf.length, madeOf.length + (pair.kernels.length ? 1 : 0));
+    const others = entry.sections.slice(madeOf.length + kernels.length);
     return el(
         "article",
         { class: "pair-diff", data: { pair: pair.name } },
@@ -32,7 +33,7 @@ function pairView(pair, entry) {
         ),
         madeOf.map((inner) => sectionOf(inner)),
         step.reason ? null : section("Work", workTable(step)),
-        kernelChanges(pair),
+        kernels.map((inner) => sectionOf(inner, changedKernels(pair.kernels))),
         others.map((inner) => sectionOf(inner)),
     );
 }
@@ -63,28 +64,21 @@ function changeColumn(rows) {
     return { key: "size", label: "Change", value: size, show };
 }
 
-// What a recorded step runs of each kernel, on both sides.
-function kernelChanges(pair) {
-    const rows = pair.kernels;
-    if (!rows.length) return null;
-    return section(
-        "Kernels, before and after",
-        new DataTable({
-            name: "kernels before and after",
-            rows,
-            sort: ["size", true],
-            search: (row) => [row.name],
-            columns: [
-                nameColumn("name", "Kernel"),
-                changeColumn(rows),
-                timeColumn("before_ns", "Before"),
-                timeColumn("after_ns", "After"),
-                textColumn("calls", "Runs", countsOf),
-            ],
-        }).element,
-        note(`Device time of ${pair.step.per_step ? "a recorded step" : "the recording"}, by the kernels' names.`),
-    );
-}
+// What is run of each kernel, on both sides.
+const changedKernels = (rows) =>
+    new DataTable({
+        name: "kernels before and after",
+        rows,
+        sort: ["size", true],
+        search: (row) => [row.name],
+        columns: [
+            nameColumn("name", "Kernel"),
+            changeColumn(rows),
+            timeColumn("before_ns", "Before"),
+            timeColumn("after_ns", "After"),
+            textColumn("calls", "Runs", countsOf),
+        ],
+    }).element;
 
 function workName(row) {
     const kernel = row.kernels[0] && (row.kernels[0].before || row.kernels[0].after);

@@ -230,11 +230,7 @@ function whatIf(data) {
         el("div", { class: "choices" }, sliders),
         el("div", { class: "stack whole", role: "img", "aria-label": "the step with these changes" }, left, saved),
         said,
-        note(
-            choices.basis,
-            " Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above them left.",
-            " Findings that change the same work as one above, or that no replay tells, have no slider.",
-        ),
+        note(choices.basis),
     );
 }
 
@@ -266,9 +262,7 @@ function stepBars(data) {
         others.length
             ? details(`${others.length} more ${others.length === 1 ? "device" : "devices"}`, () => others.map(stepBar))
             : null,
-        note(
-            "Compute, exposed communication and copies, and idle time by its cause fill the window. Idle time of a profiled step is an upper bound: recording slows the host down.",
-        ),
+        note(data.trace.bars_note),
     );
 }
 

@@ -35,7 +35,10 @@ function sweepOf(page, sweep) {
         ),
         section(
             "Unprofiled steps of each configuration",
-            distributions(page.traces.filter((trace) => trace.sweep === sweep.name)),
+            distributions(
+                sweep,
+                page.traces.filter((trace) => trace.sweep === sweep.name),
+            ),
         ),
         comparison.findings.length ? section("What the sweep shows", findingList(null, comparison.findings)) : null,
         written,
@@ -226,7 +229,7 @@ function categoryChart(rows) {
 }
 
 // Each step is a point; the box holds the middle half, the line is the median.
-function distributions(traces) {
+function distributions(sweep, traces) {
     const found = traces.filter((trace) => trace.samples_ns.length > 1);
     if (!found.length) return note("No unprofiled steps were timed.");
     let seed = 1;
@@ -260,7 +263,7 @@ function distributions(traces) {
                         symbolSize: 3,
                         itemStyle: { opacity: 0.35 },
                         data: found.flatMap((trace, place) =>
-                            thinned(trace.samples_ns, 400).map((value) => ({
+                            thinned(trace.samples_ns, sweep.most_samples).map((value) => ({
                                 value: [value, place + 0.5 * (random() - 0.5)],
                                 tip: () => tip(trace.name, [["a step", formatNs(value)]]),
                             })),
@@ -310,9 +313,7 @@ function distributions(traces) {
                 ],
             }),
         ),
-        note(
-            "Points are steps, boxes hold the middle half, red lines are medians. Of more than 400 steps every n-th is drawn; medians and boxes are of all.",
-        ),
+        note(sweep.samples_note),
     ];
 }
 
