@@ -275,7 +275,6 @@ class MemoryCurve(Struct, frozen=True, kw_only=True):
         device: its number; null for the host.
         time: nanoseconds since the first record; of very many records, only the lowest and highest of each stretch.
         allocated_bytes: allocated at these times.
-        record_count: number of records in the trace.
         peak_at: when most memory was allocated, on the clock of ``time``.
         peak_bytes: allocated then, according to the allocator.
         before_bytes: the part allocated before the recording; null if addresses were not recorded.
@@ -288,7 +287,6 @@ class MemoryCurve(Struct, frozen=True, kw_only=True):
     device: int | None
     time: list[int]
     allocated_bytes: list[int]
-    record_count: int
     peak_at: int
     peak_bytes: int
     before_bytes: int | None

@@ -273,7 +273,6 @@ def _curve(memory: LiveMemory) -> MemoryCurve:
         device=memory.device,
         time=(memory.time_ns[chosen] - begin).tolist(),
         allocated_bytes=memory.allocated_bytes[chosen].tolist(),
-        record_count=records,
         peak_at=memory.peak_ns - begin,
         peak_bytes=memory.peak_bytes,
         before_bytes=memory.before_bytes,

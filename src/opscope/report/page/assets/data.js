@@ -98,7 +98,6 @@ export class TraceData {
         this.deviceSum = trace.device_sum_ns;
         this.cpuSum = trace.cpu_self_ns;
         this.steps = this.document.step_count || 1;
-        this.unit = this.document.step_count ? "a step" : "in the recording";
     }
 
     // Whether the timeline has work of a device that is, or was launched by, something of this name.
