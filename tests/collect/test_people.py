@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -175,3 +176,59 @@ def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_pat
     assert done.returncode == 1
     assert "--step-kind comes after the script, so the script gets it as its own" in done.stderr
     assert "--debug-me comes" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["profile", "advise"])
+@pytest.mark.parametrize(
+    ("line", "variable"),
+    [
+        ("os.environ['LOCAL_RANK']", "LOCAL_RANK"),
+        ("torch.distributed.init_process_group('gloo')", "RANK"),
+        ("os.environ['MY_LOCAL_RANK']", None),
+    ],
+)
+def test_a_script_that_a_launcher_is_to_start_is_told_so(
+    command: str, line: str, variable: str | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(f"import os, torch\nprint({line})\n")
+    done = opscope(command, str(script), "--epochs", "3")
+    assert done.returncode == 1
+    says = f"train.py is written for a launcher: it reads {variable}, which torchrun sets and nothing has set here."
+    assert (says in done.stderr) == (variable is not None)
+    way = f"opscope profile --nproc 2 {script} --epochs 3 runs it in two processes."
+    assert (way in done.stderr) == (variable is not None)
+
+
+def test_advise_takes_no_launcher(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    done = opscope("advise", "torchrun", "--nproc-per-node", "2", str(script), "--epochs", "3")
+    assert done.returncode == 2
+    assert "tries changes in one process, and torchrun starts several" in done.stderr
+    assert f"opscope profile torchrun --nproc-per-node 2 {script} --epochs 3" in done.stderr
+    assert f"MASTER_PORT=0 opscope advise {script} --epochs 3" in done.stderr
+
+
+def test_the_way_named_for_one_process_works(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch\n"
+        "torch.distributed.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for number in range(100_000):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.randn(8, 64)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    refused = opscope("advise", str(script)).stderr
+    words = re.search(r"job: (RANK=.*) opscope advise", refused)
+    assert words is not None
+    alone = dict(word.split("=") for word in words[1].split())
+    done = opscope("advise", "--only", "foreach_optimizer", "--budget", "30", str(script), env=alone)
+    assert done.returncode == 0, done.stderr
+    assert "does not run as written" not in done.stderr
+    assert "As written: " in done.stdout

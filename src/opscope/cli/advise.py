@@ -22,12 +22,13 @@ from opscope.cli.targets import (
     TargetCommand,
     interrupted_code,
     refuse_others_options,
-    say_own_words,
+    say_why_failed,
     stopped_like_ctrl_c,
 )
 from opscope.documents.advise import AdviseDocument, Ended, ErrorClass
 from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.settings import SETTINGS
+from opscope.sweep.launchers import KNOWN, not_several
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script
 
@@ -151,6 +152,8 @@ def command(
     the same shapes, and for training a longer run. What is not proven is not recommended.
     --format json prints a document of the schema opscope.advise/1.
     """
+    if target in KNOWN:
+        raise UsageError(not_several(target, arguments))
     refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps", "patch"))
     _check_patch(patch)
     if traces is not None:
@@ -193,9 +196,9 @@ def command(
         except KeyboardInterrupt as interrupt:
             say("opscope: interrupted")
             sys.exit(interrupted_code(interrupt))
-        except OpscopeError:
+        except OpscopeError as error:
             _say_last_lines(log)
-            say_own_words(arguments)
+            say_why_failed(target, arguments, [str(error)])
             raise
     emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
     written = patch is None or _write_patch(patch, document)

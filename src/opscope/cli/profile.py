@@ -30,7 +30,7 @@ from opscope.cli.targets import (
     TargetCommand,
     interrupted_code,
     refuse_others_options,
-    say_own_words,
+    say_why_failed,
     stopped_like_ctrl_c,
 )
 from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
@@ -285,7 +285,7 @@ def command(
     from opscope.cli.results import print_sweep
 
     print_sweep(finished, output_format)
-    sys.exit(_exit_code([manifest for _, manifest in finished], arguments))
+    sys.exit(_exit_code([manifest for _, manifest in finished], target, arguments))
 
 
 def _check_job(settings: Mapping[str, Any], *, resume: bool) -> None:
@@ -441,7 +441,7 @@ def _run(plan: "Plan") -> Manifest:
         return run_sweep(plan, progress)
 
 
-def _exit_code(manifests: Sequence[Manifest], arguments: Sequence[str] = ()) -> int:
+def _exit_code(manifests: Sequence[Manifest], target: str = "", arguments: Sequence[str] = ()) -> int:
     from opscope.sweep.runner import failed_entries, worthless_entries
 
     failed = [entry for manifest in manifests for entry in failed_entries(manifest)]
@@ -450,6 +450,6 @@ def _exit_code(manifests: Sequence[Manifest], arguments: Sequence[str] = ()) -> 
         if kind in kinds:
             return code
     if failed:
-        say_own_words(arguments)
+        say_why_failed(target, arguments, [entry.failure.message for entry in failed if entry.failure])
     worthless = any(worthless_entries(manifest) for manifest in manifests)
     return 1 if failed or worthless else 0

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from opscope.base.errors import UsageError
 from opscope.cli.options import ListCommand
 from opscope.cli.say import say
-from opscope.sweep.launchers import KNOWN
+from opscope.sweep.launchers import KNOWN, needs_launcher
 from opscope.workloads.catalog import functions_alone, is_script
 
 _SHOWN = 8  # functions in a message
@@ -74,8 +74,16 @@ def refuse_others_options(
             raise UsageError(f"--{name} cannot be applied to a script: it chooses for itself, and is run as it is")
 
 
-def say_own_words(arguments: Sequence[str]) -> None:
-    """Say, of a script that failed, which of its arguments are options of the running command."""
+def say_why_failed(target: str, arguments: Sequence[str], reasons: Sequence[str]) -> None:
+    """Say, of a script that failed, what the command line may lack.
+
+    Args:
+        target: the script.
+        arguments: the words behind it, of which some may be options of the running command.
+        reasons: what it failed with.
+    """
+    if is_script(target) and (launcher := needs_launcher(target, arguments, reasons)) is not None:
+        say(f"opscope: {launcher}")
     command = click.get_current_context().command
     own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
     values = dict.fromkeys(word.partition("=")[0] for word in arguments)

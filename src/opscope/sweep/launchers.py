@@ -1,8 +1,10 @@
 """Commands that start the ranks of a job (torchrun, mpirun, srun, accelerate), with opscope put before their script."""
 
+import re
+import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,12 @@ from opscope.workloads.catalog import is_built_in, is_script
 KNOWN: Final = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "jsrun", "flux"})
 RANK_MODULE: Final = "opscope.sweep.rank"
 JOB_OPTION: Final = "--opscope-job="
+# What torchrun sets for each rank (PyTorch's documentation of torchrun, "Environment Variables").
+_VARIABLES: Final = frozenset(
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+)
+# The same for the only rank of a job; with port 0 the system gives each process a free one.
+_ALONE: Final = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0"
 _TAKE_A_PATH: Final = frozenset({"torchrun", "accelerate", "deepspeed"})  # they start Python themselves
 _MODULE_OPTION: Final = {"deepspeed": "--module"}  # others take -m, as Python itself does
 
@@ -41,6 +49,43 @@ class Launch(Struct, frozen=True):
         names = [Path(word).name for word in self.before]
         option = next((_MODULE_OPTION[name] for name in names if name in _MODULE_OPTION), "-m")
         return [*self.before, option, RANK_MODULE, f"{JOB_OPTION}{folder}", *self.arguments]
+
+
+def needs_launcher(script: str, arguments: Sequence[str], reasons: Iterable[str]) -> str | None:
+    """Return what to do where a script failed as it expects what a launcher of ranks sets.
+
+    Args:
+        script: the script's path.
+        arguments: the words behind it.
+        reasons: what it failed with.
+    """
+    unset = [name for reason in reasons for name in re.findall(r"\w+", reason) if name in _VARIABLES]
+    if not unset:
+        return None
+    command = shlex.join([script, *arguments])
+    return (
+        f"{script} is written for a launcher: it reads {unset[0]}, which torchrun sets and nothing has set here. "
+        f"opscope profile --nproc 2 {command} runs it in two processes. {_one_process(command)}"
+    )
+
+
+def not_several(launcher: str, arguments: Sequence[str]) -> str:
+    """Return why ``opscope advise`` takes no launcher, and what to do instead.
+
+    Args:
+        launcher: what it was given.
+        arguments: the words behind it.
+    """
+    launch = _launch_of((launcher, *arguments))
+    command = "train.py" if launch is None else shlex.join([launch.script, *launch.arguments])
+    return (
+        f"opscope advise tries changes in one process, and {launcher} starts several: opscope profile "
+        f"{shlex.join([launcher, *arguments])} says what they cost. {_one_process(command)}"
+    )
+
+
+def _one_process(command: str) -> str:
+    return f"If it can run as the only process of a job: {_ALONE} opscope advise {command}"
 
 
 def launch_named(target: str, arguments: Sequence[str], processes: int | None) -> Launch | None:
