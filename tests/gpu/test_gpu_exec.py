@@ -73,8 +73,8 @@ def test_the_seeds_add_in_three_launch_shapes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("ncu") is None, reason="ncu is not installed")
 def test_durations_are_those_of_nsight_compute(programs: Path, tmp_path: Path) -> None:
-    """Of kernels that last: it reads 0.5 to 0.8 us more of each."""
-    (trace,) = _exec(tmp_path / "run", str(programs), "shapes")
+    """Of kernels that last, the shortest of three runs: others may use the GPU. It reads 0.5 to 0.8 us more of each."""
+    traces = [trace for number in range(3) for trace in _exec(tmp_path / f"run{number}", str(programs), "shapes")]
     command = [
         "ncu",
         "--clock-control",
@@ -85,12 +85,14 @@ def test_durations_are_those_of_nsight_compute(programs: Path, tmp_path: Path) -
         "--metrics",
         "gpu__time_duration.sum",
     ]
-    done = subprocess.run([*command, str(programs), "shapes"], capture_output=True, text=True, check=True)
-    rows = list(csv.reader(line for line in done.stdout.splitlines() if line.startswith('"')))
-    theirs = [float(row[rows[0].index("Metric Value")].replace(",", "")) for row in rows[1:]]
-    ours = _kernels(trace).sort("start_ns")["duration_ns"].to_list()
-    assert len(ours) == len(theirs)
-    for mine, other in zip(ours, theirs, strict=True):
+    theirs = []
+    for _ in traces:
+        done = subprocess.run([*command, str(programs), "shapes"], capture_output=True, text=True, check=True)
+        rows = list(csv.reader(line for line in done.stdout.splitlines() if line.startswith('"')))
+        theirs.append([float(row[rows[0].index("Metric Value")].replace(",", "")) for row in rows[1:]])
+    ours = [_kernels(trace).sort("start_ns")["duration_ns"].to_list() for trace in traces]
+    assert len({len(one) for one in (*ours, *theirs)}) == 1
+    for mine, other in zip(map(min, *ours), map(min, *theirs), strict=True):
         if other > 100_000:
             assert mine == pytest.approx(other, rel=0.02)
 

@@ -12,7 +12,7 @@ from opscope.advise.batches import larger_batch, with_batch
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
-from opscope.advise.measured import CLEARLY, LEAST_GAIN, Known, Measured, is_slower, least_gain, measured
+from opscope.advise.measured import CLEARLY, LEAST_GAIN, Known, Measured, is_faster, is_slower, least_gain, measured
 from opscope.advise.measured import verdict as verdict_of
 from opscope.advise.messages import Built, Job, Load, Loaded, Profile, Work, Worked, least_steps
 from opscope.advise.proof import Judged
@@ -327,12 +327,15 @@ class _Trying:
 
     def _prove_early(self, facts: Facts) -> None:
         """Prove the best as soon as it is clearly the best: then it stands, whatever becomes of the rest."""
-        gains = self._known.unproven()
         proven = max(self._known.proven().values(), default=1.0)
-        if max(gains.values(), default=0.0) < CLEARLY * proven:
-            return
-        # Only what is clearly faster itself: then a more precise one is not a step back.
-        best = to_prove_first({names: gain for names, gain in gains.items() if gain >= CLEARLY * proven}, CLEARLY)
+        # Only what is clearly faster itself: then a more precise one is not a step back. What may be noise has its turn
+        # in the last round: where cores are few, a proof takes the time in which what helps could be tried.
+        gains = {
+            names: gain
+            for names, gain in self._known.unproven().items()
+            if gain >= CLEARLY * proven and is_faster(self._known.measured[names])
+        }
+        best = to_prove_first(gains, CLEARLY)
         if best is None:
             return
         if not self._proves_early or self._prover.takes_s >= self._budget.left_s:
