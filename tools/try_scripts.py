@@ -16,6 +16,7 @@ import platform
 import random
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -36,6 +37,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "it", "for", "on", "with", "as", "by", "at", "from", "that")
 # Quantiles of Student's distribution for a two-sided interval of 95 %, by the number of runs.
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+_LAST_WORDS_S = 20  # after Ctrl-C
 CHARACTERS = 65  # different ones, in the plays that nanoGPT reads
 COMMANDS = ("own", "profile", "page", "diff", "advise")
 ACCURACY = """
@@ -377,8 +379,12 @@ def ran(command: Sequence[str], folder: Path, environment: dict[str, str], secon
         out, _ = process.communicate(timeout=seconds)
         code = process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        out, code = process.communicate()[0], 124
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: what it knows by then is worth reading
+        try:
+            out, code = process.communicate(timeout=_LAST_WORDS_S)[0], 124
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, code = process.communicate()[0], 124
     return code, time.monotonic() - began, out.decode(errors="replace")
 
 
@@ -523,7 +529,7 @@ def _tried(script: Script, folder: Path, environment: dict[str, str], wanted: Wa
     for number in range(1, max(rounds, 2 if "diff" in commands else 1) + 1):
         if "profile" in commands:
             words = ["profile", *ranks, "--output-dir", str(place / f"run{number}"), *script.command]
-            run(f"profile-{number}", words, 600)
+            run(f"profile-{number}", words, 300)
         if number <= rounds and has_own:
             clocks.append(own_clock(script, folder, environment, wanted.seconds))
     result["step"] = step_of(place / "run1")

@@ -201,6 +201,18 @@ def test_a_script_that_a_launcher_is_to_start_is_told_so(
     assert (way in done.stderr) == (variable is not None)
 
 
+def test_a_script_that_hangs_is_told_where(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import threading, torch\ndef stuck():\n    threading.Event().wait()\nstuck()\n")
+    done = opscope("profile", "--timeout", "33", str(script), cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.search(
+        r"it took longer than the 33 s of --timeout \(.+, at train.py:3, in stuck, for \d+ s\)", done.stderr
+    )
+    assert re.search(rf"s so far; the script has been {where}\n", done.stderr)
+
+
 def test_advise_takes_no_launcher(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n")

@@ -15,7 +15,7 @@ import torch
 from msgspec import Struct
 from torch.utils._pytree import tree_map
 
-from opscope.advise.places import is_users
+from opscope.base.files import is_users
 
 _FETCH: Final = torch.Tensor.item
 
@@ -127,16 +127,10 @@ def defer(device: str) -> Counted:
 
     @functools.wraps(_FETCH)
     def item(tensor: torch.Tensor) -> Any:
-        if not is_waiting(tensor, device) or not is_users_code(sys._getframe(1).f_code.co_filename):
+        if not is_waiting(tensor, device) or not is_users(sys._getframe(1).f_code.co_filename):
             return _FETCH(tensor)
         counted.made += 1
         return Later(tensor.detach().reshape(()).to(torch.float64, copy=True), counted)
 
     torch.Tensor.item = item
     return counted
-
-
-@functools.cache
-def is_users_code(file: str) -> bool:
-    """Tell whether a file is the user's source, as `is_users` does."""
-    return is_users(file)

@@ -16,9 +16,10 @@ from msgspec import Struct, field
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from opscope.advise.deferring import Later, is_users_code, is_waiting
+from opscope.advise.deferring import Later, is_waiting
 from opscope.advise.places import Call, Stack, here
 from opscope.advise.routine import Ran, Routine
+from opscope.base.files import is_users
 from opscope.torch_support.tensors import parts_of, tensors_of
 
 _EAGER: Final = "force_eager"  # the stance in which nothing is compiled
@@ -300,7 +301,7 @@ def observing() -> Iterator[Observed]:
     @functools.wraps(item)
     def fetched(self: torch.Tensor) -> Any:
         frame = sys._getframe(1)
-        if is_waiting(self, "cuda") and is_users_code(frame.f_code.co_filename):
+        if is_waiting(self, "cuda") and is_users(frame.f_code.co_filename):
             observed.waits.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         return item(self)
 

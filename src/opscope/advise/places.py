@@ -1,17 +1,13 @@
 """Where in the user's source something happens: read off the frames that are running. Needs no PyTorch."""
 
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 from msgspec import Struct, field
 
-_PACKAGES: Final = ("site-packages", "dist-packages")  # folders of code that is installed, and not the user's
-_OWN: Final = str(Path(__file__).resolve().parents[1])
-_STANDARD: Final = sysconfig.get_path("stdlib")
+from opscope.base.files import is_users
 
 
 class Place(Struct, frozen=True):
@@ -93,14 +89,6 @@ def here(of: object = None) -> Stack:
         of: the object of interest, see `Place.names`.
     """
     return tuple(_place(frame, of) for frame in _frames() if is_users(frame.f_code.co_filename))
-
-
-def is_users(file: str) -> bool:
-    """Tell whether a file is the user's source: neither opscope's, nor the standard library's, nor installed."""
-    path = str(Path(file).absolute())
-    if not file or file.startswith("<") or path.startswith((_OWN, _STANDARD)):
-        return False
-    return not any(part in _PACKAGES for part in Path(path).parts)
 
 
 def _frames() -> Iterator[FrameType]:

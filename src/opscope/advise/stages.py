@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opscope.advise.places import is_users
+from opscope.base.files import is_users
 from opscope.base.patterns import lazy_pattern
 
 

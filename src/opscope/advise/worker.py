@@ -44,13 +44,13 @@ from opscope.advise.messages import (
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.of_script import ScriptEndedError, ScriptVariant
 from opscope.advise.pinning import pinned
-from opscope.advise.places import is_users
 from opscope.advise.recording import keep_weights, losses, record, take_weights
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.simulated import compute_in_float64
 from opscope.advise.stage_clock import StageClock
 from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import OpscopeError
+from opscope.base.files import is_users
 from opscope.base.processes import end_with_parent
 from opscope.base.threads import waited_for_cpu_ns
 from opscope.base.units import NS_PER_S

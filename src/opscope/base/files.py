@@ -25,7 +25,24 @@ STANDARD_OUTPUT: Final = Path("-")
 _DESCRIPTOR: Final = lazy_pattern(
     r"/dev/(?:stdin|stdout|stderr|fd/\d+)|/proc/(?:self|thread-self|\d+)/(?:task/\d+/)?fd/\d+"
 )
+_PACKAGES: Final = ("site-packages", "dist-packages")  # folders of code that is installed, and not the user's
 _DERIVED: Final = (".html", ".md")  # computed from results, and can be computed again
+
+
+@functools.lru_cache(maxsize=4096)
+def is_users(file: str) -> bool:
+    """Tell whether a file is the user's source: neither opscope's, nor the standard library's, nor installed."""
+    path = Path(file).absolute()
+    if not file or file.startswith("<") or str(path).startswith(_not_users()):
+        return False
+    return not any(part in _PACKAGES for part in path.parts)
+
+
+@functools.cache
+def _not_users() -> tuple[str, str]:
+    import sysconfig
+
+    return str(Path(__file__).resolve().parents[1]), sysconfig.get_path("stdlib")
 
 
 # ---------------------------------------------------------------- what commands write where their user says

@@ -322,7 +322,7 @@ class _Silent:
     def configuration(self, number: int, entry: Entry) -> None:
         """Show nothing."""
 
-    def progress(self, phase: str, fraction: float) -> None:
+    def progress(self, phase: str, fraction: float, stands: str = "") -> None:
         """Show nothing."""
 
     def finished(self, number: int, entry: Entry) -> None:

@@ -241,7 +241,7 @@ def _follow(process: Worker, messages: IO[bytes], progress: Sender, until: _Unti
             if last.complete:
                 _end(process)
                 return last
-            raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.phase})")
+            raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.doing})")
         if last.failure is None and last.again is None:
             progress(last)
     return last

@@ -75,6 +75,7 @@ class Message(Struct, frozen=True):
     Attributes:
         phase: what goes on.
         fraction: how much of the phase is done, from 0 to 1.
+        stands: where a script stands still, and for how long; empty where it does not.
         failure: why there is no result; None where nothing failed.
         complete: whether everything is measured and written.
         again: another run of the script that makes up for this one; None where none is needed.
@@ -83,10 +84,16 @@ class Message(Struct, frozen=True):
 
     phase: str = ""
     fraction: float = 0.0
+    stands: str = ""
     failure: Failure | None = None
     complete: bool = False
     again: ScriptRun | None = None
     error: str | None = None
+
+    @property
+    def doing(self) -> str:
+        """What goes on, and where a script stands still."""
+        return f"{self.phase}, {self.stands}" if self.stands else self.phase
 
 
 Sender = Callable[[Message], None]
@@ -184,8 +191,18 @@ def _measure_script(
     if task.run.clock:
         check_clock(task)
         return None
+    now = ""
+
+    def phase(name: str) -> None:
+        nonlocal now
+        now = name
+        send(Message(name))
+
+    def stands(where: str) -> None:
+        send(Message(now, stands=where))
+
     # A script may be ended by other means than its last line, so what is complete is told at once.
-    return measure_script(task, lambda phase: send(Message(phase)), lambda: send(Message(complete=True)))
+    return measure_script(task, phase, lambda: send(Message(complete=True)), stands)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -110,6 +110,11 @@ class StepFinder:
         return self.has_worked or bool(self._expected.optimizers)
 
     @property
+    def events(self) -> int:
+        """How many events were seen that may end a step."""
+        return sum(stream.events.count for stream in self._streams.values())
+
+    @property
     def has_worked(self) -> bool:
         """Whether anything was seen that may be a step."""
         return any(stream.events.count or stream.open for stream in self._streams.values())

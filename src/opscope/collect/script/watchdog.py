@@ -1,11 +1,17 @@
-"""Asks the main thread of a script, now and then, to look at what was recorded."""
+"""Threads beside a script: one asks its main thread to look at what was recorded, one tells where it stands still."""
 
 import _thread
+import os
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Final
 
+from opscope.base.files import is_users
 from opscope.collect.script.watcher import Phase, Watcher
 
 _SIGNAL: Final = int(signal.SIGRTMAX) - 3
@@ -13,6 +19,9 @@ _FIRST_WINDOW_S: Final = 1.0
 _LONGEST_WINDOW_S: Final = 60.0
 _SET_UP_S: Final = 5.0
 _SOON_S: Final = 0.001
+_LOOKS_S: Final = 2.0  # between looks at where the script is
+# A choice: what stands still for less is not worth a word; imports and compilations often take ten seconds.
+_STANDS_S: Final = 20.0
 
 
 def listen_to_watchdog(watcher: Watcher) -> None:
@@ -43,6 +52,51 @@ def start_watchdog(watcher: Watcher, *, at_first_use: bool = False) -> None:
             window = min(2 * window, _LONGEST_WINDOW_S)
 
     threading.Thread(target=watch, daemon=True, name="opscope-watchdog").start()
+
+
+def tell_standstill(watcher: Watcher, tell: Callable[[str], None]) -> None:
+    """Start a thread that tells where the script stands still: in one call, in which no event of a step comes.
+
+    Call it in the thread that the script runs in.
+
+    Args:
+        watcher: the watcher.
+        tell: gets a phrase such as ``at train.py:12, in main, for 20 s``, again and again while that lasts, and an
+            empty one after it.
+    """
+    script_thread = threading.get_ident()
+
+    def watch() -> None:
+        seen: tuple[object, ...] = ()
+        since, told = time.monotonic(), False
+        while watcher.active and watcher.phase is not Phase.DONE:
+            frame = _innermost(sys._current_frames().get(script_thread))
+            now = (watcher.events, id(frame), frame and frame.f_lasti)
+            if now != seen or frame is None:
+                if told:
+                    tell("")
+                seen, since, told = now, time.monotonic(), False
+            elif (seconds := time.monotonic() - since) >= _STANDS_S:
+                tell(f"at {_place(frame)}, for {seconds:.0f} s")
+                told = True
+            del frame  # whatever it holds is the script's to free
+            time.sleep(_LOOKS_S)
+
+    threading.Thread(target=watch, daemon=True, name="opscope-standstill").start()
+
+
+def _innermost(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the user's own source."""
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _place(frame: FrameType) -> str:
+    path = Path(frame.f_code.co_filename).absolute()
+    here = Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
+    name = frame.f_code.co_name
+    return f"{here}:{frame.f_lineno}" + ("" if name == "<module>" else f", in {name}")
 
 
 def _wait_until_set_up() -> None:
