@@ -207,9 +207,8 @@ def test_a_script_that_hangs_is_told_where(tmp_path: Path) -> None:
     script.write_text("import threading, torch\ndef stuck():\n    threading.Event().wait()\nstuck()\n")
     done = opscope("profile", "--timeout", "33", str(script), cwd=tmp_path)
     assert done.returncode == 1
-    assert re.search(
-        r"it took longer than the 33 s of --timeout \(.+, at train.py:3, in stuck, for \d+ s\)", done.stderr
-    )
+    where = r"at train.py:3, in stuck, for \d+ s"
+    assert re.search(rf"it took longer than the 33 s of --timeout \(.+, {where}\)", done.stderr)
     assert re.search(rf"s so far; the script has been {where}\n", done.stderr)
 
 
