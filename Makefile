@@ -79,7 +79,7 @@ charts: setup  ## Bundle the chart library of the page anew, from its pinned pac
 	$(BIN)/python tools/build_charts.py
 
 collector: setup  ## Build what opscope exec loads into programs (it builds it itself when it is first needed)
-	$(BIN)/python -m opscope.collect.cuda.library
+	$(BIN)/python -m opscope.collect.cuda.command
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from opscope.base.tokens import count_tokens  # noqa: E402
+from opscope.base.text import count_tokens  # noqa: E402
 
 TRACES = "tests/data/traces"
 COMMANDS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from opscope.base.errors import EnvironmentLacksError
-from opscope.collect.cuda.library import SOURCES
+from opscope.collect.cuda.command import SOURCES
 from opscope.machine.cupti import find_cupti
 from opscope.readers import read
 from opscope.trace.model import Trace

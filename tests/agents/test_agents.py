@@ -17,7 +17,7 @@ import pytest
 from opscope.agents.calls import Caller
 from opscope.agents.tools import MOST_ROWS, RUNNING, TOOLS, Kind, tools
 from opscope.base.errors import UsageError
-from opscope.base.tokens import count_tokens
+from opscope.base.text import count_tokens
 from opscope.cli import cli
 from opscope.render.brief import MOST_TOKENS
 from tests.command import opscope

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from opscope.base.timestamps import utc_timestamp
+from opscope.base.units import utc_timestamp
 
 
 def test_two_moments_of_one_second_are_in_order() -> None:

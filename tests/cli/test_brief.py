@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.base.tokens import count_tokens
+from opscope.base.text import count_tokens
 from opscope.render.blocks import Bullets, Name, Paragraph, Section, Table, Whole
 from opscope.render.brief import MOST_TOKENS, render_brief
 from tests.analysis.test_recorded_traces import NAMES

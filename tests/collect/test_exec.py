@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.merged import merged
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.collect.cuda import library as building
+from opscope.collect.cuda import command as building
 from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.documents.stats import Stats
 from opscope.machine.cupti import Cupti, find_cupti

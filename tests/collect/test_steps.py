@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from opscope.analysis.trust.checks import check_steady
 from opscope.analysis.trust.steadiness import steadiness_of
 from opscope.collect.script.clock import CycleClock
-from opscope.collect.script.follower import Follower, Place
+from opscope.collect.script.finder import Follower, Place, Updates
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.ranking import RANKED, Expected, next_run
 from opscope.collect.script.step_events import Stream
-from opscope.collect.script.updates import Updates
 from opscope.documents.trust import Verdict
 from opscope.record.step_kinds import ScriptRun, StepKind, Timed, WantedSteps
 from tests.command import opscope

@@ -169,7 +169,7 @@ def test_the_process_that_makes_calls_answers_after_calls_that_end_it_and_can_wr
 def test_a_confined_process_writes_no_file_starts_no_program_and_takes_little_memory(tmp_path: Path) -> None:
     tries = """
 import os, sys, subprocess
-from opscope.collect.confined import confine
+from opscope.collect.meta_worker import confine
 confine(memory_bytes=1 << 28, cpu_seconds=10)
 def tried(what):
     try:

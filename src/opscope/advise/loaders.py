@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from opscope.advise.messages import Replay
 from opscope.advise.places import Stack, here
-from opscope.advise.seeds import seed
+from opscope.advise.routine import seed
 
 _KEPT: Final = 8  # batches that are replayed
 _LONG: Final = 64  # parts of a batch: opening more anew may cost as much as what is not to be measured, loading

@@ -8,8 +8,7 @@ import torch
 
 from opscope.advise.found import Reached, python_state, reached_from, tensors_held
 from opscope.advise.loaders import Loaders
-from opscope.advise.routine import Routine, T, drive
-from opscope.advise.seeds import seed
+from opscope.advise.routine import Routine, T, drive, seed
 from opscope.advise.variant import Variant
 from opscope.record.configuration import Configuration
 from opscope.workloads.choice import build

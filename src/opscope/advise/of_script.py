@@ -18,8 +18,7 @@ from opscope.advise.applying import compiled_frames
 from opscope.advise.found import Reached, reached_from, uncompiled
 from opscope.advise.loaders import Loaders
 from opscope.advise.places import Stack, here
-from opscope.advise.routine import Ran, Routine, T
-from opscope.advise.seeds import seed
+from opscope.advise.routine import Ran, Routine, T, seed
 from opscope.advise.variant import Variant
 from opscope.base.errors import OpscopeError
 from opscope.base.units import NS_PER_S

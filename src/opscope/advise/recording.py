@@ -16,8 +16,7 @@ from torch.nn.parameter import is_lazy
 from opscope.advise.deferring import as_tensors
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import BLOCKS, Computed, LongRun, Recording, Values
-from opscope.advise.routine import Ran, Routine, whole_step
-from opscope.advise.seeds import seed
+from opscope.advise.routine import Ran, Routine, seed, whole_step
 from opscope.advise.variant import Variant
 from opscope.torch_support.device import synchronize
 from opscope.torch_support.tensors import own_tensors, parts_of, same_elements, tensors_of

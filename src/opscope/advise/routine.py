@@ -1,15 +1,22 @@
-"""What runs beside a step, written from the step's side: a routine says when the next step is to run, and waits for it.
+"""What runs beside a step, written from the step's side, and the generators that a step may draw from."""
 
-A function's steps can be called; a script's cannot, it calls them itself. So whatever times or records steps is a
-generator: each ``yield`` is one step, and is sent what the step returned. Whoever runs the steps drives it.
-"""
-
+import random
 from collections.abc import Callable, Generator
 from enum import Enum
 from typing import TypeVar
 
+import numpy as np
+import torch
+
 T = TypeVar("T")
 Routine = Generator[None, object, T]
+
+
+def seed(number: int) -> None:
+    """Set all generators that a step may draw from."""
+    random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)
 
 
 class Ran(Enum):

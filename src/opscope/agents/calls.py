@@ -11,8 +11,7 @@ from msgspec import Struct
 from opscope.agents.tools import Tool, tools
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.processes import own_environment, own_process, run_within
-from opscope.base.text import quoted
-from opscope.base.tokens import count_tokens
+from opscope.base.text import count_tokens, quoted
 from opscope.record.run_files import MANIFEST
 from opscope.render.brief import MOST_TOKENS, fitted
 

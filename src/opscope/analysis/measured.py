@@ -1,8 +1,10 @@
 """A trace joined with its capture's record: the one place that decides steps, bound, throughput and trust."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -20,10 +22,10 @@ from opscope.analysis.trust.checks import (
     made,
 )
 from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, steadiness_of
-from opscope.analysis.trust.step_statistics import summarise
 from opscope.analysis.trust.step_time import step_time
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
+from opscope.base.medians import median_rank
 from opscope.base.stages import Stage, staged
 from opscope.base.units import NS_PER_S
 from opscope.documents.bound import Bound, BoundKind
@@ -38,6 +40,25 @@ _FAILED: Final = "The findings failed to be computed (see the trust checks)."
 _NO_VERDICT: Final = Bound(
     BoundKind.UNKNOWN, None, None, "What bounds the step is not known: that part of the analysis failed."
 )
+
+
+def summarise(samples_ns: Sequence[int]) -> SampleSummary | None:
+    """Summarise samples; None where there are none. The interval of the median is None where samples are too few."""
+    if not samples_ns:
+        return None
+    ordered = np.sort(np.asarray(samples_ns, np.int64))
+    p25, median, p75 = np.percentile(ordered, [25, 50, 75])
+    rank = median_rank(len(ordered))
+    return SampleSummary(
+        count=len(ordered),
+        median_ns=float(median),
+        min_ns=int(ordered[0]),
+        max_ns=int(ordered[-1]),
+        p25_ns=float(p25),
+        p75_ns=float(p75),
+        median_low_ns=None if rank is None else int(ordered[rank]),
+        median_high_ns=None if rank is None else int(ordered[-1 - rank]),
+    )
 
 
 class Measured(Struct, frozen=True, dict=True):

@@ -3,6 +3,8 @@
 Only renderers format: every stored figure keeps its exact unit in its name.
 """
 
+from datetime import UTC, datetime
+
 from opscope.base.patterns import lazy_pattern
 
 NS_PER_US = 1_000
@@ -71,3 +73,11 @@ def _digits(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:.1f}"
     return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def utc_timestamp(moment: datetime | None = None) -> str:
+    """Return a moment (now if None) as ISO 8601 in UTC, with milliseconds.
+
+    Runs are ordered by this text, and two runs can begin within one second: hence the milliseconds.
+    """
+    return (moment or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from msgspec import Struct, field
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import UsageError
 from opscope.base.threads import cores
-from opscope.cli.bounded import limited
+from opscope.base.units import format_bytes
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import Positive, format_option
 from opscope.cli.reading import Size, input_option, traces_of
@@ -38,6 +40,8 @@ from opscope.runs.inputs import measured_of
 from opscope.trace.columns import TABLES
 
 _TYPED: Final = ParameterSource.COMMANDLINE
+_EVERY_S: Final = 0.05
+_STATM: Final = Path("/proc/self/statm")
 
 
 class QueryResult(Struct, frozen=True, kw_only=True):
@@ -247,3 +251,46 @@ def _run(query: str, frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         raise UsageError(
             f"the query cannot be run: {message}. 'opscope sql --schema' lists the columns, with --ranks those of a job"
         ) from error
+
+
+def _resident_bytes() -> int:
+    """Return how much memory the process has; 0 where the system does not tell."""
+    try:
+        # The second number: resident pages.
+        return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+@contextmanager
+def limited(what: str, seconds: float, more_bytes: int) -> Iterator[None]:
+    """End the process, with the exit code of wrong usage, if the block passes a limit.
+
+    A thread watches the limits. It can only end the whole process: what computes outside of Python is not interrupted.
+
+    Args:
+        what: what runs in the block, as the message calls it.
+        seconds: how long it may take.
+        more_bytes: how much more memory than now it may take.
+    """
+    sys.stderr.flush()
+    # A copy of standard error: the block may put something else in its place.
+    over, errors = threading.Event(), os.dup(2)
+    end, most = time.monotonic() + seconds, _resident_bytes() + more_bytes
+
+    def watch() -> None:
+        while not over.wait(_EVERY_S):
+            late, large = time.monotonic() > end, _resident_bytes() > most
+            if late or large:
+                limit = f"{seconds:g} s (--timeout)" if late else f"{format_bytes(more_bytes)} (--max-memory)"
+                os.write(errors, f"opscope: {what} takes more than {limit}, and was ended\n".encode())
+                os._exit(UsageError.exit_code)
+
+    thread = threading.Thread(target=watch, daemon=True, name="opscope-limits")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        os.close(errors)

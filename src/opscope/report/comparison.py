@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opscope.analysis.advice.small_batch import small_batches
-from opscope.analysis.costs.scaling import growth
+from opscope.analysis.costs.growth_law import growth
 from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import ComparisonRow, FailedRow, ScalingRow, SweepComparison
 from opscope.documents.trace import TraceDocument

@@ -21,7 +21,7 @@ from opscope.analysis.structure.producer import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.losses import Losses, raises
 from opscope.base.threads import together
-from opscope.base.timestamps import utc_timestamp
+from opscope.base.units import utc_timestamp
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison

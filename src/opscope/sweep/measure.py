@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError
-from opscope.base.timestamps import utc_timestamp
+from opscope.base.units import utc_timestamp
 from opscope.collect.environment import (
     describe_framework,
     describe_machine,

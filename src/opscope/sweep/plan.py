@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from opscope._version import __version__
 from opscope.base.errors import UsageError
-from opscope.base.timestamps import utc_timestamp
+from opscope.base.units import utc_timestamp
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import SETTINGS, Value, heading_of, option_of
 from opscope.record.sweep import Entry, Manifest

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.structure.captured_nodes import (
+from opscope.analysis.costs.graph_nodes import (
     AMBIGUOUS,
     BY_NAMES,
     IN_ORDER,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.costs.scaling import growth
-from opscope.analysis.trust.step_statistics import summarise
+from opscope.analysis.costs.growth_law import growth
+from opscope.analysis.measured import summarise
 
 
 def test_summary_of_known_samples() -> None:

@@ -22,9 +22,8 @@ from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
 from opscope.analysis.advice.proving import proving_command
-from opscope.analysis.advice.remedy import Remedy
 from opscope.analysis.advice.replayed import Replayed
-from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
+from opscope.analysis.advice.rule import AdviceRule, Remedy, RuleDescription, percent
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.several_devices import devices_take_turns
 from opscope.analysis.advice.small_copies import small_copies

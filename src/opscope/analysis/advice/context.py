@@ -10,7 +10,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.analysis.advice.remedy import Remedy
+from opscope.analysis.advice.rule import Remedy
 from opscope.analysis.costs.limits import mostly_modelled, peaks_of
 from opscope.analysis.idle.gaps import Place, Places
 from opscope.analysis.idle.host_time import HostTime

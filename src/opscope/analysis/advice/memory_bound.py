@@ -14,8 +14,7 @@ from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, 
 from opscope.analysis.advice.evidence import count_of, derived, general, measured
 from opscope.analysis.advice.optimizer import in_optimizer
 from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
-from opscope.analysis.advice.remedy import Apply, Remedy
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import Apply, Remedy, RuleDescription, percent, states
 from opscope.analysis.costs.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that

@@ -9,8 +9,7 @@ import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range
 from opscope.analysis.advice.evidence import count_of, general, measured, nanoseconds, share_of
-from opscope.analysis.advice.remedy import Apply, Remedy
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import Apply, Remedy, RuleDescription, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, count_distinct, end_of, nesting_of

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.advice.context import Context, Draft, Range
-from opscope.analysis.advice.remedy import Remedy
+from opscope.analysis.advice.rule import Remedy
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.path import residual_share

@@ -10,18 +10,29 @@ from msgspec.structs import replace
 
 from opscope.analysis.costs.sums import NO_OPERATOR
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import nesting_of, ranked
+from opscope.analysis.structure.arrays import column, nesting_of, ranked
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.call_tree import CallTree, numbered, self_time
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME, NO_MODULE
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.origins import Origins
-from opscope.analysis.structure.sleeping import sleeping_threads
+from opscope.base.patterns import lazy_pattern
 from opscope.trace.model import Trace
 
 _ROOT: Final = -1
 NO_FRAME: Final = "(outside recorded frames)"
+# Calls in which a thread waits for others, as the profiler names frames of CPython 3.10 to 3.13: built-in functions by
+# repr(), those of the standard library by file (without the folder, or below lib/python3.N), line and name.
+_WAITS: Final = lazy_pattern(
+    r"^<built-in (?:method|function) (?:acquire|acquire_lock|sleep|select|poll|epoll|wait|recv|recv_into|accept)\b"
+    r"|^<method '(?:acquire|poll|select|wait|recv|recv_into|accept)' of "
+    r"|(?:^|[/\\]python3\.\d+t?[/\\])"
+    r"(?:threading|queue|selectors|socket|subprocess|(?:multiprocessing|concurrent[/\\]futures|asyncio)[/\\]\w+)"
+    r"\.py\(\d+\): (?:wait|get|join|select|poll|_poll|acquire|_acquire_restore|_wait_for_tstate_lock|accept|recv|_recv|"
+    r"recv_bytes|_recv_bytes|recv_into|result|_run_once)$"
+)
+_MOSTLY: Final = 0.95  # of the time of its frames
 
 
 class FlameBy(StrEnum):
@@ -273,3 +284,22 @@ def _merged(flame: Flame, kept: Bools) -> Flame:
                              [-1 if node < 0 else place[node] for node in others]]).astype(np.int64)  # fmt: skip
     name = np.concatenate([flame.name[kept], np.full(len(others), len(flame.names))])
     return Flame(flame.by, parent, name, (*flame.names, "(smaller ones)"), device, cpu, calls, merged)
+
+
+def sleeping_threads(trace: Trace, frames: Nesting) -> Ints:
+    """Return the numbers of the threads that wait nearly all the time and run no operator, call or named range.
+
+    Args:
+        trace: the trace.
+        frames: the nesting of its Python frames.
+    """
+    tables = (trace.operators, trace.launches, trace.annotations)
+    busy = np.unique(np.concatenate([column(table, "thread") for table in tables]))
+    thread, own = column(trace.frames, "thread"), self_time(frames)
+    size = int(thread.max(initial=-1)) + 1
+    whole = np.bincount(thread, weights=own, minlength=size)
+    waits = names_that(trace.frames, _WAITS.search)
+    waiting = np.bincount(thread[waits], weights=own[waits], minlength=size)
+    result = np.flatnonzero((whole > 0) & (waiting >= _MOSTLY * whole))
+    sleeping: Ints = result[~np.isin(result, busy)]
+    return sleeping

@@ -7,22 +7,133 @@ of a better kind may still come, those of a lower kind are only counted.
 
 import threading
 import time
+import weakref
 from collections.abc import Hashable
+from enum import Enum
 from typing import Any, Final
 
-from opscope.collect.script.follower import Follower, Place
 from opscope.collect.script.found import Found
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.questions import capturing, grad_enabled, profiler_running, shapes_of
 from opscope.collect.script.ranking import RANKED, Expected, what
-from opscope.collect.script.step_events import LEVELS, Identities, Stream
-from opscope.collect.script.updates import Updates
+from opscope.collect.script.step_events import ANCHOR, LEVELS, Identities, Stream
 from opscope.record.step_kinds import ScriptRun, StepKind
 
 _CYCLES: Final = {StepKind.TRAINING: 3}  # how many must be seen before a repetition is believed
 CYCLES_OF_OTHERS: Final = 6  # the same for kinds of steps that _CYCLES does not name
 _MOST_CALLS: Final = 256  # module calls within a step that are compared
 _ORDER_OF_UPDATE: Final = 2  # the index, in a call's first key, of whether parameters were updated before the call
+_LONG: Final = 12  # cycles; a shorter run may be part of a longer cycle, and not an interrupted repetition
+
+
+class Place(Enum):
+    """Where an event lies in the repetition."""
+
+    INSIDE = "within a cycle"
+    CYCLE = "ends a whole cycle"
+    START = "ends a cycle that is not whole; the next one begins here"
+    LOST = "does not belong to the repetition"
+
+
+class Follower:
+    """Tells where each event lies in a repetition, which other events may interrupt.
+
+    Args:
+        pattern: the repetition, as far as it was seen.
+        level: which of an event's keys repeats: an index into `opscope.collect.script.step_events.LEVELS`.
+    """
+
+    def __init__(self, pattern: Pattern, level: int) -> None:
+        self._keys, self._level = pattern.keys, level
+        self._place = (pattern.end - pattern.first) % pattern.period  # the index in the cycle of the next event
+        # Whether the running cycle was seen from its start; an anchored pattern does not say where that was.
+        self._whole = not self._place and level != ANCHOR
+        self._lost = False
+        self._run = self._longest = pattern.count
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether so many cycles came in a row that the repetition may resume after an interruption."""
+        return self._longest >= _LONG
+
+    @property
+    def at_start(self) -> bool:
+        """Whether a cycle begins with the next event, and will be seen from its start."""
+        return self._whole and not self._place
+
+    def event(self, keys: tuple[Hashable, ...], upcoming: Hashable = None) -> Place:
+        """Take the next event.
+
+        Args:
+            keys: the keys of the event that ended, at every level but the anchor.
+            upcoming: the object whose call begins here, if events end where the next one begins; None otherwise.
+
+        Returns:
+            Where the event lies in the repetition.
+        """
+        # keys[1] is the object's key. A call of the anchor begins a cycle, and so ends the one before.
+        if self._level == ANCHOR:
+            return self._anchored((keys[1] if upcoming is None else upcoming) == self._keys[0])
+        key = keys[self._level]
+        if self._lost or key != self._keys[self._place]:
+            return self._missed(ends_cycle=key == self._keys[-1])
+        self._place = (self._place + 1) % len(self._keys)
+        return Place.INSIDE if self._place else self._ended()
+
+    def _anchored(self, ends_cycle: bool) -> Place:
+        return self._ended() if ends_cycle else Place.INSIDE
+
+    def _ended(self) -> Place:
+        if not self._whole:
+            self._whole = True
+            return Place.START
+        self._run += 1
+        self._longest = max(self._longest, self._run)
+        return Place.CYCLE
+
+    def _missed(self, *, ends_cycle: bool) -> Place:
+        # After another event, the repetition is found again only by the last event of a cycle.
+        self._run, self._place = 0, 0
+        self._lost = not ends_cycle
+        self._whole = ends_cycle
+        return Place.START if ends_cycle else Place.LOST
+
+
+class Updates:
+    """Knows the last version of one parameter of each module."""
+
+    def __init__(self) -> None:
+        # By the module's number; None for a module without trainable parameters.
+        self._watched: dict[int, tuple[weakref.ref[Any], int] | None] = {}
+
+    def since_last(self, number: int, module: Any) -> bool:
+        """Tell whether a module's parameters have changed since the last time this was asked; False the first time.
+
+        Args:
+            number: the module's number; see `opscope.collect.script.step_events.Identities`.
+            module: the module.
+        """
+        known = self._watched.get(number, False)
+        if known is False:
+            parameter = next((one for one in module.parameters() if one.requires_grad), None)
+            self._watched[number] = None if parameter is None else (weakref.ref(parameter), _version(parameter))
+            return False
+        if not known:
+            return False
+        parameter = known[0]()  # type: ignore[index]
+        if parameter is None:  # it was replaced by another: watch one anew at the next call
+            self._watched.pop(number)
+            return False
+        version = _version(parameter)
+        self._watched[number] = (known[0], version)  # type: ignore[index]
+        return version != known[1]  # type: ignore[index]
+
+
+def _version(parameter: Any) -> int:
+    try:
+        return int(parameter._version)
+    except RuntimeError:  # tensors made in inference mode have no version
+        return 0
 
 
 class StepFinder:

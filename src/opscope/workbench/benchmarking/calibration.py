@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from opscope.base.timestamps import utc_timestamp
+from opscope.base.units import utc_timestamp
 from opscope.documents.bench import FalseAlarms, Measure, SpeedVerdict
 from opscope.workbench.benchmarking import host_timing
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer

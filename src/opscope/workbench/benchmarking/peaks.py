@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
-from opscope.base.timestamps import utc_timestamp
+from opscope.base.units import utc_timestamp
 from opscope.record.peaks import MeasuredPeaks, PeakSample
 from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.precision import tf32

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from opscope.base.timestamps import utc_timestamp
+from opscope.base.units import utc_timestamp
 from opscope.collect.environment import describe_framework, describe_machine
 from opscope.documents.bench import BenchDocument, BenchResult
 from opscope.record.bench import BenchRequest
