@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.knowledge.categories import _PATTERNS, Classifier
-from opscope.knowledge.kernels.collective_kernels import collective_rules
-from opscope.knowledge.kernels.kinds import communicates, learn_communication, word_rules
+from opscope.knowledge.kernels.kinds import collective_rules, communicates, learn_communication, word_rules
 from opscope.knowledge.many_names import unmatched
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.rules import MANY_NAMES

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from opscope.render.blocks import Name, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 
 
 @dataclass(frozen=True)

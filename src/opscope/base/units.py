@@ -81,3 +81,8 @@ def utc_timestamp(moment: datetime | None = None) -> str:
     Runs are ordered by this text, and two runs can begin within one second: hence the milliseconds.
     """
     return (moment or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def percent(value: float | None) -> str:
+    """Format a percentage; ``-`` for unknown."""
+    return "-" if value is None else f"{value:.1f} %"

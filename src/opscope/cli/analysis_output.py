@@ -292,7 +292,7 @@ def _devices(one: Analysed) -> Iterator[Inline]:
 
 
 def _gap(one: Analysed) -> Iterator[Inline]:
-    from opscope.report.gap_text import longest_gap
+    from opscope.report.overview import longest_gap
 
     analysis, measured = one.analysis, one.measured
     windows = {device.device: device.window.duration_ns for device in analysis.devices}

@@ -71,8 +71,7 @@ def command(
         from opscope.documents.brief import ShownDocument
         from opscope.knowledge.native_functions import NativeFunctions
         from opscope.render.blocks import Name, Table
-        from opscope.report.addresses import shown
-        from opscope.report.shown import shown_section
+        from opscope.report.addresses import shown, shown_section
         from opscope.report.trace_document import build_trace_document
 
         shipped = NativeFunctions.shipped()

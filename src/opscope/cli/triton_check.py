@@ -11,7 +11,7 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import Positive, format_option
 from opscope.documents.triton_check import KernelRun, MemoryProblem, ProblemKind, TritonCheckDocument
 from opscope.render.blocks import Block, Bullets, Name, Section, Table
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 from opscope.workbench.triton_check.interpreter import check_kernel
 
 

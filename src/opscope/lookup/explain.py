@@ -1,8 +1,10 @@
 """From a name, and what it is looked up in, to an `ExplainDocument`."""
 
+import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 import polars as pl
 from msgspec import Struct
@@ -34,15 +36,16 @@ from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.kernel_source import How, SourceResolver, link
 from opscope.knowledge.kernels.kinds import classification_of
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
-from opscope.knowledge.suggestions import similar_operators
-from opscope.lookup.native_function import detail_of, native_function_of
 from opscope.lookup.operator_source import OperatorSources, file_text
+from opscope.lookup.source_links import detail_of, native_function_of
 from opscope.record.counters import Precision
 
 _OPERATOR = lazy_pattern(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")
 # Ranges that are not operators of PyTorch's tables, and yet known by their names.
 _NOT_OPERATORS = (Category.FRAMEWORK, Category.COMMUNICATION, Category.COMPILED)
 _YAML = "aten/src/ATen/native/native_functions.yaml"
+_LIKE: Final = 0.75  # difflib's ratio; below it, what is found has little to do with what was asked
+_MOST: Final = 3
 
 
 class Lookup(Struct, dict=True):
@@ -358,3 +361,24 @@ def _summary_of_operator(name: str, native_function: NativeFunctionEntry | None)
     if native_function is None:
         return f"{name}: not an operator of this PyTorch"
     return native_function.detail.schema or f"{name}: several overloads"
+
+
+def similar_operators(name: str, operators: Iterable[str]) -> tuple[str, ...]:
+    """Return the operators that may be meant, the likeliest first.
+
+    Underscores and case count for nothing, and of ``gelu``, ``gelu_`` and ``_gelu`` one is returned: the shortest.
+    """
+    bare: dict[str, str] = {}
+    for operator in sorted(operators, key=lambda operator: (len(operator), operator)):
+        bare.setdefault(_bare(operator), operator)
+    asked = _bare(name)
+    if len(asked) < 2:
+        return ()
+    like = difflib.get_close_matches(asked, bare, _MOST, _LIKE)
+    starting = [other for other in bare if other.startswith(asked) and other not in like] if len(asked) > 2 else []
+    return tuple(bare[other] for other in (*like, *starting)[:_MOST])
+
+
+def _bare(operator: str) -> str:
+    """Return a name without namespace and underscores, in lower case."""
+    return operator.rpartition("::")[2].replace("_", "").lower()

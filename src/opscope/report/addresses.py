@@ -1,7 +1,8 @@
 """Every value of a document by its address: ``findings/dispatch_bound/saving_ns/low``, ``operators/aten::mm/calls``.
 
 An address goes from field to field. Of a list it takes the entry of a name (an id, the name of an operator) where one
-entry alone has it, or that of a number, from 1 on, in the document's order.
+entry alone has it, or that of a number, from 1 on, in the document's order. Here single values
+are written for people, too.
 """
 
 import dataclasses
@@ -20,12 +21,16 @@ from opscope.base.patterns import lazy_pattern
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.brief import ShownValue
 from opscope.documents.trace import DeviceEntry
+from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table, Whole
 
 # What entries of lists are called by: the first of these fields that they have.
 _KEYS: Final = ("id", "path", "name", "category", "number", "operator", "kernel")
 _KEY_OF: Final[Mapping[type, str]] = {DeviceEntry: "device"}  # where another field names an entry
 _NAMED: Final = 5  # addresses that an error names
 _FIELD: Final = lazy_pattern(r"^    (?! )([a-z_0-9]+(?:, [a-z_0-9]+)*):\s*(.*)$")
+_LISTED: Final = 12  # entries of a list
+_COLUMNS: Final = 7  # of a table of entries, beside their addresses
+_LONG: Final = 160  # characters of a value in a list
 
 
 def shown(document: Struct, address: str) -> ShownValue:
@@ -146,3 +151,51 @@ def _first_sentence(kind: type) -> str | None:
         return None
     text = " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
     return re.split(r"(?<=\.)\s", text)[0] or None
+
+
+def shown_section(one: ShownValue) -> Section:
+    """Return a value as a section: what it means, then the value with its parts."""
+    return Section((Name(one.address or "the document"),), tuple(_blocks(one)))
+
+
+def _blocks(one: ShownValue) -> Iterator[Block]:
+    if one.means is not None:
+        yield Paragraph.of(one.means)
+    if isinstance(one.value, Mapping):
+        lines = ((Name(key), ": ", *_brief(value)) for key, value in one.value.items())
+        yield Bullets(tuple(lines))
+    elif isinstance(one.value, list | tuple):
+        yield Paragraph.of(f"{len(one.value):,} entries:")
+        yield _shown_entries(one)
+    else:
+        yield Paragraph.of(Whole(one.text))
+
+
+def _shown_entries(one: ShownValue) -> Table:
+    """Return the entries of a list with their addresses, and what of them is a number or text."""
+    entries = one.value
+    called = [address.rpartition("/")[2] for address in one.inside]  # what the address says already
+    scalars = dict.fromkeys(
+        key
+        for name, entry in zip(called, entries, strict=True)
+        for key, value in (entry.items() if isinstance(entry, Mapping) else ())
+        if isinstance(value, str | int | float) and value != name
+    )
+    columns = list(scalars)[:_COLUMNS]
+    rows = tuple(
+        (Name(address), *(Name(_brief(entry.get(key))[0]) for key in columns))
+        if isinstance(entry, Mapping)
+        else (Name(address), Name(str(entry)))
+        for address, entry in zip(one.inside, entries, strict=True)
+    )
+    return Table(("address", *(columns or ["value"])), rows)
+
+
+def _brief(value: object) -> tuple[str, ...]:
+    if isinstance(value, Mapping):
+        return (f"{len(value)} parts",)
+    if isinstance(value, list | tuple):
+        flat = all(isinstance(one, str | int | float) for one in value)
+        return (Name(", ".join(map(str, value[:_LISTED]))),) if flat and value else (f"{len(value):,} entries",)
+    text = "null" if value is None else str(value)
+    return (Name(text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"),)

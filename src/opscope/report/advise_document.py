@@ -16,7 +16,7 @@ from opscope.documents.advise import (
     Tried,
 )
 from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 
 _FIELDS = (
     *("changes", "error_class", "verdict", "ratio", "ci_low", "ci_high", "step_ns", "error", "own_error"),

@@ -16,7 +16,7 @@ from opscope.base.units import format_bytes, format_count, format_ns, format_sha
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.kernels.kinds import short_names as in_short
 from opscope.render.blocks import Name, Table
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 from opscope.report.by import By
 
 

@@ -19,7 +19,7 @@ from opscope.documents.bench import (
     headline,
 )
 from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table, Tone, Toned
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 
 _TERA: Final = 1e12
 _BAR: Final = "\u2588"

@@ -7,7 +7,7 @@ from typing import Final
 from opscope.base.units import format_bytes
 from opscope.documents.build import BuildDocument, KernelListing, KernelResources
 from opscope.render.blocks import Name, Table
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 
 
 def kernels_table(document: BuildDocument) -> Table:

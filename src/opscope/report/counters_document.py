@@ -19,7 +19,7 @@ from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
 from opscope.base.text import or_unknown
-from opscope.base.units import format_bytes, format_count, format_ns
+from opscope.base.units import format_bytes, format_count, format_ns, percent
 from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitedBy
 from opscope.knowledge.counted_work import INTEGER_UNITS
@@ -27,8 +27,7 @@ from opscope.knowledge.devices import Device, Peaks, datasheet_peaks
 from opscope.knowledge.measured_peaks import peaks_called
 from opscope.record.counters import UPPER_BOUND, KernelCounters
 from opscope.render.blocks import Name, Table
-from opscope.render.figures import percent
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 from opscope.report.limits_document import peaks_entry
 from opscope.trace.model import Trace
 

@@ -23,7 +23,7 @@ from opscope.documents.difference import (
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 from opscope.report.by import SHOWN_ROWS
 from opscope.report.tones import of_change
 

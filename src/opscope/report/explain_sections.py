@@ -8,7 +8,7 @@ from opscope.documents.explain import ExplainDocument, LaunchRow, NativeFunction
 from opscope.documents.trust import Check
 from opscope.lookup.source_links import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 
 _LAUNCHES_SHOWN = 12
 # Fields of `DecodedKernel` -> headings, in the order in which they are shown.

@@ -11,7 +11,7 @@ from opscope.knowledge.compute_capabilities import capability_of, compute_capabi
 from opscope.knowledge.devices import Device, device_called, is_listed, known_devices
 from opscope.record.driver import Driver, DriverDevice
 from opscope.render.blocks import Name, Table
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 
 _TERA: Final = 1e12
 _GIBI: Final = 1 << 30

@@ -16,7 +16,7 @@ from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, Limi
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 
 BY = ("shape", "operator", "category", "module", "step")
 _TERA, _GIGA = 1e12, 1e9

@@ -15,7 +15,7 @@ from opscope.documents.ranks_difference import (
     WorkChange,
 )
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 
 _FIELDS: Final = ("part", "before_ns", "after_ns")
 

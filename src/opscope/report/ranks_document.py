@@ -17,7 +17,7 @@ from opscope.documents.ranks import (
     RankState,
 )
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 
 _SHOWN: Final = 10  # collectives, and ranks that are not whole
 _BUBBLES: Final = 32  # ranks of a pipeline

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from opscope.documents.runs import RunRow
 from opscope.render.blocks import Name, Table
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 from opscope.report.step_parts import step_cell
 
 

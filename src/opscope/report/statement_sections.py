@@ -1,10 +1,13 @@
-"""Renders the statements on one operator for people."""
+"""Renders the statements on one operator, and dossiers, for people."""
 
 from collections.abc import Iterator
 
 from opscope.base.shapes import input_shapes
+from opscope.documents.dossier import DossierDocument
 from opscope.documents.statements import Findings
-from opscope.render.blocks import Block, Name, Paragraph, Table
+from opscope.render.blocks import Block, Name, Paragraph, Section, Table
+from opscope.report.explain_sections import explain_section, failed_checks
+from opscope.report.finding_text import first_things
 
 _HEADINGS = {
     "parallelism": "Why it runs in parallel",
@@ -31,3 +34,20 @@ def _rows(findings: Findings) -> Iterator[tuple[str, str, str]]:
     for topic, statements in findings.by_topic().items():
         for number, statement in enumerate(statements):
             yield ("" if number else _HEADINGS[topic], str(statement.basis), statement.text)
+
+
+def dossier_section(document: DossierDocument) -> Section:
+    """Build the section of a whole dossier document."""
+    intro = Paragraph.of("Trace: ", Name(document.trace), f". What bounds it: {document.bound}")
+    first = tuple(Paragraph(line) for line in first_things(document.actions))
+    sections = tuple(
+        Section(
+            (f"{number}. ", Name(dossier.explanation.name)),
+            tuple(statement_blocks(dossier.findings)),
+            (explain_section(dossier.explanation, with_trust=False),),
+        )
+        for number, dossier in enumerate(document.operators, 1)
+    )
+    doubts = failed_checks(document.failed_checks)
+    nothing = () if sections else (Paragraph.of("No operator of the trace launched work on a device."),)
+    return Section(("Operator dossier",), (intro, *first, *doubts, *nothing), sections)

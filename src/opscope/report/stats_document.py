@@ -25,7 +25,7 @@ from opscope.documents.stats import (
 from opscope.documents.trust import Verdict
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
-from opscope.render.table_columns import Column, table_of
+from opscope.render.table_formats import Column, table_of
 from opscope.trace.columns import TABLES
 from opscope.trace.model import Trace
 

@@ -23,8 +23,7 @@ from opscope.knowledge.kernels.kinds import short_name, short_names
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.dossier import statements_on
 from opscope.lookup.explain import Lookup
-from opscope.lookup.native_function import native_function_of
-from opscope.lookup.source_links import source_entry
+from opscope.lookup.source_links import native_function_of, source_entry
 from opscope.record.capture import CaptureRecord
 from opscope.report.brief import first_screen
 from opscope.report.limits_document import limits_entry

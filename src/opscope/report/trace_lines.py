@@ -13,7 +13,7 @@ from opscope.base.errors import UsageError
 from opscope.base.units import format_share
 from opscope.documents.trust import Verdict
 from opscope.render.blocks import Name, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 from opscope.report.brief import first_screen
 from opscope.report.step_parts import step_cell
 from opscope.report.tones import of_trust

@@ -15,7 +15,7 @@ from opscope.analysis.replay.unprofiled import unprofiled_step, unprofiled_steps
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.documents.whatif import ChangeRow, CriticalRow, EdgeCount, WhatIfDocument
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table
-from opscope.render.table_columns import Column, field_values, table_of
+from opscope.render.table_formats import Column, field_values, table_of
 
 _SPREAD: Final = 0.01  # of the step: a range is shown from here on
 _FIELDS: Final = ("change", "targets", "saving_ns", "adds_ns", "assumption")

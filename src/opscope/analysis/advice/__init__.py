@@ -11,7 +11,7 @@ from opscope.analysis.advice import communication, memory_bound, products, repea
 from opscope.analysis.advice.allocation import allocator_churn
 from opscope.analysis.advice.attention import eager_attention
 from opscope.analysis.advice.blocking import blocking_calls, waits_for_the_device
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, Remedy
 from opscope.analysis.advice.dependency import stream_dependency
 from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, far_from_limit
 from opscope.analysis.advice.dispatch import dispatch_bound
@@ -23,7 +23,7 @@ from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
 from opscope.analysis.advice.proving import proving_command
 from opscope.analysis.advice.replayed import Replayed
-from opscope.analysis.advice.rule import AdviceRule, Remedy, RuleDescription, percent
+from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.several_devices import devices_take_turns
 from opscope.analysis.advice.small_copies import small_copies

@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.blocking import followed_by_free
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
 from opscope.analysis.advice.evidence import general, measured, nanoseconds
-from opscope.analysis.advice.rule import Remedy, RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of

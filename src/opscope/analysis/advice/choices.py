@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from opscope.analysis.advice.context import Remedy
 from opscope.analysis.advice.replayed import Replayed
-from opscope.analysis.advice.rule import Remedy
 from opscope.documents.findings import Finding
 from opscope.documents.page import StepChoices
 from opscope.knowledge.reach import Assumed

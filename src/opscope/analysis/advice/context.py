@@ -10,13 +10,13 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.analysis.advice.rule import Remedy
 from opscope.analysis.costs.limits import mostly_modelled, peaks_of
 from opscope.analysis.idle.gaps import Place, Places
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import Waits
 from opscope.analysis.replay.build import Steps
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.autograd import BackwardPass
@@ -33,6 +33,7 @@ from opscope.documents.limits import LimitRow
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.reach import Assumed
 from opscope.readers.formats import format_named
 from opscope.record.configuration import Configuration
 from opscope.trace.model import DeviceProperties, Trace
@@ -44,6 +45,9 @@ _SIDE_BY_SIDE: Final = 1.02  # summed durations over busy time: from here on, st
 _SITTING: Final = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START)
 _NONE: Final[Ints] = np.zeros(0, np.int64)
 _LOOKED_AT: Final = 32  # calls of an operator, to tell where it is called from
+
+# Makes a change with low, likely or high assumptions; returns how many activities, calls or stretches it is about.
+Apply = Callable[[Edit, Assumed], int]
 
 
 class Range(Struct, frozen=True):
@@ -79,6 +83,21 @@ class Range(Struct, frozen=True):
         """Return the range clipped to 0 and ``most``."""
         high = min(max(self.high, 0.0), most)
         return Range(min(max(self.low, 0.0), high), high, min(max(self.likely, 0.0), high))
+
+
+class Remedy(Struct, frozen=True):
+    """What becomes of a step with the change that a finding advises.
+
+    Attributes:
+        assumes: what the replays assume, in words that follow "by replay: ".
+        apply: makes the change in an edit.
+        work: the activities that the change is about, where it is about nothing else: no more can be saved than without
+            all of them.
+    """
+
+    assumes: str
+    apply: Apply
+    work: Ints | None = None
 
 
 class Draft(Struct, frozen=True, kw_only=True):

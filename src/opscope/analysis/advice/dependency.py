@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
 from opscope.analysis.advice.evidence import derived, share_of
-from opscope.analysis.advice.rule import Remedy, RuleDescription, states
+from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that

@@ -5,9 +5,9 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
 from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
-from opscope.analysis.advice.rule import Remedy, RuleDescription, percent, span, states
+from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.idle.host_time import LULL_NS
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.arrays import count_distinct

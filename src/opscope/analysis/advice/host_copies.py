@@ -7,11 +7,11 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.blocking import PIN, PINNED
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy
 from opscope.analysis.advice.dependency import without_guards
 from opscope.analysis.advice.evidence import count_of, measured, of_bytes
 from opscope.analysis.advice.remedies import scaled
-from opscope.analysis.advice.rule import Remedy, RuleDescription, states
+from opscope.analysis.advice.rule import RuleDescription, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.replay.edit import Edit

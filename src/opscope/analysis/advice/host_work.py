@@ -5,11 +5,11 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, idle_claim
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy, idle_claim
 from opscope.analysis.advice.evidence import derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.preparation import compiling, loading_gaps
 from opscope.analysis.advice.remedies import without_host, work_around
-from opscope.analysis.advice.rule import Remedy, RuleDescription, percent, span, states
+from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_thread
 from opscope.analysis.idle.host_time import PAUSE_NS

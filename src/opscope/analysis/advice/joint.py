@@ -7,10 +7,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.advice.context import Context, Draft
+from opscope.analysis.advice.context import Context, Draft, Remedy
 from opscope.analysis.advice.evidence import derived, nanoseconds
 from opscope.analysis.advice.replayed import Replayed, Together
-from opscope.analysis.advice.rule import Remedy, RuleDescription, percent
+from opscope.analysis.advice.rule import RuleDescription, percent
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source
 

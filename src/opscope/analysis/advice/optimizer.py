@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, idle_claim
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy, idle_claim
 from opscope.analysis.advice.evidence import general, measured, nanoseconds
 from opscope.analysis.advice.remedies import by_thread, reaches
-from opscope.analysis.advice.rule import Remedy, RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of

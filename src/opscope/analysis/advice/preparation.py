@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, idle_claim
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
 from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds
 from opscope.analysis.advice.remedies import by_thread, without_host, work_around
-from opscope.analysis.advice.rule import Remedy, RuleDescription, percent, span, states
+from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that

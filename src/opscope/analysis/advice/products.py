@@ -5,10 +5,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.analysis.advice.context import Context, Draft, Range, claims_of
+from opscope.analysis.advice.context import Apply, Context, Draft, Range, Remedy, claims_of
 from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, share_of
 from opscope.analysis.advice.remedies import all_of, kind_of, reaches, reaching, taking
-from opscope.analysis.advice.rule import Apply, Remedy, RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source

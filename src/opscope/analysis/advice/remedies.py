@@ -5,8 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from opscope.analysis.advice.context import Context
-from opscope.analysis.advice.rule import Apply
+from opscope.analysis.advice.context import Apply, Context
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.arrays import numbers_in
 from opscope.analysis.structure.intervals import Intervals

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range
+from opscope.analysis.advice.context import LEAST_SHARE, Apply, Context, Draft, Range, Remedy
 from opscope.analysis.advice.evidence import count_of, general, measured, nanoseconds, share_of
-from opscope.analysis.advice.rule import Apply, Remedy, RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, count_distinct, end_of, nesting_of

@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.advice.context import Context, Draft, Range
-from opscope.analysis.advice.rule import Remedy
+from opscope.analysis.advice.context import Context, Draft, Range, Remedy
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.path import residual_share

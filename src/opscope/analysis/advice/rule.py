@@ -1,34 +1,14 @@
-"""Rules with their statements and remedies: what they fire on, save, skip, and change in the replayed steps."""
+"""Rules with their statements: what they fire on, save and skip. The table of docs/findings.md is made of these."""
 
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
 from opscope.analysis.advice.context import Context, Draft
-from opscope.analysis.replay.edit import Edit
-from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import NS_PER_US
 from opscope.documents.findings import Rule
-from opscope.knowledge.reach import Assumed
 
 Find = Callable[[Context], Iterator[Draft]]
-# Makes a change with low, likely or high assumptions; returns how many activities, calls or stretches it is about.
-Apply = Callable[[Edit, Assumed], int]
-
-
-class Remedy(Struct, frozen=True):
-    """What becomes of a step with the change that a finding advises.
-
-    Attributes:
-        assumes: what the replays assume, in words that follow "by replay: ".
-        apply: makes the change in an edit.
-        work: the activities that the change is about, where it is about nothing else: no more can be saved than without
-            all of them.
-    """
-
-    assumes: str
-    apply: Apply
-    work: Ints | None = None
 
 
 class RuleDescription(Struct, frozen=True):

@@ -15,11 +15,26 @@ from msgspec import Struct
 
 from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.categories import Category, Classification
-from opscope.knowledge.kernels.collective_kernels import collective_rules, is_named_communication
 from opscope.knowledge.kernels.decode import decode
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.rules import MANY_NAMES, NameRule, compiled, entries_of
+
+
+@cache
+def collective_rules() -> tuple[NameRule, ...]:
+    """Return the rules, each with a real name that it is for."""
+    return tuple(NameRule.of_entry(entry) for entry in entries_of("collectives.toml")["names"])
+
+
+@cache
+def _pattern() -> re.Pattern[str]:
+    return compiled(collective_rules(), re.IGNORECASE)
+
+
+def is_named_communication(name: str) -> bool:
+    """Tell whether a kernel has the name of one that moves data between devices; see `kinds.communicates`."""
+    return _pattern().search(name) is not None
 
 
 class WordRule(Struct, frozen=True):

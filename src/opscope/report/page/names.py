@@ -1,4 +1,4 @@
-"""The names that slices, nodes and places of a page's pictures refer to by number."""
+"""What keeps a page's pictures small: names that slices and nodes refer to by number, few points of a long curve."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,6 +10,23 @@ from opscope.analysis.structure.nesting import Ints
 LONGEST_NAME: Final = 2_000  # characters
 _SHORTEST_CUT: Final = 60
 _ALL_NAMES: Final = 4_000_000  # characters of all names of slices and nodes
+
+
+def extremes(values: Ints, most: int) -> Ints:
+    """Return the positions of the first and last value and of each stretch's lowest and highest; all if few enough."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    bounds = np.linspace(0, len(values), most // 2, dtype=np.int64)
+    begins, lengths = bounds[:-1], np.diff(bounds)
+    ends = np.array([0, len(values) - 1])
+    return np.unique(np.concatenate([ends, *(_first(values, of, begins, lengths) for of in (np.minimum, np.maximum))]))
+
+
+def _first(values: Ints, of: np.ufunc, begins: Ints, lengths: Ints) -> Ints:
+    """Return where each stretch first has its lowest or highest value."""
+    equal = np.flatnonzero(values == np.repeat(of.reduceat(values, begins), lengths))
+    result: Ints = equal[np.searchsorted(equal, begins)]
+    return result
 
 
 class Names:

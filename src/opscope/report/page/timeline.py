@@ -22,8 +22,7 @@ from opscope.analysis.structure.queues import queues_of
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.documents.page import CurveEntry, MarkEntry, PathEntry, PlaceEntry, TimelineEntry, TrackEntry
-from opscope.report.page.names import Names, short
-from opscope.report.page.points import extremes
+from opscope.report.page.names import Names, extremes, short
 from opscope.trace.model import Trace
 
 _MOST_POINTS: Final = 20_000  # of a curve

@@ -42,8 +42,7 @@ from opscope.report.comparison_report import axis_name, sections_on_page
 from opscope.report.kernel_report import environment_on_page, trust_on_page
 from opscope.report.overview import figures_on_page, phase_blocks, steps_note
 from opscope.report.page.blocks import block_entries, section_entry
-from opscope.report.page.names import LONGEST_NAME, Names, cut
-from opscope.report.page.points import extremes
+from opscope.report.page.names import LONGEST_NAME, Names, cut, extremes
 from opscope.report.page.roofs import modelled_roofline
 from opscope.report.page.timeline import Drawn, drawn, with_findings
 from opscope.report.statement_sections import statement_blocks
