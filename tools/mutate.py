@@ -1,9 +1,9 @@
 """Changes the code of one room at random places, and tells which changes its tests do not notice.
 
-``python tools/mutate.py analysis/advice --count 20`` makes twenty copies of this checkout's sources, each with one change
-(a comparison turned round, a sum made a difference, a condition negated, a number off by one), and runs the room's tests
-on each until one fails. A change that none notices is printed with its line: either a test is missing, or the change
-makes no difference. The checkout itself is not touched.
+``python tools/mutate.py analysis/advice --count 20`` makes twenty copies of this checkout's sources, each with one
+change (a comparison turned round, a sum made a difference, a condition negated, a number off by one), and runs the
+room's tests on each until one fails. A change that none notices is printed with its line: either a test is missing, or
+the change makes no difference. The checkout itself is not touched.
 """
 
 import argparse
@@ -56,11 +56,12 @@ class Mutant:
 def mutants(source: str) -> Iterator[Mutant]:
     """Yield every change of a file's source, in the order of its lines; docstrings and annotations stay as they are."""
     lines = source.splitlines(keepends=True)
-    for node in ast.walk(_without_annotations(ast.parse(source))):
+    nodes = [node for node in ast.walk(_without_annotations(ast.parse(source))) if isinstance(node, ast.expr)]
+    for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
         for changed in _changes(node):
             before, after = ast.unparse(node), ast.unparse(changed)
-            # Round brackets: what stood between others keeps its place among them.
-            yield Mutant(node.lineno, before, after, _replaced(lines, node, f"({after})"))  # type: ignore[attr-defined]
+            # In brackets: what stood between others keeps its place among them.
+            yield Mutant(node.lineno, before, after, _replaced(lines, node, f"({after})"))
 
 
 def _without_annotations(tree: ast.AST) -> ast.AST:
@@ -73,7 +74,7 @@ def _without_annotations(tree: ast.AST) -> ast.AST:
     return tree
 
 
-def _changes(node: ast.AST) -> Iterator[ast.expr]:
+def _changes(node: ast.expr) -> Iterator[ast.expr]:
     match node:
         case ast.Compare(left, [operator], comparators) if type(operator) in _COMPARISONS:
             yield ast.Compare(left, [_COMPARISONS[type(operator)]()], comparators)
@@ -112,14 +113,15 @@ def _replaced(lines: Sequence[str], node: ast.expr, text: str) -> str:
 # ---------------------------------------------------------------- runs
 
 
-def survives(file: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
-    """Run tests on a copy of the sources with a change; tell whether all of them pass."""
+def passes(tests: Sequence[str], seconds: float, file: Path | None = None, source: str = "") -> bool:
+    """Run tests on a copy of the sources, in which one file may have other content; tell whether all of them pass."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder)
         shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("tests", "pyproject.toml", "docs", "examples", "tools"):
             (copy / name).symlink_to(ROOT / name)
-        (copy / file.relative_to(ROOT)).write_text(mutant.source)
+        if file is not None:
+            (copy / file.relative_to(ROOT)).write_text(source)
         path = os.pathsep.join([str(copy / "src"), str(copy)])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
@@ -155,10 +157,14 @@ def main() -> int:
     chosen = random.Random(given.seed).sample(every, min(given.count, len(every)))
     tests = given.tests or [f"tests/{given.room.partition('/')[0]}"]
 
+    if not passes(tests, given.seconds):
+        sys.stderr.write(f"without any change, {' '.join(tests)} fails already\n")
+        return 2
+
     def tried(one: tuple[Path, Mutant]) -> bool:
-        lives = survives(*one, tests, given.seconds)
+        file, mutant = one
+        lives = passes(tests, given.seconds, file, mutant.source)
         if lives:
-            file, mutant = one
             sys.stdout.write(f"{file.relative_to(ROOT)}:{mutant.line}: {mutant.before}  ->  {mutant.after}\n")
             sys.stdout.flush()
         return lives
