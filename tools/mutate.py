@@ -68,7 +68,7 @@ def _without_annotations(tree: ast.AST) -> ast.AST:
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
             if getattr(node, name, None) is not None:
-                setattr(node, name, None if name == "returns" else ast.Constant(value=0, lineno=0))
+                setattr(node, name, ast.Constant("", lineno=1, col_offset=0))
         if isinstance(node, ast.JoinedStr):  # its parts have no places of their own before Python 3.12
             node.values = []
     return tree
@@ -86,7 +86,7 @@ def _changes(node: ast.expr) -> Iterator[ast.expr]:
             yield ast.BoolOp(ast.And(), values)
         case ast.UnaryOp(ast.Not(), operand):
             yield operand
-        case ast.Constant(int() | float() as number) if not isinstance(number, bool) and node.lineno:
+        case ast.Constant(int() | float() as number) if not isinstance(number, bool):
             yield ast.Constant(number + 1)
         case ast.Call(ast.Name(name), arguments, keywords) if name in _EXTREMES:
             yield ast.Call(ast.Name(_EXTREMES[name]), arguments, keywords)

@@ -67,6 +67,18 @@ def test_what_is_no_secret_is_kept(words: list[str]) -> None:
     assert Redactor().arguments(words) == tuple(words)
 
 
+def test_of_a_command_within_a_word_only_secrets_are_hidden() -> None:
+    redactor = Redactor()
+    (shown,) = redactor.arguments(["python t.py --epochs 30 --token ab1cd2 --password '' --lr 0.1"])
+    assert shown == f"python t.py --epochs 30 --token {HIDDEN} --password '' --lr 0.1"
+
+
+def test_what_stood_in_an_addresss_query_is_hidden_in_logs_by_its_name() -> None:
+    redactor = Redactor()
+    redactor.arguments(["https://host/blob?token=hello&page=second"])
+    assert redactor.scrubbed("said hello on the second page") == f"said {HIDDEN} on the second page"
+
+
 def test_further_names_can_be_hidden() -> None:
     redactor = Redactor(frozenset({"project"}))
     assert redactor.arguments(["--project", "titan", "--data.project=x"]) == (

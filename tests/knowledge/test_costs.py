@@ -31,12 +31,25 @@ def cost(
 
 
 F, H, I64, S, SL = "float", "c10::BFloat16", "long int", "Scalar", "ScalarList"
+E8 = "c10::Float8_e4m3fn"
 
 
 @pytest.mark.parametrize(
     ("operator", "dims", "types", "values", "flop", "least_bytes"),
     [
         ("aten::addmm", [[4], [2, 3], [3, 4], [], []], [F, F, F, S, S], None, 48, (4 + 6 + 12 + 8) * 4),
+        # With a beta of 0 the third matrix is not read.
+        (
+            "aten::addmm",
+            [[2, 4], [2, 3], [3, 4], [], []],
+            [F, F, F, S, S],
+            ["", "", "", "0", "1"],
+            48,
+            (6 + 12 + 8) * 4,
+        ),
+        ("aten::linear", [[5, 2, 3], [4, 3], [4]], [F, F, F], None, 2 * 10 * 3 * 4, (30 + 12 + 40) * 4),
+        # The type of the result is not recorded: at least one byte an element.
+        ("aten::_scaled_mm", [[16, 32], [32, 8], [], []], [E8, E8, F, F], None, 2 * 16 * 8 * 32, 512 + 256 + 128),
         ("aten::bmm", [[5, 2, 3], [5, 3, 4]], [H, H], None, 240, 5 * (6 + 12 + 8) * 2),
         ("aten::mv", [[4, 3], [3]], [F, F], None, 24, (12 + 3 + 4) * 4),
         ("aten::_softmax", [[2, 3, 8], [], []], [F, S, S], ["", "-1", "False"], 0, 2 * 48 * 4),
@@ -49,6 +62,25 @@ F, H, I64, S, SL = "float", "c10::BFloat16", "long int", "Scalar", "ScalarList"
         ("aten::eq", [[6], [6]], [F, F], None, 0, 48 + 6),
         ("aten::copy_", [[6], [6], []], [H, F, S], None, 0, 12 + 24),
         ("aten::fill_", [[6], []], [F, S], None, 0, 24),
+        # Of complex numbers the result may be real, of whole ones float32.
+        ("aten::abs", [[4]], ["c10::complex<float>"], None, 0, 4 * 8 + 4 * 4),
+        ("aten::abs", [[4]], [I64], None, 0, 4 * 8 + 4 * 4),
+        # The gradient that is written may have 16 bits.
+        ("aten::_softmax_backward_data", [[4, 8], [4, 8], [], []], [F, F, S, S], ["", "", "1", "6"], 0, 2 * 128 + 64),
+        ("aten::_softmax_backward_data", [[4, 8], [4, 8], [], []], [H, H, S, S], ["", "", "1", "15"], 0, 3 * 64),
+        (
+            *("aten::max_pool2d_with_indices", [[1, 2, 8, 8], [], [], [], [], []], [F, *[SL] * 4, S]),
+            *(["", "[2, 2]", "[2, 2]", "[0, 0]", "[1, 1]", "False"], 0, 512),
+        ),
+        # The gradient of the input is not wanted in the second.
+        (
+            *("aten::native_batch_norm_backward", [*[[2, 4, 8, 8]] * 2, *[[4]] * 5, [], [], []], [*[F] * 7, S, S, SL]),
+            *([*[""] * 7, "True", "1e-5", "[True, True, True]"], 0, 3 * 2048),
+        ),
+        (
+            *("aten::native_batch_norm_backward", [*[[2, 4, 8, 8]] * 2, *[[4]] * 5, [], [], []], [*[F] * 7, S, S, SL]),
+            *([*[""] * 7, "True", "1e-5", "[False, True, True]"], 0, 2 * 2048),
+        ),
         ("aten::cat", [[[4, 2], [4, 3]], []], ["TensorList", S], ["", "1"], 0, 2 * 20),
         # One row is read at least, ten are written.
         ("aten::embedding", [[100, 16], [2, 5], [], [], []], [F, I64, S, S, S], None, 0, (160 + 16) * 4 + 80),
@@ -97,6 +129,44 @@ def test_numbers_that_no_program_gives_have_no_cost() -> None:
     assert cost("aten::convolution", dims, types, values) is None
 
 
+@pytest.mark.parametrize(
+    ("operator", "dims", "shared_bytes"),
+    [
+        ("aten::mm", [[3, 4], [4, 3]], (12 + 9) * 4),  # as in x @ x.T
+        ("aten::mm", [[3, 4], [4, 5]], None),
+        ("aten::mul", [[6], [6]], 24 + 24),
+        ("aten::mul", [[6], [1]], None),
+        ("aten::eq", [[6], [6]], 24 + 6),
+        ("aten::eq", [[6], [1]], None),
+        ("aten::add_", [[6], [6]], 24 + 24),
+    ],
+)
+def test_inputs_that_look_alike_may_be_one_tensor(operator: str, dims: list[object], shared_bytes: int | None) -> None:
+    found = cost(operator, dims, [F, F])
+    assert found is not None
+    assert found.shared_bytes == shared_bytes
+
+
+def test_a_product_is_said_with_its_batch_where_there_are_several() -> None:
+    one, several = cost("aten::mm", [[2, 3], [3, 4]], [F, F]), cost("aten::bmm", [[5, 2, 3], [5, 3, 4]], [F, F])
+    assert one is not None
+    assert one.product is not None
+    assert one.product.text == "2 x 3 by 3 x 4"
+    assert several is not None
+    assert several.product is not None
+    assert several.product.text == "5 x 2 x 3 by 3 x 4"
+
+
+def test_an_attention_backward_makes_five_products() -> None:
+    """Hidden sizes 8, lengths 16: queries times keys again, and a product for each of four gradients."""
+    dims: list[object] = [[2, 3, 16, 8]] * 5 + [[2, 3, 16]] + [[]] * 8
+    values = [""] * 6 + ["", "", "16", "16", "0.", "False", "", ""]
+    found = cost("aten::_scaled_dot_product_flash_attention_backward", dims, [H] * 5 + [F] + [S] * 8, values)
+    assert found is not None
+    assert found.flop == 5 * 2 * 2 * 3 * 16 * 16 * 8
+    assert found.least_bytes == 8 * 2 * 3 * 16 * 8 * 2  # inputs, their gradients, the result and its gradient
+
+
 def test_an_expanded_input_is_read_once() -> None:
     found = cost("aten::copy_", [[4, 6], [4, 6], []], [F, F, S], None, [[6, 1], [0, 1], []])
     assert found is not None
@@ -110,6 +180,7 @@ def test_a_causal_mask_leaves_half_out_of_what_must_be_done() -> None:
     )
     assert found is not None
     assert found.flop == 4 * 2 * 3 * 16 * 16 * 8
+    assert found.least_bytes == 4 * 2 * 3 * 16 * 8 * 2
     assert found.least_flop == found.flop * 17 // 32
 
 
@@ -118,6 +189,11 @@ def test_a_causal_mask_leaves_half_out_of_what_must_be_done() -> None:
     [
         ("aten::mm", [[2, 3], [4, 5]], [F, F]),
         ("aten::add", [[3], [4], []], [F, F, S]),
+        ("aten::linear", [[2, 3], [4, 3, 1]], [F, F]),
+        ("aten::linear", [[2, 3], [4, 5]], [F, F]),
+        ("aten::_scaled_mm", [[16, 32], [31, 8]], [E8, E8]),
+        ("aten::_scaled_mm", [[2, 16, 32], [32, 8]], [E8, E8]),
+        ("aten::eq", [[3], [4]], [F, F]),
         ("aten::mm", [[2, 3], [3, 5]], ["what", "what"]),
         ("aten::glu", [[4, 6], []], [F, S]),
         ("vendor::operator", [[4, 6]], [F]),
@@ -126,6 +202,12 @@ def test_a_causal_mask_leaves_half_out_of_what_must_be_done() -> None:
 def test_what_does_not_follow_from_the_inputs_is_not_said(operator: str, dims: list[object], types: list[str]) -> None:
     found = cost(operator, dims, types)
     assert found is None or found.least_bytes is None
+
+
+def test_pooling_windows_that_lie_apart_do_not_read_everything() -> None:
+    dims: list[object] = [[1, 2, 8, 8], [], [], [], [], []]
+    values = ["", "[2, 2]", "[3, 1]", "[0, 0]", "[1, 1]", "False"]
+    assert cost("aten::max_pool2d_with_indices", dims, [F, *[SL] * 4, S], values) is None
 
 
 LISTS = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
