@@ -43,7 +43,7 @@ def _on_work(evidence: doc.AnyEvidence) -> str | None:
             along = f"{down:,} tiles along the rows by {across:,} along the columns"
             return f"One thread block per tile of {_tile(tile)}: {along}{times}."
         case doc.BlocksPerTile(tile, tiles, each):
-            return f"The result divides into {tiles:,} tiles of {_tile(tile)}: {each} thread block(s) per tile."
+            return f"The result divides into {tiles:,} tiles of {_tile(tile)}: {each} thread block{'s' * (each != 1)} per tile."
         case doc.TilesDiffer(tile, tiles):
             counts = " or ".join(sorted(f"{count:,}" for count in tiles))
             return (
