@@ -41,7 +41,7 @@ def test_an_item_that_always_kills_its_process_is_lost_alone() -> None:
 
 def test_a_cluster_of_dask_brings_back_what_killed_workers_were_at(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="opscope[ranks] is not installed")
-    from opscope.distributed.dask_engine import DaskCluster
+    from opscope.distributed.engines import DaskCluster
 
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         engine = DaskCluster(cluster.scheduler_address)
@@ -54,8 +54,8 @@ def test_a_cluster_of_dask_brings_back_what_killed_workers_were_at(tmp_path: Pat
 
 def test_a_cluster_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="opscope[ranks] is not installed")
-    from opscope.distributed import dask_engine
+    from opscope.distributed import engines
 
-    monkeypatch.setattr(dask_engine, "_TIMEOUT_S", "0.5s")
+    monkeypatch.setattr(engines, "_TIMEOUT_S", "0.5s")
     with pytest.raises(EnvironmentLacksError, match="no Dask scheduler answers"):
-        list(dask_engine.DaskCluster("tcp://127.0.0.1:9").run(tasks.doubled, NUMBERS))
+        list(engines.DaskCluster("tcp://127.0.0.1:9").run(tasks.doubled, NUMBERS))

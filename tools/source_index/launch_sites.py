@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opscope.knowledge.binaries.elf import Elf
-from opscope.knowledge.binaries.linkage import Linkage
-from opscope.knowledge.binaries.registrations import CudaLibrary
+from opscope.knowledge.binaries.registrations import CudaLibrary, Linkage
 
 _CHECK = "c10_cuda_check_implementation"
 _CHUNK = 1 << 22

@@ -1,11 +1,11 @@
-"""Runs a task for many items: in processes of this machine, each item back exactly once, whatever becomes of them."""
+"""Runs a task for many items, in processes or on a Dask cluster: each item comes back exactly once, whatever happens."""
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -16,6 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _LONGEST_REASON: Final = 300  # of characters
+_TIMEOUT_S: Final = "20s"
 
 
 class Lost(Struct, frozen=True):
@@ -156,8 +157,56 @@ def engine_for(files: int, jobs: int, dask: str | None) -> Engine:
     if dask is not None:
         if importlib.util.find_spec("distributed") is None:
             raise EnvironmentLacksError("Dask is not installed: pip install 'opscope[ranks]'")
-        from opscope.distributed.dask_engine import DaskCluster
 
         return DaskCluster(dask)
     wanted = min(jobs, files)
     return Processes(wanted) if wanted > 1 else Here()
+
+
+class DaskCluster:
+    """Runs tasks on the workers of a cluster. What a worker that dies was at is run again elsewhere.
+
+    Args:
+        address: of the scheduler, such as ``tcp://host:8786``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def run(self, task: Callable[[T], R], items: Iterable[T]) -> "Iterator[tuple[T, R | Lost]]":
+        """Run a task for each item.
+
+        Raises:
+            EnvironmentLacksError: the scheduler does not answer, or is gone.
+        """
+        with self._client() as client:
+            from distributed import as_completed
+
+            futures = {client.submit(task, item, pure=False): item for item in items}
+            for future in as_completed(list(futures)):
+                yield futures[future], _of_future(future)
+                future.release()
+
+    def _client(self) -> Any:
+        from distributed import Client
+
+        try:
+            return Client(self._address, timeout=_TIMEOUT_S)
+        except (OSError, ValueError) as error:
+            raise EnvironmentLacksError(f"no Dask scheduler answers at {self._address}: {error}") from error
+
+
+def _of_future(future: Any) -> Any:
+    from distributed import wait
+
+    try:
+        # A result that was lost with its worker is made again; until then the future is neither done nor failed.
+        while future.status in ("lost", "pending"):
+            wait(future)
+        if future.status == "finished":
+            return future.result()
+        if future.status == "error":
+            return Lost(reason_of(future.exception()))
+    except CancelledError as error:
+        raise EnvironmentLacksError(f"the Dask scheduler is gone: {error}") from error
+    raise EnvironmentLacksError(f"the Dask scheduler is gone: a task is {future.status}")

@@ -43,7 +43,8 @@ def _on_work(evidence: doc.AnyEvidence) -> str | None:
             along = f"{down:,} tiles along the rows by {across:,} along the columns"
             return f"One thread block per tile of {_tile(tile)}: {along}{times}."
         case doc.BlocksPerTile(tile, tiles, each):
-            return f"The result divides into {tiles:,} tiles of {_tile(tile)}: {each} thread block{'s' * (each != 1)} per tile."
+            blocks = f"{each} thread block{'s' * (each != 1)}"
+            return f"The result divides into {tiles:,} tiles of {_tile(tile)}: {blocks} per tile."
         case doc.TilesDiffer(tile, tiles):
             counts = " or ".join(sorted(f"{count:,}" for count in tiles))
             return (
