@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.zygote import ROOT, Command, zygote
 
-PYTHONPATH = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+# What PYTHONPATH names comes first: tools/mutate.py has other sources there.
+PYTHONPATH = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "src")])
 TOY = ROOT / "tests" / "workloads" / "toy.py"
 # Makes an import of PyTorch fail as it does where PyTorch is not installed.
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from opscope.cli import main; main()"

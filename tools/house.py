@@ -1,9 +1,9 @@
-"""Measures the house: ``python tools/house.py`` prints how many modules, lines of code and names with several meanings.
+"""Measures the house: ``python tools/house.py`` counts modules, lines of code and names with several meanings.
 
 Lines of code are those that are neither blank, nor comments, nor docstrings. A public name counts as one with several
-meanings where two modules or more define it at their top level, as a class, function or value; what all doors or
-examples are to define (``main``, ``command``, the gallery's ``case``), and type variables, do not. A module has one
-reader where one other module of opscope imports it: it may be a part of that.
+meanings where two modules or more define it at their top level, as a class, function or value; names
+that every command or example must define (``main``, ``command``, the gallery's ``case``), and type variables, are not
+counted. A module has one reader where one other module of opscope imports it: it could be merged into that one.
 """
 
 import ast
@@ -83,8 +83,10 @@ def main() -> int:
     files = Counter(name.rpartition(".")[2] for name in modules)
     lines = {module: code_lines(source) for module, source in modules.items()}
     read_by = readers(modules)
+    packages = {".".join(path.parent.relative_to(CODE.parent).parts) for path in CODE.rglob("__init__.py")}
     alone = [one for one, who in read_by.items() if len(who) == 1]
-    near = [one for one in alone if one.rpartition(".")[0] == next(iter(read_by[one])).rpartition(".")[0]]
+    rooms = {name: name if name in packages else name.rpartition(".")[0] for name in modules}
+    near = [one for one in alone if one.rpartition(".")[0] == rooms[next(iter(read_by[one]))]]
     out = sys.stdout.write
     out(f"modules {len(modules):,}, lines of code {sum(lines.values()):,}, ")
     out(f"of at most 40 lines {sum(count <= 40 for count in lines.values()):,}\n")

@@ -1,4 +1,4 @@
-"""Changes the code of one room at random places, and tells which changes its tests do not notice.
+"""Changes the code of one room in random places, and lists the changes that its tests miss.
 
 ``python tools/mutate.py analysis/advice --count 20`` makes twenty copies of this checkout's sources, each with one
 change (a comparison turned round, a sum made a difference, a condition negated, a number off by one), and runs the
@@ -56,7 +56,9 @@ class Mutant:
 def mutants(source: str) -> Iterator[Mutant]:
     """Yield every change of a file's source, in the order of its lines; docstrings and annotations stay as they are."""
     lines = source.splitlines(keepends=True)
-    nodes = [node for node in ast.walk(_without_annotations(ast.parse(source))) if isinstance(node, ast.expr)]
+    tree = ast.parse(source)
+    left_out = set(map(id, _left_out(tree)))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr) and id(node) not in left_out]
     for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
         for changed in _changes(node):
             before, after = ast.unparse(node), ast.unparse(changed)
@@ -64,14 +66,16 @@ def mutants(source: str) -> Iterator[Mutant]:
             yield Mutant(node.lineno, before, after, _replaced(lines, node, f"({after})"))
 
 
-def _without_annotations(tree: ast.AST) -> ast.AST:
+def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is not changed: annotations, patterns, and parts of f-strings (without places before Python 3.12)."""
     for node in ast.walk(tree):
-        for name in ("annotation", "returns"):
-            if getattr(node, name, None) is not None:
-                setattr(node, name, ast.Constant("", lineno=1, col_offset=0))
-        if isinstance(node, ast.JoinedStr):  # its parts have no places of their own before Python 3.12
-            node.values = []
-    return tree
+        parts: list[ast.AST] = [part for name in ("annotation", "returns") if (part := getattr(node, name, None))]
+        if isinstance(node, ast.JoinedStr):
+            parts += node.values
+        if isinstance(node, ast.match_case):
+            parts.append(node.pattern)
+        for part in parts:
+            yield from ast.walk(part)
 
 
 def _changes(node: ast.expr) -> Iterator[ast.expr]:
@@ -135,7 +139,7 @@ def passes(tests: Sequence[str], seconds: float, file: Path | None = None, sourc
                 timeout=seconds,
                 check=False,
             )
-        except subprocess.TimeoutExpired:  # it went round in circles, which somebody would notice
+        except subprocess.TimeoutExpired:  # an endless loop counts as noticed
             return False
     return done.returncode == 0
 
@@ -145,20 +149,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("room", help="a folder or a module of src/opscope, such as report or analysis/advice")
     parser.add_argument("--count", type=int, default=20, help="how many changes are tried")
-    parser.add_argument("--seed", type=int, default=0, help="which ones")
+    parser.add_argument("--seed", type=int, default=0, help="of the random choice")
     parser.add_argument("--tests", nargs="+", help="the tests that are run  [default: the room's folder in tests]")
-    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="so many at a time")
-    parser.add_argument("--seconds", type=float, default=900, help="for so long the tests of one change may run")
-    parser.add_argument("--least", type=float, default=0.9, help="exit with 1 where a smaller share is noticed")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="how many run in parallel")
+    parser.add_argument("--seconds", type=float, default=900, help="time limit for the tests of one change")
+    parser.add_argument("--least", type=float, default=0.9, help="exit with 1 if a smaller share is noticed")
     given = parser.parse_args()
     place = CODE / given.room
     files = [place] if place.is_file() else sorted(place.rglob("*.py"))
     every = [(file, mutant) for file in files for mutant in mutants(file.read_text())]
+    if not every:
+        parser.error(f"there is nothing to change in {place}")
     chosen = random.Random(given.seed).sample(every, min(given.count, len(every)))
     tests = given.tests or [f"tests/{given.room.partition('/')[0]}"]
 
+    if missing := [name for name in tests if not (ROOT / name.partition("::")[0]).exists()]:
+        parser.error(f"there are no {', '.join(missing)}: name the room's tests with --tests")
     if not passes(tests, given.seconds):
-        sys.stderr.write(f"without any change, {' '.join(tests)} fails already\n")
+        sys.stderr.write(f"without any change, {' '.join(tests)} fails already, or takes longer than --seconds\n")
         return 2
 
     def tried(one: tuple[Path, Mutant]) -> bool:

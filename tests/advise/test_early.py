@@ -173,7 +173,7 @@ def test_a_patch_whose_process_was_ended_has_another_turn(monkeypatch: pytest.Mo
     assert ONE not in made._known.patches
 
 
-def test_what_noise_may_be_is_not_proven_before_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_noise_is_not_proven_before_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.12}, {}, monkeypatch)
     clear = made._known.measured[ONE]
     made._known.measured[ONE] = Measured(gain=Interval(1.12, 0.91, 1.21, 6), least=1.13)  # minGPT on three cores

@@ -185,41 +185,85 @@ def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_pat
         ("os.environ['LOCAL_RANK']", "LOCAL_RANK"),
         ("torch.distributed.init_process_group('gloo')", "RANK"),
         ("os.environ['MY_LOCAL_RANK']", None),
+        ("{}['RANK of the matrix']", None),
+        ("1 / int('WORLD_SIZE' not in 'RANK WORLD_SIZE')", None),
     ],
 )
-def test_a_script_that_a_launcher_is_to_start_is_told_so(
+def test_a_script_for_a_launcher_is_told_how_to_start(
     command: str, line: str, variable: str | None, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(f"import os, torch\nprint({line})\n")
-    done = opscope(command, str(script), "--epochs", "3")
+    done = opscope(command, str(script), "--note", "two words")
     assert done.returncode == 1
-    says = f"train.py is written for a launcher: it reads {variable}, which torchrun sets and nothing has set here."
-    assert (says in done.stderr) == (variable is not None)
-    way = f"opscope profile --nproc 2 {script} --epochs 3 runs it in two processes."
-    assert (way in done.stderr) == (variable is not None)
+    says = f"train.py expects to be started by a launcher such as torchrun: {variable} is not set."
+    way = f"To profile it as two processes: opscope profile --nproc 2 {script} --note 'two words'."
+    assert (says in done.stderr) == (way in done.stderr) == (variable is not None)
+    assert variable is not None or "expects to be started" not in done.stderr
 
 
-def test_a_script_that_hangs_is_told_where(tmp_path: Path) -> None:
+def test_what_a_launcher_sets_is_no_longer_missed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nraise KeyError('RANK')\n")
+    assert "expects to be started" in opscope("profile", str(script)).stderr
+    assert "expects to be started" not in opscope("profile", str(script), env={"RANK": "0"}).stderr
+
+
+@pytest.mark.parametrize(
+    ("launcher", "profiled"),
+    [
+        (["torchrun", "--nproc-per-node", "2"], "torchrun --nproc-per-node 2"),
+        (["--", "/usr/bin/torchrun"], "/usr/bin/torchrun"),
+        (["--", "python", "-m", "torch.distributed.run"], "-- python -m torch.distributed.run"),
+    ],
+)
+def test_advise_takes_no_launcher(launcher: list[str], profiled: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+    done = opscope("advise", *launcher, str(script), "--epochs", "3")
+    assert done.returncode == 2
+    assert "tries changes in one process, and " in done.stderr
+    assert f"To profile them: opscope profile {profiled} {script} --epochs 3." in done.stderr
+    assert f"MASTER_PORT=0 opscope advise {script} --epochs 3" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["torchrun"], ["mpirun", "./train.py"], ["torchrun", "-m", "package.train"]])
+def test_a_launcher_whose_script_is_not_known_is_refused_with_its_reason(words: list[str]) -> None:
+    done = opscope("advise", *words)
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith(
+        f"opscope advise tries changes in one process, and {words[0]} starts several: name the script that it starts"
+    )
+
+
+def test_where_a_script_waits_for_a_worker_that_hangs_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time, torch\n"
+        "class Slow(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n        return 1000\n"
+        "    def __getitem__(self, number):\n"
+        "        time.sleep(10_000 if number > 8 else 0)\n        return torch.randn(8)\n"
+        "os.chdir(os.path.dirname(os.path.dirname(__file__)))\n"
+        "for batch in torch.utils.data.DataLoader(Slow(), num_workers=1):\n"
+        "    batch.sum()\n"
+    )
+    done = opscope("profile", "--timeout", "45", str(script), cwd=tmp_path)
+    assert re.search(r"--timeout \(.+, no step in the main thread for \d+ s, at train.py:9\)", done.stderr), done.stderr
+
+
+def test_where_a_script_hangs_is_told(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text("import threading, torch\ndef stuck():\n    threading.Event().wait()\nstuck()\n")
-    done = opscope("profile", "--timeout", "33", str(script), cwd=tmp_path)
+    done = opscope("profile", "--timeout", "45", str(script), cwd=tmp_path)
     assert done.returncode == 1
-    where = r"at train.py:3, in stuck, for \d+ s"
-    assert re.search(rf"it took longer than the 33 s of --timeout \(.+, {where}\)", done.stderr)
-    assert re.search(rf"s so far; the script has been {where}\n", done.stderr)
-
-
-def test_advise_takes_no_launcher(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import torch\n")
-    done = opscope("advise", "torchrun", "--nproc-per-node", "2", str(script), "--epochs", "3")
-    assert done.returncode == 2
-    assert "tries changes in one process, and torchrun starts several" in done.stderr
-    assert f"opscope profile torchrun --nproc-per-node 2 {script} --epochs 3" in done.stderr
-    assert f"MASTER_PORT=0 opscope advise {script} --epochs 3" in done.stderr
+    where = r"no step in the main thread for \d+ s, at train.py:3, in stuck"
+    assert re.search(rf"it took longer than the 45 s of --timeout \(.+, {where}\)", done.stderr)
+    assert re.search(rf"s so far; {where}\n", done.stderr)
 
 
 def test_the_way_named_for_one_process_works(tmp_path: Path) -> None:
@@ -236,7 +280,7 @@ def test_the_way_named_for_one_process_works(tmp_path: Path) -> None:
         "    optimizer.step()\n"
     )
     refused = opscope("advise", str(script)).stderr
-    words = re.search(r"job: (RANK=.*) opscope advise", refused)
+    words = re.search(r"process: (RANK=.*) opscope advise", refused)
     assert words is not None
     alone = dict(word.split("=") for word in words[1].split())
     done = opscope("advise", "--only", "foreach_optimizer", "--budget", "30", str(script), env=alone)

@@ -30,6 +30,8 @@ def tool(name: str) -> ModuleType:
         ("x = 'é' if a in b else min(c, d)\n", None),
         ('def f(a: int = 1) -> "int | None":\n    """One, two."""\n    return max(a)\n', None),
         ("x = f'{a + 1}'\n", []),
+        ("x = f'{a + 1}' if b else c\n", ["x = (f'{a + 1}' if not b else c)\n"]),
+        ("match a:\n    case -1:\n        b = 2\n", ["match a:\n    case -1:\n        b = (3)\n"]),
     ],
 )
 def test_each_change_is_made_alone_and_in_its_place(source: str, changed: list[str] | None) -> None:

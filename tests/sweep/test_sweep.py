@@ -612,7 +612,7 @@ def test_reports_beside_the_next_measurement_are_the_same(tmp_path: Path, monkey
         def configuration(self, number: int, entry: Entry) -> None:
             pass
 
-        def progress(self, phase: str, fraction: float, stands: str = "") -> None:
+        def progress(self, phase: str, fraction: float, waits: str = "") -> None:
             pass
 
         def finished(self, number: int, entry: Entry) -> None:

@@ -328,8 +328,8 @@ class _Trying:
     def _prove_early(self, facts: Facts) -> None:
         """Prove the best as soon as it is clearly the best: then it stands, whatever becomes of the rest."""
         proven = max(self._known.proven().values(), default=1.0)
-        # Only what is clearly faster itself: then a more precise one is not a step back. What may be noise has its turn
-        # in the last round: where cores are few, a proof takes the time in which what helps could be tried.
+        # Only what is clearly faster itself: then a more precise one is not a step back. What may be noise waits for
+        # the last round: with few cores, a proof takes time in which better changes could be tried.
         gains = {
             names: gain
             for names, gain in self._known.unproven().items()

@@ -1,4 +1,7 @@
-"""A trace joined with its capture's record: the one place that decides steps, bound, throughput and trust."""
+"""A trace joined with its capture's record: the one place that decides steps, bound, throughput and trust.
+
+Samples are summarised here, by order statistics only.
+"""
 
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,5 +1,7 @@
 """File helpers: atomic writes that never replace an input or a device, bounded reads, and the private cache.
 
+Also tells which source files are the user's.
+
 Temporary files carry the process id of their writer, so that a later process can remove them once the writer is gone.
 """
 

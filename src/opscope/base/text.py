@@ -1,4 +1,7 @@
-"""Makes text from traces and users safe to print: on one line, without terminal control sequences."""
+"""Makes text from traces and users safe to print: on one line, without terminal control sequences.
+
+Also counts the tokens that a text takes.
+"""
 
 import math
 import os

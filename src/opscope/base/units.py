@@ -1,4 +1,4 @@
-"""Formats numbers for people, and reads times that they write.
+"""Formats numbers and moments for people, and reads times that they write.
 
 Only renderers format: every stored figure keeps its exact unit in its name.
 """

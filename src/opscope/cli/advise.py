@@ -28,7 +28,7 @@ from opscope.cli.targets import (
 from opscope.documents.advise import AdviseDocument, Ended, ErrorClass
 from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.settings import SETTINGS
-from opscope.sweep.launchers import KNOWN, not_several
+from opscope.sweep.launchers import refused_launcher
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script
 
@@ -152,8 +152,8 @@ def command(
     the same shapes, and for training a longer run. What is not proven is not recommended.
     --format json prints a document of the schema opscope.advise/1.
     """
-    if target in KNOWN:
-        raise UsageError(not_several(target, arguments))
+    if (refusal := refused_launcher(target, arguments)) is not None:
+        raise UsageError(refusal)
     refuse_others_options(target, arguments, not_of_scripts=_NOT_OF_SCRIPTS, of_scripts=("steps", "patch"))
     _check_patch(patch)
     if traces is not None:

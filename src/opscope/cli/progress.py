@@ -83,17 +83,17 @@ class SweepProgress:
         else:
             self.progress("starting", 0.0)
 
-    def progress(self, phase: str, fraction: float, stands: str = "") -> None:
+    def progress(self, phase: str, fraction: float, waits: str = "") -> None:
         """Show how far the current configuration is.
 
         Args:
             phase: what it does now.
             fraction: how much of the phase is done, from 0 to 1.
-            stands: where a script stands still, and for how long.
+            waits: since when no step of a script has come, and where it is.
         """
-        doing = f"{phase}, {stands}" if stands else phase
+        doing = f"{phase}, {waits}" if waits else phase
         if self._bar is None or self._task is None:
-            self._beat(phase, stands)
+            self._beat(phase, waits)
             return
         # Earlier phases count whole, and the current one by its fraction.
         before = 0.0
@@ -110,12 +110,12 @@ class SweepProgress:
             left=self._time_left(before),
         )
 
-    def _beat(self, phase: str, stands: str) -> None:
+    def _beat(self, phase: str, waits: str) -> None:
         now = time.monotonic()
         if now - self._spoke >= _HEARTBEAT_S:
             self._spoke = now
             where = f"[{self._number}/{len(self._names)}] {self._names[self._number - 1]}"
-            still = f"; the script has been {stands}" if stands else ""
+            still = f"; {waits}" if waits else ""
             say(f"{where}: {phase}, {now - self._began:.0f} s so far{still}")
 
     def finished(self, number: int, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""``opscope sql QUERY INPUT...``: SQL over the tables of one or many traces."""
+"""``opscope sql QUERY INPUT...``: SQL over the tables of one or many traces, within limits of time and memory."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ from opscope.runs.inputs import measured_of
 from opscope.trace.columns import TABLES
 
 _TYPED: Final = ParameterSource.COMMANDLINE
-_EVERY_S: Final = 0.05
+_LOOKED_EVERY_S: Final = 0.05
 _STATM: Final = Path("/proc/self/statm")
 
 
@@ -279,7 +279,7 @@ def limited(what: str, seconds: float, more_bytes: int) -> Iterator[None]:
     end, most = time.monotonic() + seconds, _resident_bytes() + more_bytes
 
     def watch() -> None:
-        while not over.wait(_EVERY_S):
+        while not over.wait(_LOOKED_EVERY_S):
             late, large = time.monotonic() > end, _resident_bytes() > most
             if late or large:
                 limit = f"{seconds:g} s (--timeout)" if late else f"{format_bytes(more_bytes)} (--max-memory)"

@@ -82,9 +82,9 @@ def say_why_failed(target: str, arguments: Sequence[str], reasons: Sequence[str]
         arguments: the words behind it, of which some may be options of the running command.
         reasons: what it failed with.
     """
-    if is_script(target) and (launcher := needs_launcher(target, arguments, reasons)) is not None:
-        say(f"opscope: {launcher}")
     command = click.get_current_context().command
+    if is_script(target) and (way := needs_launcher(command.name or "", target, arguments, reasons)) is not None:
+        say(f"opscope: {way}")
     own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
     values = dict.fromkeys(word.partition("=")[0] for word in arguments)
     if words := [word for word in values if word in own]:

@@ -2,6 +2,7 @@
 
 It reads one `MetaCall` per line from standard input and answers each with a `MetaAnswer`. Nothing is computed, and
 tensors take no memory. It calls operators of the installed PyTorch, and only those that `replayable` allows.
+Before that it confines itself: to little memory and time, and to no files but those that it reads.
 """
 
 import ast

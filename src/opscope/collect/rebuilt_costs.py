@@ -1,7 +1,7 @@
 """Costs of calls that no rule knows: PyTorch counts them on meta tensors, which hold no data, in a separate process.
 
 A trace may be anyone's, and the calls that it records may be made up. So they run in a process that can neither write
-files nor take much memory or time (`confined`), and only if `replayable` allows them.
+files nor take much memory or time (`meta_worker.confine`), and only if `replayable` allows them.
 """
 
 import contextlib

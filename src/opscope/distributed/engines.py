@@ -1,4 +1,4 @@
-"""Runs a task for many items, in processes or on a Dask cluster: each item comes back exactly once, whatever happens."""
+"""Runs a task for many items, in processes or on a Dask cluster: each item comes back once, whatever happens."""
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator

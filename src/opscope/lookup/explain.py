@@ -1,4 +1,4 @@
-"""From a name, and what it is looked up in, to an `ExplainDocument`."""
+"""From a name, and what it is looked up in, to an `ExplainDocument`; for a name that is not known, others like it."""
 
 import difflib
 import json
@@ -44,8 +44,8 @@ _OPERATOR = lazy_pattern(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Ba
 # Ranges that are not operators of PyTorch's tables, and yet known by their names.
 _NOT_OPERATORS = (Category.FRAMEWORK, Category.COMMUNICATION, Category.COMPILED)
 _YAML = "aten/src/ATen/native/native_functions.yaml"
-_LIKE: Final = 0.75  # difflib's ratio; below it, what is found has little to do with what was asked
-_MOST: Final = 3
+_ALIKE: Final = 0.75  # difflib's ratio; below it, what is found has little to do with what was asked
+_MOST_SUGGESTED: Final = 3
 
 
 class Lookup(Struct, dict=True):
@@ -374,9 +374,9 @@ def similar_operators(name: str, operators: Iterable[str]) -> tuple[str, ...]:
     asked = _bare(name)
     if len(asked) < 2:
         return ()
-    like = difflib.get_close_matches(asked, bare, _MOST, _LIKE)
+    like = difflib.get_close_matches(asked, bare, _MOST_SUGGESTED, _ALIKE)
     starting = [other for other in bare if other.startswith(asked) and other not in like] if len(asked) > 2 else []
-    return tuple(bare[other] for other in (*like, *starting)[:_MOST])
+    return tuple(bare[other] for other in (*like, *starting)[:_MOST_SUGGESTED])
 
 
 def _bare(operator: str) -> str:

@@ -1,8 +1,8 @@
 """Every value of a document by its address: ``findings/dispatch_bound/saving_ns/low``, ``operators/aten::mm/calls``.
 
 An address goes from field to field. Of a list it takes the entry of a name (an id, the name of an operator) where one
-entry alone has it, or that of a number, from 1 on, in the document's order. Here single values
-are written for people, too.
+entry alone has it, or that of a number, from 1 on, in the document's order. Single values
+are also written for people here.
 """
 
 import dataclasses

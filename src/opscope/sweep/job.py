@@ -242,7 +242,9 @@ def _followed(process: "subprocess.Popen[bytes]", folder: Path, observer: Observ
     """Follow a launcher until it ends, and end it when its time is over; return its exit code."""
     try:
         while process.poll() is None and (until is None or time.monotonic() < until):
-            observer.progress(_phase(list(_outcomes(folder))), 0.0)
+            behind = _furthest_behind(list(_outcomes(folder)))
+            waits = behind and behind.message.waits and f"rank {behind.rank}: {behind.message.waits}"
+            observer.progress(behind.message.phase if behind else "starting", 0.0, waits or "")
             time.sleep(_POLL_S)
     finally:
         if process.poll() is None:
@@ -261,10 +263,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _phase(outcomes: Sequence[Outcome]) -> str:
-    """Return the phase of the rank that is furthest behind."""
-    running = [outcome.message.phase for outcome in outcomes if not outcome.ended]
-    return min(running, key=lambda phase: _ORDER.index(phase) if phase in _ORDER else len(_ORDER), default="starting")
+def _furthest_behind(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the rank that runs in the earliest phase; of several one that waits."""
+
+    def place(outcome: Outcome) -> tuple[int, bool]:
+        phase = outcome.message.phase
+        return _ORDER.index(phase) if phase in _ORDER else len(_ORDER), not outcome.message.waits
+
+    return min((outcome for outcome in outcomes if not outcome.ended), key=place, default=None)
 
 
 def _outcomes(folder: Path) -> Iterator[Outcome]:
@@ -322,7 +328,7 @@ class _Silent:
     def configuration(self, number: int, entry: Entry) -> None:
         """Show nothing."""
 
-    def progress(self, phase: str, fraction: float, stands: str = "") -> None:
+    def progress(self, phase: str, fraction: float, waits: str = "") -> None:
         """Show nothing."""
 
     def finished(self, number: int, entry: Entry) -> None:

@@ -1,16 +1,18 @@
 """Commands that start the ranks of a job (torchrun, mpirun, srun, accelerate), with opscope put before their script."""
 
-import re
+import os
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.patterns import lazy_pattern
 from opscope.workloads.catalog import is_built_in, is_script
 
 # Those that may follow `opscope profile` without `--` before them; behind `--` it may be any program.
@@ -22,7 +24,9 @@ _VARIABLES: Final = frozenset(
     {"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 )
 # The same for the only rank of a job; with port 0 the system gives each process a free one.
-_ALONE: Final = "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0"
+_ALONE: Final = "RANK=0 LOCAL_RANK=0 GROUP_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0"
+_NOT_SET: Final = lazy_pattern(r"KeyError: '(\w+)'|environment variable (\w+) expected, but not set")
+_MODULES: Final = ("torch.distributed.", "accelerate.commands.")  # behind python -m
 _TAKE_A_PATH: Final = frozenset({"torchrun", "accelerate", "deepspeed"})  # they start Python themselves
 _MODULE_OPTION: Final = {"deepspeed": "--module"}  # others take -m, as Python itself does
 
@@ -51,41 +55,52 @@ class Launch(Struct, frozen=True):
         return [*self.before, option, RANK_MODULE, f"{JOB_OPTION}{folder}", *self.arguments]
 
 
-def needs_launcher(script: str, arguments: Sequence[str], reasons: Iterable[str]) -> str | None:
-    """Return what to do where a script failed as it expects what a launcher of ranks sets.
+def needs_launcher(command: str, script: str, arguments: Sequence[str], reasons: Iterable[str]) -> str | None:
+    """Return what to do when a script failed because it expects variables that a launcher sets.
 
     Args:
+        command: the command of opscope that ran it.
         script: the script's path.
         arguments: the words behind it.
         reasons: what it failed with.
     """
-    unset = [name for reason in reasons for name in re.findall(r"\w+", reason) if name in _VARIABLES]
+    missing = [name for reason in reasons for match in _NOT_SET.findall(reason) for name in match if name in _VARIABLES]
+    unset = [name for name in missing if name not in os.environ]
     if not unset:
         return None
-    command = shlex.join([script, *arguments])
+    run = shlex.join([script, *arguments])
     return (
-        f"{script} is written for a launcher: it reads {unset[0]}, which torchrun sets and nothing has set here. "
-        f"opscope profile --nproc 2 {command} runs it in two processes. {_one_process(command)}"
+        f"{script} expects to be started by a launcher such as torchrun: {unset[0]} is not set. To profile it as two "
+        f"processes: opscope profile --nproc 2 {run}. {_one_process(command, run)}"
     )
 
 
-def not_several(launcher: str, arguments: Sequence[str]) -> str:
-    """Return why ``opscope advise`` takes no launcher, and what to do instead.
+def refused_launcher(target: str, arguments: Sequence[str]) -> str | None:
+    """Return why ``opscope advise`` does not take a launcher, and what to do instead; None where the target is none.
 
     Args:
-        launcher: what it was given.
+        target: what it was given.
         arguments: the words behind it.
     """
-    launch = _launch_of((launcher, *arguments))
-    command = "train.py" if launch is None else shlex.join([launch.script, *launch.arguments])
-    return (
-        f"opscope advise tries changes in one process, and {launcher} starts several: opscope profile "
-        f"{shlex.join([launcher, *arguments])} says what they cost. {_one_process(command)}"
-    )
+    if is_script(target) or is_built_in(target) or ":" in target:
+        return None
+    launch = None
+    with suppress(UsageError):  # a script that is started as a program
+        launch = _launch_of((target, *arguments))
+    words = [target, *(() if launch is None else launch.before)]
+    starter = next((word for word in words if Path(word).name in KNOWN or word.startswith(_MODULES)), None)
+    if starter is None:
+        return None
+    reason = f"opscope advise tries changes in one process, and {starter} starts several"
+    if launch is None:
+        return f"{reason}: name the script that it starts"
+    run = shlex.join([launch.script, *launch.arguments])
+    whole = shlex.join([*(() if Path(target).name in KNOWN else ("--",)), target, *arguments])
+    return f"{reason}. To profile them: opscope profile {whole}. {_one_process('advise', run)}"
 
 
-def _one_process(command: str) -> str:
-    return f"If it can run as the only process of a job: {_ALONE} opscope advise {command}"
+def _one_process(command: str, run: str) -> str:
+    return f"If it also runs as a single process: {_ALONE} opscope {command} {run}"
 
 
 def launch_named(target: str, arguments: Sequence[str], processes: int | None) -> Launch | None:

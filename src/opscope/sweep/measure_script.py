@@ -19,7 +19,7 @@ from opscope.collect.script.plain_clock import PlainClock
 from opscope.collect.script.questions import current_device, torch_is_idle
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
-from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog, tell_standstill
+from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog, tell_without_steps
 from opscope.collect.script.watcher import EnoughMeasured, Watcher
 from opscope.record.capture import Benchmark, CaptureRecord, WorkloadInfo
 from opscope.record.codec import decode, encode
@@ -66,7 +66,7 @@ class Again(Struct, frozen=True):
 
 
 def measure_script(
-    task: ScriptTask, phase: Callable[[str], None], kept: Callable[[], None], stands: Callable[[str], None]
+    task: ScriptTask, phase: Callable[[str], None], kept: Callable[[], None], waits: Callable[[str], None]
 ) -> Again | None:
     """Run a script, and write the trace of some of its steps, and its record.
 
@@ -74,7 +74,7 @@ def measure_script(
         task: what is measured.
         phase: called with what is going on.
         kept: called once everything is written; the script may go on after that, or be ended.
-        stands: called with where the script stands still, while it does, and with nothing once it goes on.
+        waits: called with where the script is while no step comes, and with nothing once one has come.
 
     Returns:
         What makes up for this run, where it ended without a profile; None where it has one.
@@ -124,7 +124,7 @@ def measure_script(
     phase("running the script")
     listen_to_watchdog(watcher)
     children.listen()
-    tell_standstill(watcher, stands)
+    tell_without_steps(watcher, waits)
     error = run_script(script, shlex.split(task.arguments), torch_imported)
     error = children.ended(error, is_early=isinstance(error, EnoughMeasured))
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)

@@ -33,10 +33,10 @@ class Observer(Protocol):
     def configuration(self, number: int, entry: Entry) -> None:
         """Show that configuration ``number`` (from 1) begins."""
 
-    def progress(self, phase: str, fraction: float, stands: str = "") -> None:
+    def progress(self, phase: str, fraction: float, waits: str = "") -> None:
         """Show that the current configuration is in ``phase``, of which ``fraction`` (0 to 1) is done.
 
-        ``stands`` says where a script stands still, and for how long.
+        ``waits`` says since when no step of a script has come, and where it is.
         """
 
     def finished(self, number: int, entry: Entry) -> None:
@@ -231,7 +231,7 @@ def _measured(plan: Plan, number: int, entry: Entry, observer: Observer) -> Entr
 
     def show(message: Message) -> None:
         if not message.complete:
-            observer.progress(message.phase, message.fraction, message.stands)
+            observer.progress(message.phase, message.fraction, message.waits)
 
     failure = plan.measurer.measure(entry, options, plan.directory, show)
     _scrub_log(plan, entry)

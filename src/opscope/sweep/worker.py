@@ -75,7 +75,7 @@ class Message(Struct, frozen=True):
     Attributes:
         phase: what goes on.
         fraction: how much of the phase is done, from 0 to 1.
-        stands: where a script stands still, and for how long; empty where it does not.
+        waits: since when no step of a script has come, and where it is; empty while they come.
         failure: why there is no result; None where nothing failed.
         complete: whether everything is measured and written.
         again: another run of the script that makes up for this one; None where none is needed.
@@ -84,7 +84,7 @@ class Message(Struct, frozen=True):
 
     phase: str = ""
     fraction: float = 0.0
-    stands: str = ""
+    waits: str = ""
     failure: Failure | None = None
     complete: bool = False
     again: ScriptRun | None = None
@@ -92,8 +92,8 @@ class Message(Struct, frozen=True):
 
     @property
     def doing(self) -> str:
-        """What goes on, and where a script stands still."""
-        return f"{self.phase}, {self.stands}" if self.stands else self.phase
+        """What goes on, and where a script is of which no step comes."""
+        return f"{self.phase}, {self.waits}" if self.waits else self.phase
 
 
 Sender = Callable[[Message], None]
@@ -198,11 +198,11 @@ def _measure_script(
         now = name
         send(Message(name))
 
-    def stands(where: str) -> None:
-        send(Message(now, stands=where))
+    def waits(where: str) -> None:
+        send(Message(now, waits=where))
 
     # A script may be ended by other means than its last line, so what is complete is told at once.
-    return measure_script(task, phase, lambda: send(Message(complete=True)), stands)
+    return measure_script(task, phase, lambda: send(Message(complete=True)), waits)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -1,4 +1,7 @@
-"""Time by where it was caused, as trees of names: by operator nesting, by module, by Python frame."""
+"""Time by where it was caused, as trees of names: by operator nesting, by module, by Python frame.
+
+Threads that only wait are left out: their frames say nothing of where time goes.
+"""
 
 from collections.abc import Iterator
 from enum import StrEnum

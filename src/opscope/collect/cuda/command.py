@@ -1,4 +1,7 @@
-"""Runs a command with the collector in each of its processes that uses CUDA or NVTX."""
+"""Runs a command with the collector in each of its processes that uses CUDA or NVTX.
+
+The collector is a library in C++, which is compiled here, once, into the user's cache. ``make collector`` runs this.
+"""
 
 import datetime
 import errno
@@ -54,13 +57,13 @@ _MOMENT: Final = lazy_pattern(
 )  # the log has something else where `date` is missing, or knows no fractions
 _SIGNALLED: Final = 128  # plus the signal's number is the exit code, as in shells
 SOURCES: Final = Path(__file__).with_name("native")
-_MAIN: Final = SOURCES / "collector.cpp"
+_COLLECTOR_SOURCE: Final = SOURCES / "collector.cpp"
 # The C++ library is linked statically: the programs that load the collector bring their own, of any version.
-_FLAGS: Final = (
+_COMPILER_FLAGS: Final = (
     *("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-fvisibility-inlines-hidden"),
     *("-static-libstdc++", "-static-libgcc"),
 )
-_SECONDS: Final = 300
+_COMPILE_S: Final = 300
 
 
 def built_collector(cupti: Cupti) -> Path:
@@ -69,12 +72,12 @@ def built_collector(cupti: Cupti) -> Path:
     Raises:
         EnvironmentLacksError: there is no C++ compiler, the build fails, or the cache cannot be written to.
     """
-    command = [*_compiler(), *_FLAGS, *(f"-I{folder}" for folder in cupti.headers)]
+    command = [*_compiler(), *_COMPILER_FLAGS, *(f"-I{folder}" for folder in cupti.headers)]
     target = private_folder("cuda") / f"collector-{cupti.api_version}-{_digest(command)}.so"
     if is_own(target):  # otherwise it may be another user's, and is built anew
         return target
     with written_whole(target, PRIVATE_FILE) as partial:
-        _compile([*command, "-o", str(partial), str(_MAIN), "-ldl"])
+        _compile([*command, "-o", str(partial), str(_COLLECTOR_SOURCE), "-ldl"])
     return target
 
 
@@ -103,11 +106,11 @@ def _digest(command: list[str]) -> str:
 
 def _compile(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
     except OSError as error:
         raise EnvironmentLacksError(f"the C++ compiler {command[0]} cannot be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise EnvironmentLacksError(f"the collector could not be compiled in {_SECONDS} s") from error
+        raise EnvironmentLacksError(f"the collector could not be compiled in {_COMPILE_S} s") from error
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         raise EnvironmentLacksError(
@@ -125,10 +128,6 @@ def main() -> int:
         sys.stderr.write(f"opscope: {error}\n")
         return error.exit_code
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 class Command(Struct, frozen=True):
@@ -366,3 +365,7 @@ def _in_foreground() -> bool:
         return False
     finally:
         os.close(terminal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

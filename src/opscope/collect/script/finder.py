@@ -226,6 +226,11 @@ class StepFinder:
         return sum(stream.events.count for stream in self._streams.values())
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether the script waits for what is done at a boundary, such as the writing of a trace."""
+        return self._busy
+
+    @property
     def has_worked(self) -> bool:
         """Whether anything was seen that may be a step."""
         return any(stream.events.count or stream.open for stream in self._streams.values())

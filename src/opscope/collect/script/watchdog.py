@@ -1,7 +1,6 @@
-"""Threads beside a script: one asks its main thread to look at what was recorded, one tells where it stands still."""
+"""Threads beside a script: one has its main thread look at what was recorded, one tells where it is without steps."""
 
 import _thread
-import os
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import Final
 
 from opscope.base.files import is_users
+from opscope.base.text import printable
 from opscope.collect.script.watcher import Phase, Watcher
 
 _SIGNAL: Final = int(signal.SIGRTMAX) - 3
@@ -20,8 +20,8 @@ _LONGEST_WINDOW_S: Final = 60.0
 _SET_UP_S: Final = 5.0
 _SOON_S: Final = 0.001
 _LOOKS_S: Final = 2.0  # between looks at where the script is
-# A choice: what stands still for less is not worth a word; imports and compilations often take ten seconds.
-_STANDS_S: Final = 20.0
+# A choice: less is not worth a word, as imports and compilations often take ten seconds.
+_WITHOUT_STEPS_S: Final = 20.0
 
 
 def listen_to_watchdog(watcher: Watcher) -> None:
@@ -54,49 +54,56 @@ def start_watchdog(watcher: Watcher, *, at_first_use: bool = False) -> None:
     threading.Thread(target=watch, daemon=True, name="opscope-watchdog").start()
 
 
-def tell_standstill(watcher: Watcher, tell: Callable[[str], None]) -> None:
-    """Start a thread that tells where the script stands still: in one call, in which no event of a step comes.
-
-    Call it in the thread that the script runs in.
+def tell_without_steps(watcher: Watcher, tell: Callable[[str], None]) -> None:
+    """Start a thread that tells where the script is while no step comes. Call it in the thread that the script runs in.
 
     Args:
         watcher: the watcher.
-        tell: gets a phrase such as ``at train.py:12, in main, for 20 s``, again and again while that lasts, and an
-            empty one after it.
+        tell: gets a phrase such as ``no step in the main thread for 20 s, at train.py:12, in main``, again and again
+            while that lasts, and an empty one after it.
     """
-    script_thread = threading.get_ident()
+    script_thread, folder = threading.get_ident(), Path.cwd()
 
     def watch() -> None:
-        seen: tuple[object, ...] = ()
-        since, told = time.monotonic(), False
+        events, since, told = watcher.events, time.monotonic(), False
         while watcher.active and watcher.phase is not Phase.DONE:
-            frame = _innermost(sys._current_frames().get(script_thread))
-            now = (watcher.events, id(frame), frame and frame.f_lasti)
-            if now != seen or frame is None:
+            place = None if watcher.is_at_work else _users_place(sys._current_frames().get(script_thread), folder)
+            seconds = time.monotonic() - since
+            if watcher.events != events:
+                events, since = watcher.events, time.monotonic()
                 if told:
                     tell("")
-                seen, since, told = now, time.monotonic(), False
-            elif (seconds := time.monotonic() - since) >= _STANDS_S:
-                tell(f"at {_place(frame)}, for {seconds:.0f} s")
+                told = False
+            elif place is not None and seconds >= _WITHOUT_STEPS_S:
+                tell(f"no step in the main thread for {seconds:.0f} s, at {place}")
                 told = True
-            del frame  # whatever it holds is the script's to free
             time.sleep(_LOOKS_S)
 
-    threading.Thread(target=watch, daemon=True, name="opscope-standstill").start()
+    threading.Thread(target=watch, daemon=True, name="opscope-without-steps").start()
 
 
-def _innermost(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the user's own source."""
-    while frame is not None and not is_users(frame.f_code.co_filename):
+def _users_place(frame: FrameType | None, folder: Path) -> str | None:
+    """Return the innermost line of the user's own source; None where there is none.
+
+    No frame is kept: what it holds is the script's to free.
+
+    Args:
+        frame: the innermost frame of the script.
+        folder: the current one when the script began: its paths are shown from there.
+    """
+    while frame is not None and not is_users(_path(frame, folder)):
         frame = frame.f_back
-    return frame
+    if frame is None:
+        return None
+    path, name = Path(_path(frame, folder)), frame.f_code.co_name
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return f"{printable(str(shown))}:{frame.f_lineno}" + ("" if name == "<module>" else f", in {name}")
 
 
-def _place(frame: FrameType) -> str:
-    path = Path(frame.f_code.co_filename).absolute()
-    here = Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
-    name = frame.f_code.co_name
-    return f"{here}:{frame.f_lineno}" + ("" if name == "<module>" else f", in {name}")
+def _path(frame: FrameType, folder: Path) -> str:
+    """Return the file of a frame; of one without a file what stands in its place, such as ``<string>``."""
+    name = frame.f_code.co_filename
+    return name if name.startswith("<") else str(folder / name)
 
 
 def _wait_until_set_up() -> None:

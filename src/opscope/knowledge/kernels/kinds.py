@@ -33,7 +33,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def is_named_communication(name: str) -> bool:
-    """Tell whether a kernel has the name of one that moves data between devices; see `kinds.communicates`."""
+    """Tell whether a kernel has the name of one that moves data between devices; see `communicates`."""
     return _pattern().search(name) is not None
 
 
