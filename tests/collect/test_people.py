@@ -255,6 +255,33 @@ def test_where_a_script_waits_for_a_worker_that_hangs_is_told(tmp_path: Path) ->
     assert re.search(r"--timeout \(.+, no step in the main thread for \d+ s, at train.py:9\)", done.stderr), done.stderr
 
 
+def test_a_script_that_hangs_at_its_end_costs_no_report(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, torch\n"
+        "model = torch.nn.Linear(64, 64)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "try:\n"
+        "    for number in range(1_000_000):\n"
+        "        optimizer.zero_grad()\n"
+        "        model(torch.randn(8, 64)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "finally:\n"
+        "    open('end', 'w').close()\n"
+        "    time.sleep(200)\n"
+        "    open('late', 'w').close()\n"
+    )
+    patient = (
+        "from opscope.sweep import process; process._ENDS_WITHIN_SECONDS = 3; from opscope.cli import main; main()"
+    )
+    done = opscope("profile", "--quick", "--output-dir", "run", str(script), cwd=tmp_path, code=patient)
+    assert done.returncode == 0, done.stderr
+    assert "unprofiled step" in done.stderr + done.stdout
+    assert (tmp_path / "end").exists()
+    assert not (tmp_path / "late").exists()
+
+
 def test_where_a_script_hangs_is_told(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"

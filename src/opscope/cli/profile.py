@@ -163,7 +163,10 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
     help="End a configuration that takes longer; it is recorded as failed, and the others go on.",
 )
 @click.option(
-    "--run-on", is_flag=True, help="Let a script run on to its end after its steps were profiled, instead of ending it."
+    "--run-on",
+    is_flag=True,
+    help="Let a script run on to its end after its steps were profiled, instead of ending it. A script that is ended has "
+    "five minutes for what it does then.",
 )
 @click.option(
     "--step-kind",

@@ -29,6 +29,8 @@ from opscope.workloads.catalog import is_script
 _STORE_OF_TORCHRUN = "TORCHELASTIC_USE_AGENT_STORE"
 _POLL_SECONDS = 0.5  # without a message, until the time limit is looked at
 _AFTER_END_SECONDS = 0.02  # between looks at a process that has closed its pipe
+# A choice: what a script does at its end, such as writing a checkpoint, takes less; one that hangs there never ends.
+_ENDS_WITHIN_SECONDS = 300
 _GRACE_SECONDS = 5  # between asking a process to end and killing it
 _HINTS = {
     "SIGKILL": "; the system does this when memory runs out",
@@ -198,7 +200,8 @@ class InProcess(Struct, frozen=True):
             finally:
                 os.close(writing)  # the worker has the other copy, so the pipe closes when it ends
             try:
-                last = _follow(process, messages, progress, until)
+                ends = not (request.among_ranks or request.configuration.get("run_on"))
+                last = _follow(process, messages, progress, until, ends=ends)
                 code = process.wait()
             except _OutOfTimeError as error:
                 _end(process)
@@ -232,15 +235,27 @@ class _OutOfTimeError(Exception):
     """A configuration took longer than it may."""
 
 
-def _follow(process: Worker, messages: IO[bytes], progress: Sender, until: _Until) -> Message:
-    """Pass progress on until the process ends, and again while nothing is heard; return its last message."""
-    last = Message(phase="starting")
+def _follow(process: Worker, messages: IO[bytes], progress: Sender, until: _Until, *, ends: bool) -> Message:
+    """Pass progress on until the process ends, and again while nothing is heard; return its last message.
+
+    Args:
+        process: the worker.
+        messages: what it sends.
+        progress: gets that.
+        until: when it has taken too long.
+        ends: whether it is to end by itself once everything is measured; it is ended if it does not.
+    """
+    last, measured_at = Message(phase="starting"), 0.0
     for message in _received(process, messages):
         last = last if last.complete else message or last  # what follows a complete measurement is not about it
-        if until.is_over:
-            if last.complete:
+        if last.complete:
+            measured_at = measured_at or time.monotonic()
+            if until.is_over or (ends and time.monotonic() - measured_at > _ENDS_WITHIN_SECONDS):
                 _end(process)
                 return last
+            progress(Message(phase="waiting for the script's end") if ends else last)
+            continue
+        if until.is_over:
             raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.doing})")
         if last.failure is None and last.again is None:
             progress(last)
