@@ -165,8 +165,8 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
 @click.option(
     "--run-on",
     is_flag=True,
-    help="Let a script run on to its end after its steps were profiled, instead of ending it. A script that is ended has "
-    "five minutes for what it does then.",
+    help="Let a script run on to its end after its steps were profiled, instead of ending it. A script that is ended "
+    "has five minutes for what it does then.",
 )
 @click.option(
     "--step-kind",
