@@ -206,7 +206,7 @@ def profiled(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str, str]]:
 
 @pytest.mark.torch
 def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..., Any]) -> None:
-    document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "20000")
+    document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "10000000")
     told = document["capture"]["steady_state"]
     assert told.startswith("Steps were found automatically: a repeating cycle (optimizer steps: SGD.step), seen ")
     assert "3 steps were profiled" in told
@@ -218,7 +218,7 @@ def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..
     assert calls["aten::add_"] == 3 * 4 * 2  # of each parameter: the second micro-batch, and the optimizer
     assert "its finally block ran" in log
     assert "the whole script ran" not in log
-    assert document["capture"]["configuration"]["settings"]["arguments"] == "--steps 20000"
+    assert document["capture"]["configuration"]["settings"]["arguments"] == "--steps 10000000"
 
 
 @pytest.mark.torch
