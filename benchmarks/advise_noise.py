@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from saved import save
 
-from opscope.advise.measured import is_faster, least_gain, measured
-from opscope.advise.messages import Job
+from opscope.advise.measured import is_faster, least_gain, timed_beside
+from opscope.advise.messages import VariantJob
 from opscope.advise.proving import time_finalists
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration
@@ -26,7 +26,7 @@ KINDS = ("gan", "lstm", "recommender", "two_losses", "diffusion")  # steps of on
 
 def trial(kind: str, seed: int) -> dict[str, Any]:
     device = "cuda" if torch.cuda.device_count() else "cpu"
-    job = Job(configuration=Configuration(target=f"{TARGETS}:{kind}"), device=device)
+    job = VariantJob(configuration=Configuration(target=f"{TARGETS}:{kind}"), device=device)
     with Session(job, width=2, timeout_s=120, seed=seed) as session:
         base, twin, third = workers = session.build([job] * 3)
         time_finalists(session, [base, twin], [third])
@@ -34,7 +34,7 @@ def trial(kind: str, seed: int) -> dict[str, Any]:
             if worker.broken is not None:
                 raise SystemExit(f"{kind}: {worker.broken.reason}")
         least = least_gain(base, twin)
-        found = measured([base, twin], third, least)
+        found = timed_beside([base, twin], third, least)
         assert found.gain is not None
         return {
             "kind": kind,

@@ -17,7 +17,7 @@ from torch import nn
 
 from opscope.advise import session as sessions
 from opscope.advise.comparing import Comparing
-from opscope.advise.messages import Job
+from opscope.advise.messages import VariantJob
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration
 
@@ -62,7 +62,7 @@ def keeping(number: int = 0) -> Any:
 
 def tried(name: str, number: int) -> dict[str, Any]:
     function = "keeping" if planted.MISTAKES[name] is planted.shares_a_buffer else "training"
-    job = Job(configuration=Configuration(f"{__file__}:{function}", {"number": number}), device="cpu")
+    job = VariantJob(configuration=Configuration(f"{__file__}:{function}", {"number": number}), device="cpu")
     with Session(job, width=2, timeout_s=120) as session:
         (worker,) = session.build([job])
         if worker.built is None:

@@ -30,7 +30,7 @@ from opscope.readers import read
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
 from opscope.workbench.benchmarking.rounds import in_turns
 from opscope.workbench.benchmarking.statistics import median_interval, ratios, sign_test
-from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.stopping import MeasuringLimits
 from opscope.workbench.benchmarking.verdicts import verdict_of
 
 CYCLES = (2_000, 5_000, 20_000, 50_000, 200_000, 1_000_000, 4_000_000, 9_900_000)
@@ -81,7 +81,7 @@ def kernel_times(calls: dict[str, Callable[[], object]], seconds: float) -> dict
         for _ in range(3):
             call()
     timer.rounds(calls, [list(calls)])
-    return in_turns(timer.rounds, calls, Limits(seconds=seconds)).samples
+    return in_turns(timer.rounds, calls, MeasuringLimits(seconds=seconds)).samples
 
 
 def spins() -> dict[str, Any]:
@@ -186,7 +186,7 @@ def alarms(trials: int, second: float) -> dict[str, Any]:
     timer.rounds(calls, [list(calls)])
     began, verdicts, widths, rounds = time.time(), [], [], []
     for trial in range(trials):
-        samples = in_turns(timer.rounds, calls, Limits(), seed=trial).samples
+        samples = in_turns(timer.rounds, calls, MeasuringLimits(), seed=trial).samples
         found = ratios(samples["a"], samples["b"])
         interval = median_interval(found)
         verdicts.append(verdict_of(interval, sign_test(found)))

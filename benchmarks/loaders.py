@@ -17,7 +17,7 @@ from typing import Any
 from saved import save
 
 from opscope.advise.changes import workers_tried
-from opscope.advise.messages import Job
+from opscope.advise.messages import VariantJob
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration
 
@@ -58,7 +58,7 @@ def said(kind: str) -> dict[str, Any]:
 def gains(kind: str, others: list[str]) -> list[float]:
     """Return how many times as fast the loop is with other arguments, measured in turns."""
     target = Configuration(target=str(SCRIPT))
-    jobs = [Job(configuration=target, device="cpu", arguments=f"{kind} {other}") for other in ("", *others)]
+    jobs = [VariantJob(configuration=target, device="cpu", arguments=f"{kind} {other}") for other in ("", *others)]
     with Session(jobs[0], width=2, timeout_s=120) as session:
         workers = session.build(jobs)
         session.time(workers, ROUNDS, TURN_S)

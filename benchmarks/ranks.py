@@ -23,7 +23,7 @@ from opscope.distributed.clocks import clocks_of
 from opscope.distributed.job import Job as ReadJob
 from opscope.distributed.job import document_of
 from opscope.distributed.match import matched, rows_of
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 
 MS = 1_000_000
 SHAPES = {
@@ -58,7 +58,7 @@ def made(number: int) -> tuple[str, Job]:
 
 def tried(number: int, folder: Path) -> dict[str, Any]:
     name, job = made(number)
-    ranks = {rank: summarise(path) for rank, path in enumerate(write_job(job, folder / str(number)))}
+    ranks = {rank: summarise_rank(path) for rank, path in enumerate(write_job(job, folder / str(number)))}
     document = document_of(ReadJob(ranks, len(ranks), [], {}))
     found = {
         "number": number,
@@ -74,7 +74,7 @@ def tried(number: int, folder: Path) -> dict[str, Any]:
     replayed = next((one for one in document.findings if one.rule == "late_rank" and one.replayed_ns), None)
     if replayed is not None:
         twin = replace(job, late={})
-        ranks = {rank: summarise(path) for rank, path in enumerate(write_job(twin, folder / f"{number}-healthy"))}
+        ranks = {rank: summarise_rank(path) for rank, path in enumerate(write_job(twin, folder / f"{number}-healthy"))}
         healthy = document_of(ReadJob(ranks, len(ranks), [], {}))
         steps = [statistics.mean(step.duration_ns for step in one.steps) for one in (document, healthy)]
         saved = steps[0] - steps[1]

@@ -20,7 +20,7 @@ from tests.jobs import Job, Shape, write_job
 
 from opscope.distributed.job import Job as ReadJob
 from opscope.distributed.job import document_of
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 
 
@@ -28,7 +28,7 @@ def packed(ranks: int, steps: int) -> list[bytes]:
     """Return the summaries of ranks that are alike but for noise and clocks; one of them is late."""
     chance = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
-        one = summarise(write_job(Job(Shape(2), steps=steps, offset_ns=0, drift_ppm=0.0), Path(folder))[0])
+        one = summarise_rank(write_job(Job(Shape(2), steps=steps, offset_ns=0, drift_ppm=0.0), Path(folder))[0])
     members = str(list(range(30)))[:-1] + ", ...]"
     found = []
     for rank in range(ranks):

@@ -25,7 +25,7 @@ _COMPARED_WITH_PYTHON = 16  # one in so many: it takes ten times as long
 
 def report_coverage() -> None:
     """Connect the compiled reader with libFuzzer; see coverage.cpp."""
-    fuzzer, library = ctypes.CDLL(core_with_libfuzzer.__file__), native.load()
+    fuzzer, library = ctypes.CDLL(core_with_libfuzzer.__file__), native.load_kineto()
     assert library is not None, f"{native.LIBRARY} cannot be loaded"
     hooks = (ctypes.cast(getattr(fuzzer, f"__sanitizer_cov_{name}"), ctypes.c_void_p) for name in _HOOKS)
     library.opscope_fuzz((ctypes.c_void_p * len(_HOOKS))(*hooks))

@@ -34,7 +34,7 @@ def everything(reader: NativeReader, odd: list[bytes]) -> dict[str, Any]:
 
 def fed(pieces: list[bytes], threads: int, block: int) -> dict[str, Any]:
     """Read some pieces with so many threads, in blocks of so many bytes."""
-    library = native.load()
+    library = native.load_kineto()
     assert library is not None
     reader = NativeReader(library, threads, block)
     return everything(reader, [odd for piece in pieces for odd in reader.feed(piece)])

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from opscope.analysis.advice import STATEMENTS
-from opscope.analysis.advice.on_cpu import STATEMENTS as ON_CPU
+from opscope.analysis.advice.on_cpu import CPU_STATEMENTS as ON_CPU
 from opscope.documents.findings import Rule
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"

@@ -27,7 +27,7 @@ from opscope.base.demangle import demangler
 from opscope.knowledge.binaries.elf import X86_64, open_elf
 from opscope.knowledge.binaries.paths import in_repository, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import cuda_library
-from opscope.knowledge.kernels.index import HostFile, IndexedKernel, Place, SourceIndex, build_index
+from opscope.knowledge.kernels.index import HostFile, IndexedKernel, SourceIndex, SourceLine, build_index
 from opscope.knowledge.kernels.shipped import BUILDS, ShippedBuild
 from opscope.knowledge.releases import TorchVersion
 
@@ -69,7 +69,7 @@ def index_of_wheel(wheel: Path) -> SourceIndex:
     """Build the index of an unpacked wheel."""
     version = (wheel / "torch" / "version.py").read_text()
     files: dict[str, set[str]] = defaultdict(set)
-    sites: dict[str, set[Place]] = defaultdict(set)
+    sites: dict[str, set[SourceLine]] = defaultdict(set)
     build_ids = {}
     for name in _CUDA_LIBRARIES:
         path = wheel / "torch" / "lib" / name
@@ -93,7 +93,7 @@ def _assigned(text: str, name: str) -> str:
     return match[1]
 
 
-def _add_library(path: Path, files: dict[str, set[str]], sites: dict[str, set[Place]]) -> str:
+def _add_library(path: Path, files: dict[str, set[str]], sites: dict[str, set[SourceLine]]) -> str:
     demangle = demangler()
     with open_elf(path) as elf:
         if elf.machine != X86_64:
@@ -107,7 +107,8 @@ def _add_library(path: Path, files: dict[str, set[str]], sites: dict[str, set[Pl
         name = demangle(kernel.name)
         files[name].add(units.get(kernel.unit, library.units[kernel.unit]))
         sites[name] |= {
-            Place(in_repository(site.file, root), site.line, site.function) for site in launched.get(kernel.name, ())
+            SourceLine(in_repository(site.file, root), site.line, site.function)
+            for site in launched.get(kernel.name, ())
         }
     return library.build_id or ""
 

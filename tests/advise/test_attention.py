@@ -13,7 +13,7 @@ from torch import nn
 
 from opscope.advise.attention import written_out
 from opscope.advise.attention_edit import fuse_attention
-from opscope.advise.source import NotWritableError, Source
+from opscope.advise.source import EditedFile, NotWritableError
 
 BATCH, LENGTH, HEADS, DEPTH = 2, 7, 3, 4
 WIDTH = HEADS * DEPTH
@@ -449,10 +449,10 @@ NOT_WRITABLE = {
 }
 
 
-def source_of(tmp_path: Path, body: str) -> tuple[Source, int]:
+def source_of(tmp_path: Path, body: str) -> tuple[EditedFile, int]:
     file = tmp_path / "model.py"
     file.write_text(HEAD + textwrap.indent(body.strip(), "        ") + "\n")
-    return Source(file), HEAD.count("\n")
+    return EditedFile(file), HEAD.count("\n")
 
 
 def result_of(text: str, *tensors: torch.Tensor, trains: bool) -> torch.Tensor:
@@ -501,7 +501,7 @@ def test_comments_and_ends_of_lines_stay(tmp_path: Path) -> None:
     assert "\n        # scores\n        y = v * 2\n" in source.edited()
     file = tmp_path / "model.py"
     file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
-    source = Source(file)
+    source = EditedFile(file)
     fuse_attention(source, line)
     text = source.edited()
     assert text.count("\n") == text.count("\r\n")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from opscope.advise.measured import Measured
-from opscope.advise.messages import Job
+from opscope.advise.measured import ChangeResult
+from opscope.advise.messages import VariantJob
 from opscope.advise.search import first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session
 from opscope.advise.telling import Telling
-from opscope.advise.trying import Plan, _Trying
+from opscope.advise.trying import SearchPlan, _Trying
 from opscope.base.processes import own_environment, own_process
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
@@ -113,7 +113,7 @@ def test_it_is_said_again_what_is_done_and_what_is_the_best(monkeypatch: pytest.
 
 
 def test_a_session_ends_when_its_time_is_over() -> None:
-    job = Job(configuration=Configuration(target="nothing.py:step"), device="cpu")
+    job = VariantJob(configuration=Configuration(target="nothing.py:step"), device="cpu")
     with Session(job, width=1, timeout_s=100, ends_at=time.monotonic() - 1) as session:
         with pytest.raises(OutOfTimeError):
             session.build([job])
@@ -132,18 +132,18 @@ def test_what_starts_in_seconds_is_tried_before_what_is_compiled() -> None:
 def test_an_early_proof_for_which_memory_is_too_small_has_another_turn(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(configuration=Configuration(target="nothing.py:step"), device="cuda")
-    plan = Plan(configuration=job.configuration, device="cuda")
+    job = VariantJob(configuration=Configuration(target="nothing.py:step"), device="cuda")
+    plan = SearchPlan(configuration=job.configuration, device="cuda")
     with Session(job, width=1, timeout_s=1) as session:
         trying = _Trying(plan, session, job, lambda _: None)
-    seen = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
+    seen = ChangeResult(gain=Interval(2.0, 1.9, 2.1, 6))
     trying._known.measured["tf32",] = seen
 
     def proves(finalists: Sequence[tuple[str, ...]], *_: object) -> set[tuple[str, ...]]:
         trying._known.again |= set(finalists)
         if fails != "lacks memory":
             raise AdviseError("the step as written does not run: out of memory")
-        trying._known.measured[finalists[0]] = Measured(broken="out of memory", lacks_memory=True)
+        trying._known.measured[finalists[0]] = ChangeResult(broken="out of memory", lacks_memory=True)
         return set(finalists)
 
     monkeypatch.setattr(trying._prover, "prove", proves)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from opscope.advise.applying import APPLYING
 from opscope.advise.comparing import Comparing
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import Job, Recording
+from opscope.advise.messages import VariantJob, VariantRecording
 from opscope.advise.of_function import FunctionVariant
-from opscope.advise.proof import Judged, judged
+from opscope.advise.proof import Judgement, judged
 from opscope.advise.recording import keep_weights, record, take_weights
 from opscope.advise.session import Session, Worker
 from opscope.advise.simulated import compute_in_float64
@@ -26,7 +26,7 @@ from tests.budget import chance, examples
 CPU = torch.device("cpu")
 
 
-def recorded(file: Path, function: str, change: Callable[[Variant], None] = lambda _: None) -> Recording:
+def recorded(file: Path, function: str, change: Callable[[Variant], None] = lambda _: None) -> VariantRecording:
     variant = FunctionVariant(Configuration(target=f"{file}:{function}"), CPU, Loaders())
     variant.drive(variant.observe())
     prepare(variant)
@@ -34,7 +34,7 @@ def recorded(file: Path, function: str, change: Callable[[Variant], None] = lamb
     return variant.drive(record(variant))
 
 
-def compared(file: Path, function: str, change: Callable[[Variant], None], simulated: str | None = None) -> Judged:
+def compared(file: Path, function: str, change: Callable[[Variant], None], simulated: str | None = None) -> Judgement:
     written, reference = recorded(file, function), recorded(file, function, compute_in_float64)
     explains = []
     if simulated is not None:
@@ -683,7 +683,7 @@ def train():
 def test_a_step_that_does_not_run_in_float64_is_compared_with_itself(tmp_path: Path) -> None:
     file = tmp_path / "steps.py"
     file.write_text(NOT_IN_FLOAT64)
-    job = Job(configuration=Configuration(target=f"{file}:train"), device="cpu", log=str(tmp_path / "log"))
+    job = VariantJob(configuration=Configuration(target=f"{file}:train"), device="cpu", log=str(tmp_path / "log"))
     changed = {("foreach_optimizer",): replace(job, changes=("foreach_optimizer",))}
     with Session(job, width=2, timeout_s=120) as session:
         (found,) = Comparing(session, job, lambda _: None).compared(changed).values()
@@ -710,7 +710,7 @@ for _ in range(2000):
 def test_compared_processes_begin_with_the_same_weights(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(OF_EACH_PROCESS)
-    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
     names = ("fused_optimizer",)
     with Session(job, width=2, timeout_s=120) as session:
         (found,) = Comparing(session, job, lambda _: None).compared({names: replace(job, changes=names)}).values()
@@ -750,13 +750,13 @@ def test_weights_are_those_of_another_process(tmp_path: Path) -> None:
 def test_without_weights_to_begin_with_nothing_is_decided(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(OF_EACH_PROCESS)
-    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
     names = ("fused_optimizer",)
 
     class Late(Session):
         """Has a process of a change wait for a file that no one writes."""
 
-        def build(self, jobs: Sequence[Job], within_s: float | None = None) -> list[Worker]:
+        def build(self, jobs: Sequence[VariantJob], within_s: float | None = None) -> list[Worker]:
             late = [replace(one, begin=str(tmp_path / "never")) if one.changes else one for one in jobs]
             return super().build(late, within_s)
 

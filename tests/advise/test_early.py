@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from opscope.advise.comparing import Comparing
 from opscope.advise.edits import Written
-from opscope.advise.measured import Baseline, Measured
-from opscope.advise.messages import NO_WEIGHTS, Broken, Built, Job, Loaded
-from opscope.advise.places import Places
-from opscope.advise.proof import Judged
-from opscope.advise.search import Names, first_tries
+from opscope.advise.measured import Baseline, ChangeResult
+from opscope.advise.messages import NO_WEIGHTS, Broken, Built, Loaded, VariantJob
+from opscope.advise.places import ScriptPlaces
+from opscope.advise.proof import Judgement
+from opscope.advise.search import ChangeNames, first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
-from opscope.advise.trying import Plan, _Trying, advise
+from opscope.advise.trying import SearchPlan, _Trying, try_changes
 from opscope.documents.advise import Outcome
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
@@ -53,7 +53,7 @@ def test_a_patch_stands_as_soon_as_its_proof(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    plan = Plan(
+    plan = SearchPlan(
         configuration=Configuration(target=str(script)),
         device="cpu",
         only=("fused_attention", "no_anomaly_detection"),
@@ -62,7 +62,7 @@ def test_a_patch_stands_as_soon_as_its_proof(tmp_path: Path) -> None:
         width=4,  # on fewer, nothing starts early
     )
     said: list[str] = []
-    document = advise(plan, said.append)
+    document = try_changes(plan, said.append)
     proven = [one for one in document.results if one.verdict is Outcome.PROVEN]
     assert proven, document.results
     best = max(proven, key=lambda one: one.ratio or 0)
@@ -87,14 +87,14 @@ def test_what_fails_as_a_patch_is_proven_without_one(tmp_path: Path, monkeypatch
         {str(script): SCRIPT.replace("while True:", "raise ValueError('not so')\nwhile True:")}, "", tmp_path
     )
     monkeypatch.setattr("opscope.advise.proving.written_or_why", lambda *_: fails)
-    plan = Plan(
+    plan = SearchPlan(
         configuration=Configuration(target=str(script)),
         device="cpu",
         only=("no_anomaly_detection",),
         budget_s=150,
         log=str(tmp_path / "log"),
     )
-    document = advise(plan, lambda _: None)
+    document = try_changes(plan, lambda _: None)
     for one in document.results:
         assert one.patch is None or one.patch.diff is None
     # On a machine that others use, the change itself may not be decidable.
@@ -109,16 +109,16 @@ class Played:
 
     starts_early, has_early, lacked_memory = True, False, False
 
-    def __init__(self, answer: Callable[[Mapping[Names, object]], dict[Names, Judged]]) -> None:
-        self.answer, self.right = answer, set[Names]()
+    def __init__(self, answer: Callable[[Mapping[ChangeNames, object]], dict[ChangeNames, Judgement]]) -> None:
+        self.answer, self.right = answer, set[ChangeNames]()
 
-    def needed(self, *_: object) -> list[Job]:
+    def needed(self, *_: object) -> list[VariantJob]:
         return []
 
     def drop_early(self) -> None:
         pass
 
-    def proofs(self, finalists: Mapping[Names, object], _: object) -> dict[Names, Judged]:
+    def proofs(self, finalists: Mapping[ChangeNames, object], _: object) -> dict[ChangeNames, Judgement]:
         result = self.answer(finalists)
         self.right |= {names for names, one in result.items() if one.right}
         return result
@@ -128,20 +128,20 @@ ONE, OTHER = ("fused_optimizer",), ("set_to_none",)
 
 
 def trying(
-    gains: dict[Names, float],
-    patched: dict[Names, Measured],
+    gains: dict[ChangeNames, float],
+    patched: dict[ChangeNames, ChangeResult],
     monkeypatch: pytest.MonkeyPatch,
-    answer: Callable[[Mapping[Names, object]], dict[Names, Judged]] = lambda finalists: {
-        names: Judged(True, "", 0.0, 0.0) for names in finalists
+    answer: Callable[[Mapping[ChangeNames, object]], dict[ChangeNames, Judgement]] = lambda finalists: {
+        names: Judgement(True, "", 0.0, 0.0) for names in finalists
     },
 ) -> _Trying:
     """Return a search that has measured some gains, and whose patches are measured as given, without processes."""
-    job = Job(configuration=Configuration(target="train.py"), device="cpu")
+    job = VariantJob(configuration=Configuration(target="train.py"), device="cpu")
     with Session(job, width=1, timeout_s=1) as session:
-        made = _Trying(Plan(configuration=job.configuration, device="cpu"), session, job, lambda _: None)
-    made._prover.built = Built(facts(), "cpu", 1.0, None, Places(), "")
+        made = _Trying(SearchPlan(configuration=job.configuration, device="cpu"), session, job, lambda _: None)
+    made._prover.built = Built(facts(), "cpu", 1.0, None, ScriptPlaces(), "")
     made._known.measured = {
-        names: Measured(gain=Interval(gain, gain - 0.01, gain + 0.01, 6)) for names, gain in gains.items()
+        names: ChangeResult(gain=Interval(gain, gain - 0.01, gain + 0.01, 6)) for names, gain in gains.items()
     }
     searched = dict(made._known.measured)
     made._prover.comparing = Played(answer)  # type: ignore[assignment]
@@ -160,14 +160,14 @@ def trying(
 
 
 def test_what_a_patch_breaks_is_proven_without_one_however_small_its_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trying({ONE: 1.06}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
+    made = trying({ONE: 1.06}, {ONE: ChangeResult(broken="ValueError: x")}, monkeypatch)
     assert made._prover.prove([ONE], facts()) == set()
     assert made._known.proven() == {ONE: 1.06}
     assert made._known.patches[ONE].reason == "written into the source it fails: ValueError: x"
 
 
 def test_a_patch_whose_process_was_ended_has_another_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trying({ONE: 1.5}, {ONE: Measured(broken="ended with code -9", is_passing=True)}, monkeypatch)
+    made = trying({ONE: 1.5}, {ONE: ChangeResult(broken="ended with code -9", is_passing=True)}, monkeypatch)
     made._prove_early(facts())
     assert made._finalists() == [ONE]
     assert ONE not in made._known.patches
@@ -176,7 +176,7 @@ def test_a_patch_whose_process_was_ended_has_another_turn(monkeypatch: pytest.Mo
 def test_what_may_be_noise_is_not_proven_before_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.12}, {}, monkeypatch)
     clear = made._known.measured[ONE]
-    made._known.measured[ONE] = Measured(gain=Interval(1.12, 0.91, 1.21, 6), least=1.13)  # minGPT on three cores
+    made._known.measured[ONE] = ChangeResult(gain=Interval(1.12, 0.91, 1.21, 6), least=1.13)  # minGPT on three cores
     made._prove_early(facts())
     assert made._known.proven() == {}
     assert made._finalists() == [ONE]
@@ -186,10 +186,10 @@ def test_what_may_be_noise_is_not_proven_before_the_last_round(monkeypatch: pyte
 
 
 def test_time_that_runs_out_leaves_what_the_search_has_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ends(_: Mapping[Names, object]) -> dict[Names, Judged]:
+    def ends(_: Mapping[ChangeNames, object]) -> dict[ChangeNames, Judgement]:
         raise OutOfTimeError("the time is up")
 
-    made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch, ends)
+    made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: ChangeResult(broken="ValueError: x")}, monkeypatch, ends)
     with pytest.raises(OutOfTimeError):
         made._prover.prove([ONE, OTHER], facts())
     gain = made._known.measured[ONE].gain
@@ -202,7 +202,7 @@ def test_what_was_right_as_a_patch_that_then_differs_is_not_called_right(monkeyp
         {ONE: 1.5},
         {},
         monkeypatch,
-        lambda finalists: {names: Judged(False, "other losses", 0.0, 0.0) for names in finalists},
+        lambda finalists: {names: Judgement(False, "other losses", 0.0, 0.0) for names in finalists},
     )
     made._prover.comparing.right.add(ONE)
     made._budget.seconds = 0.0  # no time is left for a proof without a patch
@@ -214,8 +214,8 @@ def test_what_was_right_as_a_patch_that_then_differs_is_not_called_right(monkeyp
 
 def test_a_patch_that_noise_hides_is_timed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.5}, {}, monkeypatch)
-    noise = Measured(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
-    clear = Measured(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
+    noise = ChangeResult(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
+    clear = ChangeResult(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
     seen = iter([noise, clear])
     monkeypatch.setattr(made._prover, "_measure_again", lambda jobs, _: {names: next(seen) for names in jobs})
     made._prover.prove([ONE], facts())
@@ -230,13 +230,13 @@ def test_a_patch_that_noise_hides_is_timed_once_more(monkeypatch: pytest.MonkeyP
 
 def test_a_patch_that_breaks_is_not_timed_again_for_the_noise_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     made = trying({ONE: 1.5}, {}, monkeypatch)
-    noise = made._known.measured[ONE] = Measured(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
-    clear = Measured(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
+    noise = made._known.measured[ONE] = ChangeResult(gain=Interval(1.5, 0.8, 2.4, 6), least=1.05)
+    clear = ChangeResult(gain=Interval(1.5, 1.4, 1.6, 6), least=1.05)
     asked: list[bool] = []
 
-    def again(jobs: Mapping[Names, Job], _: object) -> dict[Names, Measured]:
+    def again(jobs: Mapping[ChangeNames, VariantJob], _: object) -> dict[ChangeNames, ChangeResult]:
         asked.extend(bool(job.sources) for job in jobs.values())
-        return {names: Measured(broken="ValueError: x") if job.sources else clear for names, job in jobs.items()}
+        return {names: ChangeResult(broken="ValueError: x") if job.sources else clear for names, job in jobs.items()}
 
     monkeypatch.setattr(made._prover, "_measure_again", again)
     made._prover.prove([ONE], facts())
@@ -247,7 +247,7 @@ def test_a_patch_that_breaks_is_not_timed_again_for_the_noise_of_the_search(monk
 
 
 def test_what_is_proven_stands_where_the_proof_of_another_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: Measured(broken="ValueError: x")}, monkeypatch)
+    made = trying({ONE: 1.5, OTHER: 1.6}, {ONE: ChangeResult(broken="ValueError: x")}, monkeypatch)
     monkeypatch.setattr(
         made._prover, "_prove_unpatched", lambda *_: (_ for _ in ()).throw(AdviseError("the script has ended"))
     )
@@ -258,7 +258,7 @@ def test_what_is_proven_stands_where_the_proof_of_another_fails(monkeypatch: pyt
 
 @pytest.mark.torch
 def test_the_step_as_written_starts_before_those_that_wait_for_its_weights(tmp_path: Path) -> None:
-    job = Job(configuration=Configuration(target="train.py"), device="cpu")
+    job = VariantJob(configuration=Configuration(target="train.py"), device="cpu")
     with Session(job, width=4, timeout_s=1) as session:
         comparing = Comparing(session, job, lambda _: None)
         names = ("autocast_bf16", "fused_optimizer")
@@ -309,14 +309,14 @@ def test_what_helps_most_likely_is_proven_first_where_launches_are_waited_for(mo
     made._wait_ns, made._session.width = None, 4
     assert made._likely(possible) is None  # its processes would delay each other
     made._session.width = 8
-    made._known.measured = {OTHER: Measured(gain=Interval(1.0, 0.9, 1.1, 6))}
+    made._known.measured = {OTHER: ChangeResult(gain=Interval(1.0, 0.9, 1.1, 6))}
     assert made._likely(possible) is None  # something was timed, in the run that this one goes on from
 
 
-def worker_of(job: Job, blocks: list[float], broken: Broken | None = None) -> Worker:
+def worker_of(job: VariantJob, blocks: list[float], broken: Broken | None = None) -> Worker:
     """Return a process that has been timed, without one."""
     worker = Worker(job, None, None)  # type: ignore[arg-type]
-    worker.built = Built(facts(), "cuda", 1.0, None, Places(), "")
+    worker.built = Built(facts(), "cuda", 1.0, None, ScriptPlaces(), "")
     worker.blocks, worker.broken = blocks, broken
     return worker
 
@@ -334,7 +334,9 @@ def proven_at_once(
     has_patch: bool = True,
 ) -> _Trying:
     """Let a combination that is twice as fast be proven at once, with processes that only say what they took."""
-    made = trying({}, {}, monkeypatch, lambda finalists: {names: Judged(right, "so", 0.0, 0.0) for names in finalists})
+    made = trying(
+        {}, {}, monkeypatch, lambda finalists: {names: Judgement(right, "so", 0.0, 0.0) for names in finalists}
+    )
     if not has_patch:
         monkeypatch.setattr("opscope.advise.proving.written_or_why", lambda *_: "it cannot be written")
     played = made._prover.comparing
@@ -390,9 +392,11 @@ def test_what_helps_most_likely_comes_before_the_search(tmp_path: Path, monkeypa
     first = ("no_anomaly_detection",)
     monkeypatch.setattr(_Trying, "_likely", lambda *_: first)
     configuration = Configuration(target=str(script))
-    plan = Plan(configuration=configuration, device="cpu", only=first, budget_s=150, log=str(tmp_path / "log"), width=4)
+    plan = SearchPlan(
+        configuration=configuration, device="cpu", only=first, budget_s=150, log=str(tmp_path / "log"), width=4
+    )
     said: list[str] = []
-    (one,) = advise(plan, said.append).results
+    (one,) = try_changes(plan, said.append).results
     assert said.index("what most likely helps: no_anomaly_detection") == 1
     assert not any(line.startswith("alone and in known combinations") for line in said)  # it was timed
     if one.verdict is Outcome.PROVEN:  # others may use the machine
@@ -420,14 +424,14 @@ def test_loading_has_its_turn_by_what_it_may_save(
     def waiting(_: object) -> None:
         made._wait_ns = waits * 10e6
 
-    def together(*_: object) -> list[Names]:
+    def together(*_: object) -> list[ChangeNames]:
         seen.append("search")
-        made._known.measured[ONE] = Measured(gain=Interval(2.0, 1.9, 2.1, 6))
+        made._known.measured[ONE] = ChangeResult(gain=Interval(2.0, 1.9, 2.1, 6))
         return []
 
     def prove(_: object) -> None:
         made._known.again.add(ONE)
-        made._known.proofs[ONE] = Judged(True, "", 0.0, 0.0)
+        made._known.proofs[ONE] = Judgement(True, "", 0.0, 0.0)
         seen.append("proven")
 
     def load(*_: object) -> None:
@@ -445,7 +449,7 @@ def test_loading_has_its_turn_by_what_it_may_save(
         monkeypatch.setattr(made, name, other)
     monkeypatch.setattr(made._known, "note_written", lambda _: None)
     monkeypatch.setattr(made._session, "close", lambda _: None)
-    made._try([None], Built(step, "cuda", 1.0, None, Places(), ""), ["fused_optimizer"])  # type: ignore[list-item]
+    made._try([None], Built(step, "cuda", 1.0, None, ScriptPlaces(), ""), ["fused_optimizer"])  # type: ignore[list-item]
     assert seen == order
 
 
@@ -469,12 +473,12 @@ class Memory:
 
     def __init__(self, most: int) -> None:
         self.most, self.alive, self.folder = most, 0, Path()
-        self.built: list[list[Job]] = []
+        self.built: list[list[VariantJob]] = []
 
     def room(self) -> int:
         return self.most - self.alive
 
-    def build(self, jobs: list[Job], _: object = None) -> list[Worker]:
+    def build(self, jobs: list[VariantJob], _: object = None) -> list[Worker]:
         self.built += [jobs] if jobs else []
         workers = [Worker(job, None, None) for job in jobs]  # type: ignore[arg-type]
         self.alive += sum(2 if job.reference else 1 for job in jobs)
@@ -492,7 +496,7 @@ class Memory:
 
 @pytest.mark.parametrize("most", [2, 3, 4, 5, 6, 7, 100])
 def test_no_more_processes_run_than_the_device_has_memory_for(most: int) -> None:
-    job = Job(configuration=Configuration(target="train.py"), device="cuda")
+    job = VariantJob(configuration=Configuration(target="train.py"), device="cuda")
     memory = Memory(most)
     comparing = Comparing(memory, job, lambda _: None)  # type: ignore[arg-type]
     names = ("tf32", "fused_optimizer")
@@ -519,12 +523,12 @@ def test_no_more_processes_run_than_the_device_has_memory_for(most: int) -> None
 
 def test_what_a_process_takes_of_the_devices_memory_limits_how_many_start() -> None:
     gib = 2**30
-    job = Job(configuration=Configuration(target="train.py"), device="cuda")
+    job = VariantJob(configuration=Configuration(target="train.py"), device="cuda")
     with Session(job, width=8, timeout_s=1) as session:
         assert session.room() is None
         workers = [Worker(job, None, None) for _ in range(2)]  # type: ignore[arg-type]
         for worker, free in zip(workers, (70, 50), strict=True):
-            worker.built = Built(facts(), "cuda", 1.0, 9 * gib + gib // 4, Places(), "", free * gib)
+            worker.built = Built(facts(), "cuda", 1.0, 9 * gib + gib // 4, ScriptPlaces(), "", free * gib)
         session._open += workers
         session._note_memory(workers)
         assert session.room() == 4  # nine tenths of 50 GiB, 10 GiB each
@@ -541,7 +545,7 @@ def test_no_one_waits_for_weights_that_will_not_come(tmp_path: Path) -> None:
     # The first process fails, as one does for which there is no memory.
     fails = f"import pathlib\nif not pathlib.Path({str(flag)!r}).exists():\n    raise MemoryError('none is left')\n"
     script.write_text(SCRIPT.replace("while True:", fails + "while True:"))
-    job = Job(configuration=Configuration(target=str(script)), device="cpu", proving=True)
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", proving=True)
     with Session(job, width=1, timeout_s=100) as session:
         begin = str(session.folder / "begin.pt")
         (writes,) = session.build([replace(job, begin=begin)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.advise.edits import Written, _diff, _root_of, written
-from opscope.advise.messages import Built, Job
+from opscope.advise.messages import Built, VariantJob
 from opscope.advise.session import Session
 from opscope.advise.source import NotWritableError
 from opscope.record.configuration import Configuration
@@ -102,7 +102,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Bui
     for script, text in zip(scripts.values(), (LOOP, CLASS, INFERENCE), strict=True):
         script.write_text(text)
     found = {}
-    jobs = [Job(configuration=Configuration(target=str(script)), device="cpu") for script in scripts.values()]
+    jobs = [VariantJob(configuration=Configuration(target=str(script)), device="cpu") for script in scripts.values()]
     with Session(jobs[0], width=2, timeout_s=100) as session:
         for (name, script), worker in zip(scripts.items(), session.build(jobs), strict=True):
             assert worker.built is not None, worker.broken
@@ -217,12 +217,14 @@ def test_other_source_stands_for_files_that_stay_as_they_are(built: dict[str, tu
     script = built["trained"][0]
     helper = script.parent / "helper.py"
     subprocess.run((sys.executable, "-c", "import helper"), cwd=script.parent, check=True)  # its bytecode is cached
-    job = Job(configuration=Configuration(target=str(script)), device="cpu")
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu")
     texts = {
         str(helper): "raise RuntimeError('the other helper')\n",
         str(script): "raise RuntimeError('the other script')\n",
     }
-    jobs = [Job(configuration=job.configuration, device="cpu", sources={path: text}) for path, text in texts.items()]
+    jobs = [
+        VariantJob(configuration=job.configuration, device="cpu", sources={path: text}) for path, text in texts.items()
+    ]
     with Session(job, width=2, timeout_s=100) as session:
         reasons = [worker.broken.reason for worker in session.build(jobs) if worker.broken is not None]
     assert reasons == ["RuntimeError: the other helper (helper.py:1)", "RuntimeError: the other script (trained.py:1)"]

@@ -7,56 +7,62 @@ from typing import Any
 
 import pytest
 
-from opscope.advise.stages import Entry, Function, Stage, named_stage, stage_of_each
+from opscope.advise.stages import LoadingStage, ProfiledFunction, RunningFunction, named_stage, stage_of_each
 from tests.command import opscope
 
 LOADERS = Path(__file__).parents[2] / "benchmarks" / "scripts" / "loaders.py"
 USERS = "/home/someone/train.py"
-GET, READ = Function("__getitem__", USERS, 3), Function("read_image", USERS, 9)
-AUGMENT, HELPER = Function("random_crop", USERS, 20), Function("helper", USERS, 30)
-FETCH = Function("fetch", "/usr/lib/python3/dist-packages/torch/utils/data/_utils/fetch.py", 49)
-SLEEP, DECOMPRESS = Function("<built-in method time.sleep>"), Function("<built-in method zlib.decompress>")
-STREAM = Function("<method 'read' of '_io.BufferedReader' objects>")
+GET, READ = RunningFunction("__getitem__", USERS, 3), RunningFunction("read_image", USERS, 9)
+AUGMENT, HELPER = RunningFunction("random_crop", USERS, 20), RunningFunction("helper", USERS, 30)
+FETCH = RunningFunction("fetch", "/usr/lib/python3/dist-packages/torch/utils/data/_utils/fetch.py", 49)
+SLEEP, DECOMPRESS = (
+    RunningFunction("<built-in method time.sleep>"),
+    RunningFunction("<built-in method zlib.decompress>"),
+)
+STREAM = RunningFunction("<method 'read' of '_io.BufferedReader' objects>")
 
 
 @pytest.mark.parametrize(
     ("function", "stage"),
     [
-        (READ, Stage.READ),
-        (AUGMENT, Stage.TRANSFORM),
+        (READ, LoadingStage.READ),
+        (AUGMENT, LoadingStage.TRANSFORM),
         (GET, None),
         (FETCH, None),  # PyTorch's function says nothing of the user's
-        (STREAM, Stage.READ),
-        (DECOMPRESS, Stage.DECODE),
+        (STREAM, LoadingStage.READ),
+        (DECOMPRESS, LoadingStage.DECODE),
         (SLEEP, None),
-        (Function("load", "/x/site-packages/torch/serialization.py", 1), Stage.READ),
-        (Function("load", "/x/site-packages/PIL/ImageFile.py", 1), Stage.DECODE),
-        (Function("forward", "/x/site-packages/torchvision/transforms/v2/_geometry.py", 1), Stage.TRANSFORM),
-        (Function("parse_record", USERS, 1), Stage.DECODE),
+        (RunningFunction("load", "/x/site-packages/torch/serialization.py", 1), LoadingStage.READ),
+        (RunningFunction("load", "/x/site-packages/PIL/ImageFile.py", 1), LoadingStage.DECODE),
+        (
+            RunningFunction("forward", "/x/site-packages/torchvision/transforms/v2/_geometry.py", 1),
+            LoadingStage.TRANSFORM,
+        ),
+        (RunningFunction("parse_record", USERS, 1), LoadingStage.DECODE),
     ],
 )
-def test_functions_name_their_stage(function: Function, stage: Stage | None) -> None:
+def test_functions_name_their_stage(function: RunningFunction, stage: LoadingStage | None) -> None:
     assert named_stage(function) is stage
 
 
 def test_time_belongs_to_what_names_a_stage_or_calls_what_does_not() -> None:
     entries = [
-        Entry(FETCH, 1.0),
-        Entry(GET, 2.0, {FETCH: 2.0}),
-        Entry(READ, 0.5, {GET: 0.5}),
+        ProfiledFunction(FETCH, 1.0),
+        ProfiledFunction(GET, 2.0, {FETCH: 2.0}),
+        ProfiledFunction(READ, 0.5, {GET: 0.5}),
         # Three quarters of the sleep are the reader's, the rest is in __getitem__ itself.
-        Entry(SLEEP, 8.0, {READ: 6.0, GET: 2.0}),
-        Entry(AUGMENT, 3.0, {GET: 3.0}),
-        Entry(HELPER, 1.0, {AUGMENT: 1.0}),
-        Entry(DECOMPRESS, 4.0, {GET: 4.0}),
+        ProfiledFunction(SLEEP, 8.0, {READ: 6.0, GET: 2.0}),
+        ProfiledFunction(AUGMENT, 3.0, {GET: 3.0}),
+        ProfiledFunction(HELPER, 1.0, {AUGMENT: 1.0}),
+        ProfiledFunction(DECOMPRESS, 4.0, {GET: 4.0}),
     ]
     assert stage_of_each(entries) == pytest.approx(
         {
-            (Stage.SAMPLE, FETCH): 1.0,
-            (Stage.SAMPLE, GET): 2.0 + 2.0,
-            (Stage.READ, READ): 0.5 + 6.0,
-            (Stage.TRANSFORM, AUGMENT): 3.0 + 1.0,
-            (Stage.DECODE, GET): 4.0,
+            (LoadingStage.SAMPLE, FETCH): 1.0,
+            (LoadingStage.SAMPLE, GET): 2.0 + 2.0,
+            (LoadingStage.READ, READ): 0.5 + 6.0,
+            (LoadingStage.TRANSFORM, AUGMENT): 3.0 + 1.0,
+            (LoadingStage.DECODE, GET): 4.0,
         }
     )
 
@@ -68,7 +74,7 @@ def test_no_time_is_lost_or_made_whoever_calls_whom(seed: int) -> None:
     entries = []
     for function in functions:  # in circles too
         callers = {one: draw.random() for one in functions if draw.random() < 0.4}
-        entries.append(Entry(function, draw.random(), callers))
+        entries.append(ProfiledFunction(function, draw.random(), callers))
     assert sum(stage_of_each(entries).values()) == pytest.approx(sum(entry.own_s for entry in entries))
 
 

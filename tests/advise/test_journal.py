@@ -6,16 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.advise.journal import Heading, Journal, heading
-from opscope.advise.measured import Measured
-from opscope.advise.messages import Job
+from opscope.advise.measured import ChangeResult
+from opscope.advise.messages import VariantJob
 from opscope.advise.session import Session
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.configuration import Configuration
 from opscope.workbench.benchmarking.statistics import Interval
 
 OF = Heading(target="train.py", source="abc", device="a CPU", torch="2.13.0", opscope="1")
-FUSED = Measured(gain=Interval(1.5, 1.4, 1.6, 6), least=1.02, step_ns=1e6, first_s=0.1)
-BROKEN = Measured(broken="it raises")
+FUSED = ChangeResult(gain=Interval(1.5, 1.4, 1.6, 6), least=1.02, step_ns=1e6, first_s=0.1)
+BROKEN = ChangeResult(broken="it raises")
 
 
 def test_what_is_kept_is_known_to_the_next_run(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_what_may_go_otherwise_another_time_is_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "measured.jsonl"
     journal = Journal(path, OF)
-    journal.keep(("compile",), Measured(broken="it took longer than 120 s", is_passing=True))
+    journal.keep(("compile",), ChangeResult(broken="it took longer than 120 s", is_passing=True))
     journal.keep(("sdpa",), BROKEN)
     assert Journal(path, OF).known == {("sdpa",): BROKEN}
 
@@ -80,7 +80,7 @@ def test_the_heading_changes_with_the_source_and_what_it_imports(tmp_path: Path)
         "import torch\nimport imported_helper\nmodel = torch.nn.Linear(2, 2)\n"
         "with torch.no_grad():\n    for _ in range(100):\n        model(torch.ones(1, 2))\n"
     )
-    job = Job(configuration=Configuration(target=str(script)), device="cpu", arguments="--epochs 1")
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", arguments="--epochs 1")
     headings = []
     for text in ("a = 1\n", "a = 1\n", "a = 2\n"):
         helper.write_text(text)

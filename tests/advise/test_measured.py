@@ -2,15 +2,15 @@
 
 import pytest
 
-from opscope.advise.measured import Measured, is_faster, least_gain, not_decidable, of_itself, verdict
-from opscope.advise.proof import Judged
+from opscope.advise.measured import ChangeResult, is_faster, least_gain, not_decidable, of_itself, verdict
+from opscope.advise.proof import Judgement
 from opscope.advise.session import Worker
 from opscope.documents.advise import Outcome
 from opscope.workbench.benchmarking.statistics import Interval
 
 
-def known(median: float, low: float | None, high: float | None, least: float = 1.02) -> Measured:
-    return Measured(gain=Interval(median, low, high, 13), least=least)
+def known(median: float, low: float | None, high: float | None, least: float = 1.02) -> ChangeResult:
+    return ChangeResult(gain=Interval(median, low, high, 13), least=least)
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ def known(median: float, low: float | None, high: float | None, least: float = 1
         (known(1.4, 1.2, 1.6, least=1.25), False, "its interval reaches into what the step differs from itself"),
         (known(0.5, 0.4, 0.6), False, "it is slower"),
         (known(4.0, 3.9, 4.1, least=2.0), False, "the machine is busy"),
-        (Measured(gain=Interval(9.0, 8.0, 10.0, 13), waited=0.6), False, "waited for a core 60% of the time"),
-        (Measured(broken="it raises"), False, "it raises"),
+        (ChangeResult(gain=Interval(9.0, 8.0, 10.0, 13), waited=0.6), False, "waited for a core 60% of the time"),
+        (ChangeResult(broken="it raises"), False, "it raises"),
     ],
 )
-def test_a_gain_must_exceed_what_the_step_differs_from_itself(measured: Measured, faster: bool, says: str) -> None:
+def test_a_gain_must_exceed_what_the_step_differs_from_itself(measured: ChangeResult, faster: bool, says: str) -> None:
     assert is_faster(measured) == faster
     outcome, reason = verdict(measured, None)
     assert says in reason
@@ -35,12 +35,12 @@ def test_a_gain_must_exceed_what_the_step_differs_from_itself(measured: Measured
 
 def test_only_what_is_faster_and_right_is_proven() -> None:
     fast, slow = known(1.5, 1.4, 1.6), known(1.0, 0.9, 1.1)
-    right, wrong, unknown = (Judged(one, "because", 1e-6, 1e-6) for one in (True, False, None))
+    right, wrong, unknown = (Judgement(one, "because", 1e-6, 1e-6) for one in (True, False, None))
     assert verdict(fast, right) == (Outcome.PROVEN, "because")
     assert verdict(fast, wrong) == (Outcome.REJECTED, "because")
     assert verdict(fast, unknown) == (Outcome.UNDECIDED, "because")
     assert verdict(slow, right)[0] is Outcome.NO_DIFFERENCE
-    assert verdict(Measured(broken="nothing was compiled", no_effect=True), None)[0] is Outcome.NO_DIFFERENCE
+    assert verdict(ChangeResult(broken="nothing was compiled", no_effect=True), None)[0] is Outcome.NO_DIFFERENCE
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def timed(*blocks: float) -> Worker:
 
 
 def test_what_was_not_waited_for_is_not_rejected() -> None:
-    late = Measured(broken="it took longer than 38 s", is_passing=True)
+    late = ChangeResult(broken="it took longer than 38 s", is_passing=True)
     assert verdict(late, None) == (Outcome.UNDECIDED, "it took longer than 38 s")
-    assert verdict(Measured(broken="ValueError: x"), None)[0] is Outcome.REJECTED
+    assert verdict(ChangeResult(broken="ValueError: x"), None)[0] is Outcome.REJECTED

@@ -11,9 +11,9 @@ import torch
 
 from opscope.advise.applying import APPLYING
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import Computed, Recording
+from opscope.advise.messages import ComputedStep, VariantRecording
 from opscope.advise.of_function import FunctionVariant
-from opscope.advise.proof import differences, judged, losses_agree, runs_agree
+from opscope.advise.proof import judged, losses_agree, runs_agree, tensor_differences
 from opscope.advise.recording import losses, record
 from opscope.advise.simulated import Rounding, compute_in_float64, round_weights, rounded
 from opscope.advise.variant import Variant, prepare
@@ -91,11 +91,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Configur
     return lambda name: Configuration(target=f"{file}:{name}")
 
 
-def worst_of(found: Recording, reference: Recording, when: str = "step 1") -> float:
-    return max(one.error for key, one in differences(found, reference).items() if key.when == when)
+def worst_of(found: VariantRecording, reference: VariantRecording, when: str = "step 1") -> float:
+    return max(one.error for key, one in tensor_differences(found, reference).items() if key.when == when)
 
 
-def recorded(configuration: Configuration, change: Callable[[Variant], None] = lambda _: None) -> Recording:
+def recorded(configuration: Configuration, change: Callable[[Variant], None] = lambda _: None) -> VariantRecording:
     variant = observed(configuration)
     prepare(variant)
     change(variant)
@@ -314,8 +314,8 @@ def test_weights_in_eight_bits_are_multiples_of_a_127th_of_the_largest_of_their_
     assert layer.weight.tolist() == [[127.0, 0.0, -64.0], [0.0, 0.0, 0.0]]
 
 
-def computed(*values: float) -> Recording:
-    return Recording([Computed({"call 1": np.array(values)})], {}, {}, [])
+def computed(*values: float) -> VariantRecording:
+    return VariantRecording([ComputedStep({"call 1": np.array(values)})], {}, {}, [])
 
 
 def test_errors_are_relative_and_what_is_missing_is_wrong() -> None:
@@ -334,9 +334,9 @@ def test_what_weights_that_train_apart_hide_in_a_later_step_is_decided_in_the_fi
     """In float64, with simulated rounding, and found: relative errors of 2 % in the first step and of 30 % later."""
     right = np.linspace(1.0, 2.0, 64)
 
-    def one(first: float, later: float) -> Recording:
-        steps = [Computed({"call 1": right}, gradients={"0.0.0": right * (1 + error)}) for error in (first, later)]
-        return Recording(steps, {}, {}, [2])
+    def one(first: float, later: float) -> VariantRecording:
+        steps = [ComputedStep({"call 1": right}, gradients={"0.0.0": right * (1 + error)}) for error in (first, later)]
+        return VariantRecording(steps, {}, {}, [2])
 
     reference, own, simulated = one(0.0, 0.0), one(1e-6, 1e-5), one(0.02, 0.3)
     found = judged(one(0.03, 0.3), own, reference, [simulated], "it")
@@ -393,10 +393,12 @@ def test_what_a_step_is_like(target: Callable[[str], Configuration], tmp_path: P
 
 
 def test_what_rounding_alone_decides_is_no_error() -> None:
-    def with_state(*values: float) -> Recording:
-        steps = [Computed({"call 1": np.array([1.0])}, gradients={"0.0.0": np.array([1.0, 1e-9])}) for _ in range(2)]
+    def with_state(*values: float) -> VariantRecording:
+        steps = [
+            ComputedStep({"call 1": np.array([1.0])}, gradients={"0.0.0": np.array([1.0, 1e-9])}) for _ in range(2)
+        ]
         state = {"0.weight": np.array(values)}
-        return Recording(steps, {}, state, [2], updated={"0.weight": "0.0.0"}, moved={"0.weight": 1e-3})
+        return VariantRecording(steps, {}, state, [2], updated={"0.weight": "0.0.0"}, moved={"0.weight": 1e-3})
 
     right = with_state(1.0, 1.0)
     # A gradient of 1e-9 is less than its error, so Adam may move its element either way,
@@ -408,11 +410,11 @@ def test_what_rounding_alone_decides_is_no_error() -> None:
 
 
 def test_an_update_that_is_missing_is_an_error_where_steps_update_different_elements() -> None:
-    def with_state(*values: float) -> Recording:
+    def with_state(*values: float) -> VariantRecording:
         gradients = ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0])
-        steps = [Computed({"call 1": np.array([1.0])}, gradients={"0.0.0": np.array(one)}) for one in gradients]
+        steps = [ComputedStep({"call 1": np.array([1.0])}, gradients={"0.0.0": np.array(one)}) for one in gradients]
         state = {"0.weight": np.array(values)}
-        return Recording(steps, {}, state, [2], updated={"0.weight": "0.0.0"}, moved={"0.weight": 0.1})
+        return VariantRecording(steps, {}, state, [2], updated={"0.weight": "0.0.0"}, moved={"0.weight": 0.1})
 
     right = with_state(0.9, 0.9, 0.9, 0.9)
     assert judged(right, right, right, [], "other").right

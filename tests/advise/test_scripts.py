@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from opscope.advise.messages import Job
+from opscope.advise.messages import VariantJob
 from opscope.advise.of_script import ScriptClock
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration
@@ -86,7 +86,9 @@ def test_what_a_script_compiles_is_compiled_once(proving: bool, tmp_path: Path) 
     """To compare results dropout is switched off: compiled before, the model would be compiled a second time."""
     script = tmp_path / "train.py"
     script.write_text(COMPILED)
-    job = Job(configuration=Configuration(target=str(script)), device="cpu", proving=proving, log=str(tmp_path / "log"))
+    job = VariantJob(
+        configuration=Configuration(target=str(script)), device="cpu", proving=proving, log=str(tmp_path / "log")
+    )
     with Session(job, width=1, timeout_s=120) as session:
         (worker,) = session.build([job])
         assert worker.broken is None, worker.broken
@@ -136,7 +138,7 @@ def test_steps_go_on_once_calls_are_compiled_away(made: str, step: str, tmp_path
     """The script's modules are heard until it is observed, and not in what is compiled after that."""
     script = tmp_path / "train.py"
     script.write_text(WHOLE.format(made=made, step=step))
-    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
     with Session(job, width=1, timeout_s=120) as session:
         (worker,) = session.build([job])
         assert worker.broken is None, worker.broken
@@ -156,7 +158,7 @@ def test_steps_go_on_once_calls_are_compiled_away(made: str, step: str, tmp_path
 def test_a_stance_that_the_script_takes_is_its_own(setting: str, compiled: bool, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(COMPILED.replace("while True:", f"{setting}\nwhile True:"))
-    job = Job(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
     with Session(job, width=1, timeout_s=120) as session:
         (worker,) = session.build([job])
         assert worker.broken is None, worker.broken

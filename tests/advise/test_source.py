@@ -6,29 +6,29 @@ from pathlib import Path
 import pytest
 
 from opscope.advise.edits import written
-from opscope.advise.places import Call, Place, Places
-from opscope.advise.source import NotWritableError, Source
+from opscope.advise.places import Call, CallSite, ScriptPlaces
+from opscope.advise.source import EditedFile, NotWritableError
 
 
-def source(tmp_path: Path, text: str | bytes) -> Source:
+def source(tmp_path: Path, text: str | bytes) -> EditedFile:
     path = tmp_path / "train.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return Source(path)
+    return EditedFile(path)
 
 
-def call_named(of: Source, name: str) -> ast.Call:
+def call_named(of: EditedFile, name: str) -> ast.Call:
     calls = (node for node in ast.walk(of.tree) if isinstance(node, ast.Call))
     return next(call for call in calls if ast.unparse(call.func) == name)
 
 
 def place_of(
-    of: Source, name: str, *, names: tuple[str, ...] = (), frame: int = 1, function: str = "<module>"
-) -> Place:
+    of: EditedFile, name: str, *, names: tuple[str, ...] = (), frame: int = 1, function: str = "<module>"
+) -> CallSite:
     call = call_named(of, name)
     assert call.end_lineno is not None
     assert call.end_col_offset is not None
     span = call.lineno, call.end_lineno, call.col_offset, call.end_col_offset
-    return Place(str(of.path), *span, 1, function, names)
+    return CallSite(str(of.path), *span, 1, function, names)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_line_ends_stay_as_they_are(tmp_path: Path, end: str, last: str) -> None
     found = source(tmp_path, text)
     found.insert_after_imports("line")
     assert found.edited() == text.replace(f"import torch{end}", f"import torch{end}line{end}")
-    diff = written(["half_threads"], found.path, Places(), {"threads": "1"}).diff
+    diff = written(["half_threads"], found.path, ScriptPlaces(), {"threads": "1"}).diff
     assert diff.count("\\ No newline at end of file") == (not last)
     assert sum(line.startswith("+") for line in diff.split("\n")) == 2
 
@@ -95,14 +95,14 @@ def test_other_encodings_are_refused(tmp_path: Path, text: bytes) -> None:
 )
 def test_a_model_made_in_a_branch_gets_no_line(tmp_path: Path, text: str) -> None:
     found = source(tmp_path, f"import torch\n{text}")
-    places = Places(calls=[Call((place_of(found, "model", names=("model",)),), own_class=True)])
+    places = ScriptPlaces(calls=[Call((place_of(found, "model", names=("model",)),), own_class=True)])
     with pytest.raises(NotWritableError, match="gets its value in a branch"):
         written(["compile"], found.path, places, {})
 
 
 def test_a_line_of_several_statements_is_not_wrapped(tmp_path: Path) -> None:
     found = source(tmp_path, "import torch\nfor x in d:\n    y = model(x)\n    l = y.sum(); l.backward()\n    s()\n")
-    places = Places(
+    places = ScriptPlaces(
         calls=[Call((place_of(found, "model", names=("model",)),), own_class=True)],
         backward=[(place_of(found, "l.backward"),)],
     )
@@ -113,7 +113,7 @@ def test_a_line_of_several_statements_is_not_wrapped(tmp_path: Path) -> None:
 def test_several_backward_passes_are_left_to_the_user(tmp_path: Path) -> None:
     text = "import torch\nfor x in d:\n    a = f(x)\n    a.backward()\n    b = g(x)\n    b.backward()\n"
     found = source(tmp_path, text)
-    places = Places(
+    places = ScriptPlaces(
         calls=[Call((place_of(found, name, names=(name,)),), own_class=True) for name in ("f", "g")],
         backward=[(place_of(found, f"{name}.backward"),) for name in ("a", "b")],
     )
@@ -125,7 +125,7 @@ def test_runs_of_other_functions_are_not_taken_for_one(tmp_path: Path) -> None:
     """A frame that has ended may leave its number to another one."""
     text = "import torch\ndef fore(x):\n    return model(x)\ndef back(l):\n    l.backward()\n"
     found = source(tmp_path, text)
-    places = Places(
+    places = ScriptPlaces(
         calls=[Call((place_of(found, "model", names=("model",), function="fore"),), own_class=True)],
         backward=[(place_of(found, "l.backward", function="back"),)],
     )

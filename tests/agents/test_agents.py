@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from opscope.agents.calls import Caller
-from opscope.agents.tools import MOST_ROWS, RUNNING, TOOLS, Kind, tools
+from opscope.agents.tools import MOST_TOOL_ROWS, RUNNING, TOOLS, Kind, tools
 from opscope.base.errors import UsageError
 from opscope.base.text import count_tokens
 from opscope.cli import cli
@@ -104,7 +104,7 @@ def test_any_value_is_addressed_again(root: Path) -> None:
 def test_schemas_say_what_is_needed() -> None:
     schema = next(tool for tool in TOOLS if tool.name == "table").schema()
     assert schema["required"] == ["trace", "by"]
-    assert schema["properties"]["top"]["maximum"] == MOST_ROWS
+    assert schema["properties"]["top"]["maximum"] == MOST_TOOL_ROWS
     assert "kernel" in schema["properties"]["by"]["enum"]
     assert [tool.name for tool in tools(allow_run=False)] == list(CALLS)
     assert [tool.name for tool in tools(allow_run=True)] == [*CALLS, "profile"]

@@ -9,7 +9,7 @@ from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.readers import read
 from tests.conftest import ROOT
@@ -143,4 +143,4 @@ def test_a_program_with_a_gpu_whose_device_was_not_recorded_did_not_run_on_the_c
 
 @pytest.mark.parametrize("name", ["batched_transpose_16x64_pack_1x4_half", "batched_transpose_32x32_half"])
 def test_layout_changes_by_miopen_are_known(name: str) -> None:
-    assert decode(name).operation is Operation.LAYOUT_CHANGE
+    assert decode_name(name).operation is Operation.LAYOUT_CHANGE

@@ -180,7 +180,7 @@ def work_on(
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_steps_of_any_trace_have_the_figures_of_the_whole(tmp_path: Path, compiled: bool) -> None:
-    if compiled and native.load() is None:
+    if compiled and native.load_kineto() is None:
         pytest.skip("the compiled reader is not there")
     for number in range(examples(10)):
         some = chance("parts", compiled, number)

@@ -25,7 +25,7 @@ from opscope.base.errors import BadInputError, OpscopeError
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers import parquet, read
 from opscope.report.trace_document import build_trace_document
-from opscope.runs.inputs import files_of, measured_of
+from opscope.runs.inputs import measured_of, traces_below
 from opscope.trace.schema import SCHEMAS
 from tests import tiny
 from tests.budget import chance, examples
@@ -186,7 +186,7 @@ def test_poisoned_run_directories_are_refused_or_add_up(tmp_path: Path) -> None:
             path = random_.choice(jsons)
             path.write_text(json.dumps(poisoned(json.loads(path.read_text()), random_)))
         try:
-            for file in files_of([run]):
+            for file in traces_below([run]):
                 measured, _ = measured_of(file, read(file.path), FUNCTIONS)
                 assert_adds_up(measured.analysis)
                 build_trace_document(measured, FUNCTIONS)

@@ -54,7 +54,7 @@ def packed(tmp_path: Path, event: bytes, count: int) -> Path:
     return path
 
 
-@pytest.mark.skipif(native.load() is None, reason="the compiled reader was not built")
+@pytest.mark.skipif(native.load_kineto() is None, reason="the compiled reader was not built")
 @pytest.mark.parametrize("event", [b'{"a":xyz},', b'{"\\u0061":1},', b'{"a" 1},'])
 def test_very_many_events_that_no_profiler_writes_are_refused(event: bytes, tmp_path: Path) -> None:
     path = packed(tmp_path, event, 200_000)
@@ -66,7 +66,7 @@ def test_very_many_events_that_no_profiler_writes_are_refused(event: bytes, tmp_
 def test_values_that_are_no_numbers_cost_little_and_lose_nothing(value: str, tmp_path: Path) -> None:
     args = f'"correlation": 3, "est. achieved occupancy %": {value}, "bytes": {value}'
     event = f'{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2, "args": {{{args}}}}},'
-    count = 150_000 if native.load() is not None else 1_000
+    count = 150_000 if native.load_kineto() is not None else 1_000
     path = packed(tmp_path, event.encode(), count)
     trace = read(path)
     assert trace.activities.height == count

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 import opscope as package
 from opscope.api.ranks import JobOfRanks
-from opscope.distributed.difference import gate_of
+from opscope.distributed.difference import job_gate_of
 from opscope.documents.difference import Gate
 from tests.budget import examples
 from tests.command import opscope
@@ -236,9 +236,9 @@ def test_noise_below_the_gate_is_never_a_change_and_a_change_above_it_is_never_g
     assert found.ratio_low is not None
     assert found.ratio_high is not None
     assert found.ratio_low <= found.ratio_high
-    assert gate_of(found, 0.05) in (Gate.FINE, Gate.INCONCLUSIVE)
+    assert job_gate_of(found, 0.05) in (Gate.FINE, Gate.INCONCLUSIVE)
     back = longer(job, [1.08 * one for one in second])
-    assert gate_of(sides[0].difference(back), 0.05) in (Gate.REGRESSION, Gate.INCONCLUSIVE)
+    assert job_gate_of(sides[0].difference(back), 0.05) in (Gate.REGRESSION, Gate.INCONCLUSIVE)
 
 
 def test_text_names_the_late_rank_and_what_is_lacking(healthy: Path, late: Path, tmp_path: Path) -> None:

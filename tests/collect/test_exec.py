@@ -26,7 +26,7 @@ from opscope.machine.cupti import Cupti, find_cupti
 from opscope.readers import read
 from opscope.record.codec import decode
 from opscope.record.execution import Execution
-from opscope.runs.inputs import files_of
+from opscope.runs.inputs import traces_below
 from opscope.trace.model import Trace
 from tests import collector
 from tests.collector import FakeCuda
@@ -421,7 +421,7 @@ def test_the_command_line(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.Mo
     assert "`cudaMalloc` failed once with error 2." in done.stdout
     record = decode(tmp_path / "run" / "exec.json", Execution)
     assert record.command == (str(cuda.program), "everything")
-    assert len(list(files_of([tmp_path / "run"]))) == 1
+    assert len(list(traces_below([tmp_path / "run"]))) == 1
     again = fresh_opscope("analyze", "run", "--stats", "all", "--format", "json")
     stats = json.loads(again.stdout)
     assert stats["schema"] == Stats(processes=(), reports=()).schema
@@ -467,7 +467,7 @@ def test_what_was_recorded_is_read_where_opscope_was_killed(cuda: FakeCuda, tmp_
     assert "77777777" not in (tmp_path / "run" / "exec.json").read_text()
     for path in tmp_path.glob("run/raw/*"):
         assert b"s3cr3tt0ken" not in path.read_bytes()
-    assert len(list(files_of([tmp_path / "run"]))) == 1
+    assert len(list(traces_below([tmp_path / "run"]))) == 1
     assert fresh_opscope("analyze", "run", cwd=tmp_path).returncode == 0
     listed = json.loads(fresh_opscope("runs", ".", "--format", "json", cwd=tmp_path).stdout)["runs"]
     assert "was cut off" in listed[0]["outcome"]

@@ -198,7 +198,7 @@ def test_an_evaluation_is_counted_once_where_the_host_is_ahead(monkeypatch: pyte
     """The host issues a step in 1 ms, for which the device needs 10, and waits for it only in evaluations of 100 ms."""
     device_ms, host_ns = 0.0, 1
     monkeypatch.setattr("opscope.collect.script.clock._marked", lambda: Mark(device_ms))
-    monkeypatch.setattr("opscope.collect.script.clock.synchronize", lambda: None)
+    monkeypatch.setattr("opscope.collect.script.clock.synchronize_if_used", lambda: None)
     clock = CycleClock(on_device=True)
     clock.start(host_ns)
     evaluations = 0

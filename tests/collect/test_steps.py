@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opscope.analysis.trust.checks import check_steady
 from opscope.analysis.trust.steadiness import steadiness_of
 from opscope.collect.script.clock import CycleClock
-from opscope.collect.script.finder import Follower, Place, Updates
+from opscope.collect.script.finder import CyclePlace, Follower, Updates
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.ranking import RANKED, Expected, next_run
 from opscope.collect.script.step_events import Stream
@@ -27,7 +27,7 @@ CHANGES = DATA / "changes"
 def followed(cycle: str, count: int, events: str) -> str:
     """Follow a repetition; return a letter per event: inside, cycle, start, lost."""
     follower = Follower(Pattern(tuple(cycle), 0, len(cycle), count, len(cycle) * count, 0.0), 0)
-    letters = {Place.INSIDE: "i", Place.CYCLE: "c", Place.START: "s", Place.LOST: "l"}
+    letters = {CyclePlace.INSIDE: "i", CyclePlace.CYCLE: "c", CyclePlace.START: "s", CyclePlace.LOST: "l"}
     return "".join(letters[follower.event((key, key, key))] for key in events)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.collect.script.together import Group, Together
+from opscope.collect.script.together import AgreeingRanks, RankAgreement
 
 
 class Shared:
@@ -44,8 +44,8 @@ class Shared:
             return self.values.setdefault(key, desired.encode())
 
 
-def grouped(store: Shared, rank: int, size: int, clock: Callable[[], float] = time.monotonic) -> Together:
-    return Together(lambda: Group(store, rank, size), clock)
+def grouped(store: Shared, rank: int, size: int, clock: Callable[[], float] = time.monotonic) -> RankAgreement:
+    return RankAgreement(lambda: AgreeingRanks(store, rank, size), clock)
 
 
 def began(
@@ -68,7 +68,7 @@ def began(
     def run(rank: int) -> None:
         chance = random.Random(seed * 100 + rank)
         issued = (lambda: 3 * steps[rank]) if shift else (lambda: None)
-        together = Together(lambda: Group(store, rank, size, issued))
+        together = RankAgreement(lambda: AgreeingRanks(store, rank, size, issued))
         while len(found[rank]) < len(stages):
             time.sleep(chance.random() * 0.002)
             with moved:
@@ -106,7 +106,7 @@ def test_all_ranks_begin_each_stage_at_the_same_step(size: int, data: st.DataObj
 
 
 def test_a_process_without_a_group_waits_for_nobody() -> None:
-    together = Together(lambda: None)
+    together = RankAgreement(lambda: None)
     assert together.agree("timing", "training", 1, 1e6)
     assert (together.size, together.apart) == (None, None)
 
@@ -173,7 +173,7 @@ def test_stages_that_ranks_reach_by_different_ways_are_agreed_on_all_the_same() 
     assert not first.agree("timing", "training", 1, 1e9)
     assert not second.agree("profiling", "training", 1, 1e9)  # it has taken over its times
 
-    def go(together: Together, rank: int) -> None:
+    def go(together: RankAgreement, rank: int) -> None:
         step = 2
         while not together.agree("profiling", "training", step, 1e9):
             time.sleep(0.06)
@@ -198,7 +198,7 @@ def test_a_rank_that_has_passed_the_step_has_another_one_named() -> None:
     assert not second.agree("timing", "training", 5, second_of_steps)
     steps: dict[int, int] = {}
 
-    def go(together: Together, rank: int, step: int) -> None:
+    def go(together: RankAgreement, rank: int, step: int) -> None:
         while not together.agree("timing", "training", step, second_of_steps):
             step += 1
             time.sleep(0.02)

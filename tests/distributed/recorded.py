@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from opscope.distributed.job import Job, document_of
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import RanksDocument
 from tests import jobs
@@ -18,7 +18,7 @@ def summaries(paths: Iterable[Path]) -> dict[int, RankSummary]:
     """Return the summaries of some traces, by rank."""
     found = {}
     for path in paths:
-        summary = summarise(path)
+        summary = summarise_rank(path)
         assert summary.facts.rank is not None
         found[summary.facts.rank] = summary
     return found

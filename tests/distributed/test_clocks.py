@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.distributed.clocks import Clocks, clocks_of
+from opscope.distributed.clocks import RankClocks, clocks_of
 from opscope.distributed.match import Matched, matched, rows_of
 from tests.distributed.recorded import made, recorded
 from tests.jobs import Job, Lateness, Shape
 
 
-def errors(job: Job, clocks: Clocks) -> npt.NDArray[np.float64]:
+def errors(job: Job, clocks: RankClocks) -> npt.NDArray[np.float64]:
     """Return by how much each offset is off, in nanoseconds."""
     true = np.array([offset + drift * (clocks.middle_ns - offset) for offset, drift in job.clocks()])
     off: npt.NDArray[np.float64] = clocks.offset_ns - true
     return off - float(np.median(off))
 
 
-def of(job: Job, folder: Path) -> tuple[Matched, Clocks]:
+def of(job: Job, folder: Path) -> tuple[Matched, RankClocks]:
     found = matched(rows_of(made(job, folder)))
     clocks = clocks_of(found.calls)
     assert clocks is not None
@@ -44,7 +44,7 @@ def test_offsets_of_hosts_are_found_to_half_a_microsecond(tmp_path: Path) -> Non
     assert after == 0
 
 
-def violations(found: Matched, clocks: Clocks | None) -> int:
+def violations(found: Matched, clocks: RankClocks | None) -> int:
     rank = found.calls["rank"].to_numpy()
     start, end = (found.calls[name].to_numpy() for name in ("start_ns", "end_ns"))
     if clocks is not None:

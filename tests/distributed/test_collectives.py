@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import JobCollective
 from tests.distributed.recorded import made, recorded, said_of
@@ -29,7 +29,7 @@ def rank(
         trace.operator("record_param_comms", at, 5_000, **told, **{"External id": 100 + place})
         launch = trace.launch(at + 1_000, 2_000)
         trace.kernel("ncclDevKernel", *run, launch, stream=20, **told, **{"External id": 100 + place})
-    return summarise(trace.write(folder / f"rank{number}.json"))
+    return summarise_rank(trace.write(folder / f"rank{number}.json"))
 
 
 def only(ranks: dict[int, RankSummary]) -> JobCollective:

@@ -5,20 +5,20 @@ from pathlib import Path
 import pytest
 
 from opscope.base.errors import EnvironmentLacksError
-from opscope.distributed.engines import Engine, Here, Lost, Processes
+from opscope.distributed.engines import Engine, InThisProcess, Lost, Processes
 from tests.distributed import tasks
 
 NUMBERS = list(range(12))
 
 
-@pytest.mark.parametrize("engine", [Here(), Processes(2)], ids=["here", "processes"])
+@pytest.mark.parametrize("engine", [InThisProcess(), Processes(2)], ids=["here", "processes"])
 def test_each_item_comes_back_once_with_its_result(engine: Engine) -> None:
     found = list(engine.run(tasks.doubled, NUMBERS))
     assert sorted(found) == [(number, 2 * number) for number in NUMBERS]
     assert list(engine.run(tasks.doubled, [])) == []
 
 
-@pytest.mark.parametrize("engine", [Here(), Processes(2)], ids=["here", "processes"])
+@pytest.mark.parametrize("engine", [InThisProcess(), Processes(2)], ids=["here", "processes"])
 def test_what_fails_is_lost_with_its_reason_and_the_rest_is_not(engine: Engine) -> None:
     found = dict(engine.run(tasks.fails, NUMBERS))
     assert len(found) == len(NUMBERS)

@@ -20,7 +20,7 @@ from opscope.analysis.structure.producer import process_name
 from opscope.base.errors import BadInputError
 from opscope.distributed.inputs import record_of
 from opscope.distributed.kept import kept_summary
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 from tests.budget import examples
 from tests.distributed.recorded import RECORDED
@@ -156,7 +156,7 @@ def test_summaries_of_recorded_traces_are_found_again() -> None:
     paths = [path for path in sorted(RECORDED.rglob("*")) if path.is_file() and ".json" in path.name]
     assert paths
     for path in paths:
-        RankSummary.from_bytes(summarise(path).to_bytes()).check()
+        RankSummary.from_bytes(summarise_rank(path).to_bytes()).check()
 
 
 def a_folder(place: Path) -> None:

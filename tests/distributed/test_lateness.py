@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from opscope.distributed.engines import Here
+from opscope.distributed.engines import InThisProcess
 from opscope.distributed.inputs import files_of
 from opscope.distributed.job import read_job
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import LateCause
 from tests.distributed.recorded import made, recorded, said_of
@@ -118,7 +118,7 @@ def test_traces_without_steps_count_as_one_step(tmp_path: Path) -> None:
         made.launched_kernel("busy", (0, 5_000), (10_000, work))
         end = max(work, 900_000) + 10_000
         made.launched_kernel("ncclDevKernel_AllReduce", (6_000, 5_000), (10_000 + work, end - work), stream=20)
-        return summarise(made.write(tmp_path / f"rank{rank}.json"))
+        return summarise_rank(made.write(tmp_path / f"rank{rank}.json"))
 
     document = said_of({0: trace(0, 100_000), 1: trace(1, 900_000)})
     (late,) = document.late
@@ -131,7 +131,7 @@ def test_a_full_queue_of_launches_is_waiting_and_no_work_of_the_host(tmp_path: P
     made.step(1, 0, 1_000_000)
     made.launched_kernel("busy", (1_000, 5_000), (10_000, 900_000))
     made.launched_kernel("busy", (10_000, 800_000), (910_000, 50_000))  # the launch takes until a place is free
-    (steps,) = summarise(made.write(tmp_path / "rank0.json")).steps.select("host_ns", "host_waits_ns").rows()
+    (steps,) = summarise_rank(made.write(tmp_path / "rank0.json")).steps.select("host_ns", "host_waits_ns").rows()
     assert steps == (1_000_000, 800_000)
 
 
@@ -144,7 +144,7 @@ def test_lost_kernels_and_leftovers_change_no_late_rank(tmp_path: Path) -> None:
 
 def test_missing_ranks_are_said(tmp_path: Path) -> None:
     paths = write_job(Job(Shape(8), {5: Lateness("host", 3 * MS)}), tmp_path)
-    ranks = {rank: summarise(path) for rank, path in enumerate(paths) if rank not in (2, 7)}
+    ranks = {rank: summarise_rank(path) for rank, path in enumerate(paths) if rank not in (2, 7)}
     document = said_of(ranks, world=8)
     assert [one.rank for one in document.ranks if one.state == "missing"] == [2, 7]
     assert [one.rank for one in document.late] == [5]
@@ -156,7 +156,7 @@ def test_recordings_of_different_lengths_without_steps_call_nobody_late(tmp_path
         made = KinetoTrace(distributedInfo={"rank": rank, "world_size": 2}, host_name=f"node{rank}")
         for place in range(kernels):
             made.launched_kernel("busy", (20_000 * place, 5_000), (10_000 + 20_000 * place, 19_000))
-        return summarise(made.write(tmp_path / f"rank{rank}.json"))
+        return summarise_rank(made.write(tmp_path / f"rank{rank}.json"))
 
     document = said_of({0: trace(0, 10), 1: trace(1, 20)})
     assert document.late == []
@@ -171,7 +171,7 @@ def test_times_count_from_what_the_header_says(tmp_path: Path) -> None:
         made = KinetoTrace(distributedInfo={"rank": rank, "world_size": 2}, baseTimeNanoseconds=base)
         made.step(1, 5_000, 100_000)
         made.launched_kernel("busy", (6_000, 5_000), (12_000, 20_000))
-        begins.append(summarise(made.write(tmp_path / f"rank{rank}.json")).steps["begin_ns"].item())
+        begins.append(summarise_rank(made.write(tmp_path / f"rank{rank}.json")).steps["begin_ns"].item())
     assert begins == [1_790_857_026_000_005_000, 1_790_857_036_000_005_000]
 
 
@@ -193,7 +193,7 @@ def test_headers_that_cannot_be_true_are_unknown(tmp_path: Path, info: object, m
         made.kernel("busy", 12_000, 20_000, made.launch(2_000, 1_000, **{"External id": 3}), **{"External id": 3})
         told = {"Collective name": "send", "Process Group Ranks": members, "Group size": 2, "Dst Rank": 1}
         made.kernel("ncclDevKernel", 40_000, 20_000 * (rank + 1), made.launch(6_000, 1_000), stream=3, **told)
-        ranks[rank] = summarise(made.write(tmp_path / f"rank{rank}.json"))
+        ranks[rank] = summarise_rank(made.write(tmp_path / f"rank{rank}.json"))
         assert ranks[rank].facts.number in (0, rank)  # by the header where that can be true, else by the name
     document = said_of(ranks)
     assert len(document.ranks) == 2
@@ -236,7 +236,7 @@ def test_what_hides_behind_transfers_makes_nobody_late(tmp_path: Path) -> None:
             launch = trace.launch(begin + 20_000, 5_000)
             trace.kernel("ncclDevKernel", begin + 30_000, 9 * MS, launch, stream=3, **told)
             trace.launch(begin + 40_000, 9 * MS + 900_000, name="cudaStreamSynchronize")
-        return summarise(trace.write(tmp_path / f"rank{number}.json"))
+        return summarise_rank(trace.write(tmp_path / f"rank{number}.json"))
 
     document = said_of({number: rank(number, 6 * MS if number == 2 else 3 * MS) for number in range(4)})
     assert document.late == []
@@ -255,13 +255,13 @@ def test_a_rank_of_another_job_and_one_that_was_cut_off_spoil_nothing(tmp_path: 
     late = {1: Lateness("kernels", 3 * MS)}
     paths = write_job(Job(Shape(4), late, steps=6), tmp_path / "one")
     short = write_job(Job(Shape(4), steps=1), tmp_path / "short")
-    ranks = {rank: summarise(path) for rank, path in enumerate([*paths[:3], short[3]])}
+    ranks = {rank: summarise_rank(path) for rank, path in enumerate([*paths[:3], short[3]])}
     document = said_of(ranks)
     assert [(one.rank, one.cause) for one in document.late] == [(1, LateCause.KERNELS)]
     assert any("are not compared: 3" in note for note in document.notes)
     other = write_job(Job(Shape(8)), tmp_path / "other")
     for number in (0, 5):
         other[number].rename(tmp_path / "one" / f"other{number}.json.gz")
-    read = read_job(files_of([str(tmp_path / "one")]), Here())
+    read = read_job(files_of([str(tmp_path / "one")]), InThisProcess())
     assert (sorted(read.ranks), read.world) == ([0, 1, 2, 3], 4)
     assert {Path(path).name for path in read.unread} == {"other0.json.gz", "other5.json.gz"}

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from opscope.distributed.match import BY_ORDER, BY_SEQUENCE, matched, members_of, rows_of
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 from tests.distributed.recorded import made, recorded, said_of
 from tests.jobs import Job, Shape
@@ -114,7 +114,7 @@ def test_kernels_that_say_nothing_are_known_by_the_call_that_launched_them(tmp_p
         launch = trace.launch(2_000, 1_000, **{"External id": 9})
         trace.kernel("ncclDevKernel_Generic_4", 10_000, 5_000, launch, stream=3, **{"External id": 9})
         trace.kernel("ncclDevKernel_Generic_4", 1_000, 500, 77, stream=3)  # from before the recording
-        return summarise(trace.write(tmp_path / f"rank{number}.json"))
+        return summarise_rank(trace.write(tmp_path / f"rank{number}.json"))
 
     ranks = {number: rank(number) for number in (0, 1)}
     assert matched(rows_of(ranks)).calls.select("rank", "collective", "bytes").rows() == [
@@ -138,7 +138,7 @@ def unlabelled(folder: Path, rank: int, offset: int) -> RankSummary:
                 "ncclKernel_AllReduce_RING_LL_Sum_float", (begin + 8_000 + 10_000 * place, 5_000),
                 (start, at + 50_000 - start - (offset if place else 0)), stream=9,
             )  # fmt: skip
-    return summarise(trace.write(folder / f"rank{rank}.json"))
+    return summarise_rank(trace.write(folder / f"rank{rank}.json"))
 
 
 def test_collectives_that_only_have_a_name_are_matched_where_all_ranks_end_them_together(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_different_operations_are_not_one_collective(tmp_path: Path) -> None:
         trace.step(1, 0, 100_000)
         trace.operator("record_param_comms", 1_000, 5_000, **told)
         trace.kernel("ncclDevKernel", 10_000, 5_000, trace.launch(2_000, 1_000), stream=3, **told)
-        return summarise(trace.write(tmp_path / f"rank{number}.json"))
+        return summarise_rank(trace.write(tmp_path / f"rank{number}.json"))
 
     for names, whole in ((("allreduce", "allreduce"), 1), (("allreduce", "broadcast"), 0), (("send", "recv"), 0)):
         document = said_of({number: rank(number, name) for number, name in enumerate(names)})

@@ -73,9 +73,9 @@ def test_figures_equal_pytorchs_own_table(name: str, tmp_path: Path) -> None:
     import torch
     from torch.autograd import DeviceType
 
-    from opscope.workloads.choice import build
+    from opscope.workloads.choice import build_workload
 
-    step = build(WORKLOADS[name], torch.device("cuda", 0)).step
+    step = build_workload(WORKLOADS[name], torch.device("cuda", 0)).step
     analysis, averages = profiled_twice(step, tmp_path / "trace.json")
     on_device = [row for row in averages if row.device_type == DeviceType.CUDA and not row.is_user_annotation]
     theirs = {row.key: (row.count, round(row.self_device_time_total * 1000)) for row in on_device}

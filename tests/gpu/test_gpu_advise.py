@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME
 from opscope.advise.comparing import Comparing, Finalist, exact_part
-from opscope.advise.messages import Job, Time, Turn, Work, Worked
+from opscope.advise.messages import Time, Turn, VariantJob, Work, Worked
 from opscope.advise.pinning import fastest_cores
-from opscope.advise.search import Names
+from opscope.advise.search import ChangeNames
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration
 from tests.command import opscope as command
@@ -140,14 +140,14 @@ for batch in DataLoader(Rows(), batch_size=1024, collate_fn=lambda rows: rows):
 
 def proven(source: Path, function: str, *changes: tuple[str, ...], **settings: object) -> dict[tuple[str, ...], object]:
     """Return for each combination of changes what comparison says of it, without timing anything."""
-    job = Job(configuration=Configuration(f"{source}:{function}", dict(settings)), device="cuda")
+    job = VariantJob(configuration=Configuration(f"{source}:{function}", dict(settings)), device="cuda")
     with Session(job, width=4, timeout_s=100) as session:
         (worker,) = session.build([job])
         assert worker.built is not None, worker.broken
         facts = worker.built.facts
         for names in changes:
             assert [BY_NAME[name].refuses(facts) for name in names] == [None] * len(names)
-        finalists: dict[Names, Finalist] = {}
+        finalists: dict[ChangeNames, Finalist] = {}
         for names in changes:
             part = exact_part(names)
             of_part = replace(job, changes=part) if part and part != names else None
@@ -230,7 +230,7 @@ def test_copies_of_batches_are_found_apart_from_loading(tmp_path: Path) -> None:
 
 
 def test_threads_are_pinned_while_a_step_is_timed_and_then_free(steps: Path) -> None:
-    job = Job(configuration=Configuration(f"{steps}:training"), device="cuda")
+    job = VariantJob(configuration=Configuration(f"{steps}:training"), device="cuda")
     pair = fastest_cores()
     assert pair is not None
     assert pair[0] != pair[1]
@@ -242,7 +242,7 @@ def test_threads_are_pinned_while_a_step_is_timed_and_then_free(steps: Path) -> 
 
 def test_the_device_works_for_less_than_a_step(steps: Path) -> None:
     """The step launches small kernels: a GPU of this kind waits for them, and cannot work for longer than the step."""
-    job = Job(configuration=Configuration(target=f"{steps}:training"), device="cuda")
+    job = VariantJob(configuration=Configuration(target=f"{steps}:training"), device="cuda")
     with Session(job, width=2, timeout_s=120) as session:
         scout, timed = session.build([job, job])
         (worked,) = session.ask_each([(scout, Work(3))], Worked)

@@ -16,7 +16,7 @@ if reason := gpu_is_missing():
 import torch
 
 import opscope
-from opscope.analysis.costs.launch_check import Launch, check_launch
+from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
 from opscope.documents.build import BuildDocument
 from opscope.knowledge.compute_capabilities import compute_capabilities
 from opscope.machine.driver import driver
@@ -105,7 +105,9 @@ def test_occupancy_is_what_the_runtime_says(tmp_path: Path) -> None:
                 if threads > 1024 // r:
                     continue  # more than its launch bounds
                 held = library.held(r, threads, shared)
-                found = check_launch(Launch((1, 1, 1), (threads, 1, 1), registers, shared), capability, None)
+                found = check_launch(
+                    LaunchConfiguration((1, 1, 1), (threads, 1, 1), registers, shared), capability, None
+                )
                 mine = 0 if found.occupancy is None else found.occupancy.blocks_per_multiprocessor
                 assert mine == held, (r, registers, threads, shared)
                 compared += 1
@@ -147,7 +149,9 @@ def test_what_is_refused_is_what_the_device_refuses(tmp_path: Path) -> None:
         ((1, 1, 1), (32, 1, 1), most + 1),
     ):
         accepted = bool(library.launched(*grid, *block, shared))
-        assert accepted is not bool(check_launch(Launch(grid, block, 16, shared), capability, None).problems), (
+        assert accepted is not bool(
+            check_launch(LaunchConfiguration(grid, block, 16, shared), capability, None).problems
+        ), (
             grid,
             block,
             shared,

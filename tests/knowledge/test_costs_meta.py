@@ -10,7 +10,7 @@ import pytest
 
 import opscope as opscope_package
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.costs.launch_shapes import LaunchShape, rows_of
+from opscope.analysis.costs.launch_shapes import LaunchShape, launch_shape_rows
 from opscope.analysis.costs.limits import recorded_call
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import cost_of
@@ -21,8 +21,8 @@ from tests.command import WITHOUT_TORCH, opscope
 pytest.importorskip("torch")
 
 from opscope.collect import meta_worker
-from opscope.collect.rebuilt_costs import cost_of as rebuilt_cost
 from opscope.collect.rebuilt_costs import costs_by_pytorch
+from opscope.collect.rebuilt_costs import least_cost as rebuilt_cost
 from opscope.record.meta import MetaCall, Rebuilt
 from tests.conftest import ROOT
 
@@ -46,7 +46,7 @@ def _made_again(row: LaunchShape) -> Rebuilt | None:
     "name", ["bert_fp32_eager_bs8_seq128", "gpt2_train_amp_stacks", "resnet50_train_fp32", "cdist"]
 )
 def test_the_rules_agree_with_pytorch_on_recorded_calls(name: str) -> None:
-    rows = list(rows_of(analyze(read(TRACES / f"{name}.json.gz")).launch_shapes))
+    rows = list(launch_shape_rows(analyze(read(TRACES / f"{name}.json.gz")).launch_shapes))
     compared = time = 0
     for row in rows:
         call = recorded_call(row, FUNCTIONS)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of, version_of
 from opscope.knowledge.devices import device_called, is_listed, known_devices
 from opscope.render.table_formats import as_text
-from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
+from opscope.report.gpus_document import chosen_gpus, gpus_here, gpus_table, known_gpus
 from tests import machines
 from tests.command import ROOT, opscope
 
@@ -122,12 +122,12 @@ def test_no_devices_say_why(driver: machines.Driver, said: str) -> None:
 
 
 def test_choosing_and_showing() -> None:
-    assert [gpu.name for gpu in chosen(known_gpus(), ["4090"], None)] == [
+    assert [gpu.name for gpu in chosen_gpus(known_gpus(), ["4090"], None)] == [
         "NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 Laptop GPU",
     ]  # fmt: skip
-    assert {gpu.architecture for gpu in chosen(known_gpus(), [], "hopper")} == {"Hopper"}
-    assert chosen(known_gpus(), [], "sm_90") == chosen(known_gpus(), [], "9.0")
-    assert chosen(known_gpus(), ["no such"], None) == ()
+    assert {gpu.architecture for gpu in chosen_gpus(known_gpus(), [], "hopper")} == {"Hopper"}
+    assert chosen_gpus(known_gpus(), [], "sm_90") == chosen_gpus(known_gpus(), [], "9.0")
+    assert chosen_gpus(known_gpus(), ["no such"], None) == ()
     text = as_text(gpus_table(gpus_here(machines.MIXED)))
     assert "-arch=sm_89" in text
     assert "989.4" in text
@@ -142,7 +142,7 @@ def test_choosing_and_showing() -> None:
     ],
 )  # fmt: skip
 def test_words_that_follow_each_other_are_one_name(words: str, first: str | None, count: int) -> None:
-    found = chosen(known_gpus(), words.split(), None)
+    found = chosen_gpus(known_gpus(), words.split(), None)
     assert (found[0].name if found else None, len(found)) == (first, count)
 
 
@@ -155,13 +155,13 @@ def test_words_that_follow_each_other_are_one_name(words: str, first: str | None
     ],
 )  # fmt: skip
 def test_every_model_of_the_guides_table_answers(words: str, capability: str, cuda_min: str) -> None:
-    found = chosen(known_gpus(), words.split(), None)
+    found = chosen_gpus(known_gpus(), words.split(), None)
     assert {(gpu.compute_capability, gpu.cuda_min) for gpu in found} == {(capability, cuda_min)}
 
 
 def test_every_generation_of_geforce_since_turing_is_there() -> None:
     for series, least in (("16", 6), ("20", 8), ("30", 10), ("40", 9), ("50", 7)):
-        assert len(chosen(known_gpus(), ["rtx" if series != "16" else "gtx", series], None)) >= least, series
+        assert len(chosen_gpus(known_gpus(), ["rtx" if series != "16" else "gtx", series], None)) >= least, series
 
 
 def test_what_the_table_does_not_know_is_the_drivers() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import FP32_CORES, MATRIX_CORES, TENSOR_CORES
 from opscope.knowledge.kernels.kinds import short_names
 from opscope.knowledge.kernels.libraries import library_of
@@ -25,7 +25,7 @@ CASES: list[dict[str, Any]] = json.loads((DATA / "kernel_names.json").read_text(
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"][:60])
 def test_real_names_say_what_was_read_off_them(case: dict[str, Any]) -> None:
     """Names of the recorded H200 traces; the expected fields were compared with the names by eye."""
-    found = json.loads(msgspec.json.encode(decode(case["name"])))
+    found = json.loads(msgspec.json.encode(decode_name(case["name"])))
     assert {field: found[field] for field in case["expected"]} == case["expected"]
 
 
@@ -128,15 +128,15 @@ def test_real_names_say_what_was_read_off_them(case: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_names_of_other_origin(name: str, expected: dict[str, object]) -> None:
-    decoded = decode(name)
+    decoded = decode_name(name)
     assert {field: getattr(decoded, field) for field in expected} == expected
 
 
 def test_what_a_name_does_not_say_is_unknown() -> None:
-    decoded = decode("nvjet_sm90_tst_128x128_64x6_4x2_h_bz_NTT")
+    decoded = decode_name("nvjet_sm90_tst_128x128_64x6_4x2_h_bz_NTT")
     assert decoded.input_dtype is None
     assert "types tst" in decoded.unknown
-    assert decode("my_kernel(float*)").unknown == ("my_kernel(float*)",)
+    assert decode_name("my_kernel(float*)").unknown == ("my_kernel(float*)",)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_libraries_are_known_by_the_function_and_not_by_its_arguments(name: str,
 
 @given(st.text())
 def test_any_text_is_decoded_to_something(name: str) -> None:
-    decoded = decode(name)
+    decoded = decode_name(name)
     assert decoded.unit != TENSOR_CORES or decoded.family is not None
     canonical(name)
     base_name(name)
@@ -181,7 +181,7 @@ def test_layouts_agree_with_the_strides_of_every_matrix_product(trace: Any) -> N
     """BLAS is called column-major: its first operand is our second one; row-major reads as not transposed."""
     rows = analyze(read(trace)).launch_shapes.filter(pl.col("operator").is_in(list(PRODUCTS)))
     for row in rows.iter_rows(named=True):
-        layout = decode(row["name"]).layout
+        layout = decode_name(row["name"]).layout
         if layout is None or layout not in ("nn", "nt", "tn", "tt"):
             continue
         first, second = PRODUCTS[row["operator"]]

@@ -17,7 +17,7 @@ from opscope.base.errors import BadInputError, UsageError
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.registrations import read_cuda_library
 from opscope.knowledge.kernels import shipped
-from opscope.knowledge.kernels.index import HostFile, IndexedKernel, Place, SourceIndex, build_index
+from opscope.knowledge.kernels.index import HostFile, IndexedKernel, SourceIndex, SourceLine, build_index
 from opscope.knowledge.kernels.installed import library_index
 from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
 from opscope.knowledge.kernels.libraries import library_of
@@ -138,7 +138,7 @@ def test_the_three_meanings_of_file_are_kept_apart() -> None:
     assert source.definition.file == "aten/src/ATen/native/cuda/CUDALoops.cuh"
     (site,) = source.launch_sites
     # The launch of the four-wide variant in the 2.11.0 header.
-    assert site == Place("aten/src/ATen/native/cuda/CUDALoops.cuh", 342, "launch_vectorized_kernel")
+    assert site == SourceLine("aten/src/ATen/native/cuda/CUDALoops.cuh", 342, "launch_vectorized_kernel")
     assert source.url is not None
     assert source.url.endswith("/70d99e998b4955e0049d13a98d77ae1b14db1f45/aten/src/ATen/native/cuda/FillKernel.cu")
 
@@ -223,7 +223,7 @@ def test_versions() -> None:
 
 def small_index() -> SourceIndex:
     kernels = [
-        IndexedKernel("void f<int>(int)", frozenset({"a/one.cu"}), frozenset({Place("a/head.cuh", 7, "run")})),
+        IndexedKernel("void f<int>(int)", frozenset({"a/one.cu"}), frozenset({SourceLine("a/head.cuh", 7, "run")})),
         IndexedKernel("void f<float>(int)", frozenset({"a/two.cu"})),
         IndexedKernel("void g(int)", frozenset({"a/one.cu", "b/three.cu"})),
     ]
@@ -232,7 +232,7 @@ def small_index() -> SourceIndex:
         torch="9.9.0",
         git="0" * 40,
         build_ids={"lib.so": "12"},
-        definitions={"f": Place("a/head.cuh", 3)},
+        definitions={"f": SourceLine("a/head.cuh", 3)},
         functions={"at::native::f": HostFile("a/f.cpp", named=True)},
     )
 
@@ -242,13 +242,13 @@ def test_an_index_answers_by_exact_name_and_by_likeness() -> None:
     assert index.packed() == small_index().packed()
     found = index.exact("void f<int>(int)")
     assert found is not None
-    assert (found.files, found.launch_sites) == (("a/one.cu",), (Place("a/head.cuh", 7, "run"),))
+    assert (found.files, found.launch_sites) == (("a/one.cu",), (SourceLine("a/head.cuh", 7, "run"),))
     both = index.exact("g(int)")
     assert both is not None
     assert both.files == ("a/one.cu", "b/three.cu")
     assert index.exact("void f<double>(int)") is None
     assert index.similar("void f<double>(int)") == ("a/one.cu", "a/two.cu")
-    assert index.definition("void f<double>(int)") == Place("a/head.cuh", 3)
+    assert index.definition("void f<double>(int)") == SourceLine("a/head.cuh", 3)
     assert index.host_file("at::native::f") == HostFile("a/f.cpp", named=True)
 
 

@@ -15,7 +15,7 @@ from opscope.readers import read
 from opscope.render.markdown import render
 from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report
-from opscope.runs.inputs import files_of, measured_of
+from opscope.runs.inputs import measured_of, traces_below
 from opscope.runs.pipeline import Result, with_document
 from tests.conftest import DATA
 
@@ -28,7 +28,7 @@ RECORDED = (
 
 
 def results(name: str) -> Iterator[Result]:
-    for file in files_of([DATA / name]):
+    for file in traces_below([DATA / name]):
         yield with_document(*measured_of(file, read(file.path), NativeFunctions.shipped()))
 
 
@@ -151,7 +151,7 @@ def test_without_a_device_the_file_for_cuda_is_that_of_its_function(tmp_path: Pa
 
     trace = KinetoTrace()
     trace.operator("aten::mm", 0, 10_000)
-    (file,) = files_of([trace.write(tmp_path / "t.json")])
+    (file,) = traces_below([trace.write(tmp_path / "t.json")])
     result = with_document(*measured_of(file, read(file.path), NativeFunctions.shipped()))
     (row,) = json.loads(statistics_json(result.document, result.cuda_file))["top_aten_operators"]
     assert row["potential_cuda_file"] == "aten/src/ATen/native/cuda/Blas.cpp"

@@ -34,9 +34,9 @@ def made(**changed: object) -> KinetoTrace:
 
 @pytest.fixture(params=["compiled", "python"])
 def reader(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "compiled" and native.load() is None:
+    if request.param == "compiled" and native.load_kineto() is None:
         pytest.skip("the compiled reader was not built")
-    with mock.patch.object(native, "load", native.load if request.param == "compiled" else lambda: None):
+    with mock.patch.object(native, "load", native.load_kineto if request.param == "compiled" else lambda: None):
         yield
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from opscope.readers import unpacked
-from opscope.readers.unpacked import Source
+from opscope.readers.unpacked import InputFile
 from tests.budget import chance, examples
 from tests.conftest import DATA
 
@@ -29,7 +29,7 @@ class _Collects:
 
 def content(path: Path) -> tuple[bytes, str | None]:
     """Return what is read of a file, and the damage without its details."""
-    collects, source = _Collects(), Source(path)
+    collects, source = _Collects(), InputFile(path)
     list(source.feed(lambda _: collects))  # type: ignore[arg-type,return-value]
     return collects.content, None if source.damage is None else source.damage.partition(" (")[0]
 

@@ -100,7 +100,7 @@ OLD_LAYOUT = """
 
 @pytest.fixture(params=["compiled", "python"])
 def old_layout(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysis:
-    if request.param == "compiled" and native.load() is None:
+    if request.param == "compiled" and native.load_kineto() is None:
         pytest.skip("the compiled reader was not built")
     if request.param == "python":
         monkeypatch.setattr(native, "load", lambda: None)

@@ -17,7 +17,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.base.errors import BadInputError
 from opscope.readers import native, read
 from opscope.readers.repair import repaired
-from opscope.readers.unpacked import Source
+from opscope.readers.unpacked import InputFile
 from opscope.trace.model import Trace
 from opscope.trace.schema import SCHEMAS
 from tests.budget import examples
@@ -28,9 +28,9 @@ from tests.kineto import KinetoTrace
 @pytest.fixture(params=["compiled", "python"], autouse=True)
 def reader(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run every test with both ways of cutting a file into events; not by monkeypatch, which hypothesis dislikes."""
-    if request.param == "compiled" and native.load() is None:
+    if request.param == "compiled" and native.load_kineto() is None:
         pytest.skip("the compiled reader was not built")
-    with mock.patch.object(native, "load", native.load if request.param == "compiled" else lambda: None):
+    with mock.patch.object(native, "load", native.load_kineto if request.param == "compiled" else lambda: None):
         yield
 
 
@@ -240,7 +240,7 @@ def test_damage_after_an_unreadable_stretch_is_read_in_one_piece(tmp_path: Path)
     path = tmp_path / "trace.json.gz"
     path.write_bytes(content)
     pieces = mock.Mock(**{"feed.return_value": []})
-    assert list(Source(path).feed(lambda _: pieces)) == []
+    assert list(InputFile(path).feed(lambda _: pieces)) == []
     assert pieces.feed.call_count == 1
     trace = read(path)
     assert (trace.activities.height, trace.source.unreadable_bytes) == (1, len(letters) + 1)

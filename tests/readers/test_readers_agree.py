@@ -20,7 +20,7 @@ from tests.conftest import DATA
 from tests.readers.test_reader_kineto import ODD_EVENT
 from tests.reading import assert_nothing_lost_in_silence, rows_of
 
-pytestmark = pytest.mark.skipif(native.load() is None, reason="the compiled reader was not built")
+pytestmark = pytest.mark.skipif(native.load_kineto() is None, reason="the compiled reader was not built")
 
 RECORDED = sorted((DATA / "traces").glob("*.json.gz"))
 

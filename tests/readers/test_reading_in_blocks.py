@@ -13,13 +13,13 @@ import pytest
 
 from opscope.readers import native, read
 from opscope.readers.native import NativeReader
-from opscope.readers.unpacked import Source
+from opscope.readers.unpacked import InputFile
 from opscope.trace.schema import SCHEMAS
 from tests.budget import chance, examples
 from tests.conftest import DATA
 from tests.reading import everything, fed
 
-pytestmark = pytest.mark.skipif(native.load() is None, reason="the compiled reader was not built")
+pytestmark = pytest.mark.skipif(native.load_kineto() is None, reason="the compiled reader was not built")
 
 TRACES = sorted(DATA.glob("*traces/*.json.gz"))
 # What makes blocks begin in the wrong place, events go on for ever, or the list end.
@@ -35,11 +35,11 @@ _VALUES = (
 
 
 def read_from(path: Path, piece: int, threads: int, block: int) -> dict[str, Any]:
-    library = native.load()
+    library = native.load_kineto()
     assert library is not None
     reader = NativeReader(library, threads, block)
     with mock.patch("opscope.readers.unpacked._PIECE", piece):
-        return everything(reader, list(Source(path).feed(lambda _: reader)))
+        return everything(reader, list(InputFile(path).feed(lambda _: reader)))
 
 
 def odd_trace(document: Mapping[str, Any], random_: random.Random) -> bytes:
@@ -137,11 +137,11 @@ def test_events_that_come_with_the_end_of_the_file_are_not_lost(tmp_path: Path) 
     path = tmp_path / "trace.json"
     path.write_text("some text")
     reader = mock.Mock(**{"feed.return_value": [b"1"], "read.side_effect": [(7, [b"2"]), (0, [b"3"])]})
-    assert list(Source(path).feed(lambda _: reader)) == [b"1", b"2", b"3"]
+    assert list(InputFile(path).feed(lambda _: reader)) == [b"1", b"2", b"3"]
 
 
 def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
-    library = native.load()
+    library = native.load_kineto()
     assert library is not None
     descriptor = os.open(tmp_path, os.O_RDONLY)
     try:

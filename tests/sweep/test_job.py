@@ -15,9 +15,9 @@ import pytest
 from opscope.base import files
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.sweep import Failure
-from opscope.sweep.job import Measured
+from opscope.sweep.job import MeasuredRanks
 from opscope.sweep.launchers import RANK_MODULE, launch_named
-from opscope.sweep.rank import ENDED_BY_LAUNCHER, Outcome
+from opscope.sweep.rank import ENDED_BY_LAUNCHER, RankResult
 from opscope.sweep.worker import Message
 from tests.command import ROOT, opscope
 
@@ -84,14 +84,14 @@ def test_a_module_cannot_be_launched() -> None:
         launch_named("torchrun", ("-m", "package.train"), None)
 
 
-def outcomes(**told: dict[str, Any]) -> Measured:
+def outcomes(**told: dict[str, Any]) -> MeasuredRanks:
     made = {
-        int(rank.removeprefix("rank")): Outcome(
+        int(rank.removeprefix("rank")): RankResult(
             int(rank.removeprefix("rank")), 4, "a", one.pop("ended"), Message(**one)
         )
         for rank, one in told.items()
     }
-    return Measured(4, made, {}, Path())
+    return MeasuredRanks(4, made, {}, Path())
 
 
 def test_what_made_others_fail_comes_first() -> None:

@@ -21,16 +21,16 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from opscope.documents.bench import BenchResult, Correct  # noqa: E402
 from opscope.workbench.benchmarking import correctness, host_timing, rounds, run, statistics, steady  # noqa: E402
 from opscope.workbench.benchmarking.case import Case  # noqa: E402
-from opscope.workbench.benchmarking.correctness import check, check_timed  # noqa: E402
+from opscope.workbench.benchmarking.correctness import check_timed, check_variants  # noqa: E402
 from opscope.workbench.benchmarking.instruments import Instruments  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
-from opscope.workbench.benchmarking.stopping import Limits  # noqa: E402
+from opscope.workbench.benchmarking.stopping import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 CPU = torch.device("cpu")
 Variant = Callable[[Any], Any]
-LIMITS = Limits(seconds=0.01, calls=16)
+LIMITS = MeasuringLimits(seconds=0.01, calls=16)
 
 
 def product(x: Any) -> Any:
@@ -416,7 +416,7 @@ def test_no_honest_one_is_refused(function: Variant) -> None:
     variants = {name: way(function) for name, way in WAYS.items()}
     case = Case("case", variants, inputs)
     given = (inputs(),)
-    found = check(case, given, (inputs(31),))
+    found = check_variants(case, given, (inputs(31),))
     assert {name for name, one in found.items() if one.verdict is not Correct.RIGHT} == set()
     changes = TimedInputs(given)
     calls = {name: functools.partial(variant, *given) for name, variant in variants.items()}

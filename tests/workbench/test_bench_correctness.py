@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 
 from opscope.documents.bench import Correct, Correctness  # noqa: E402
 from opscope.workbench.benchmarking.case import Case  # noqa: E402
-from opscope.workbench.benchmarking.correctness import check  # noqa: E402
+from opscope.workbench.benchmarking.correctness import check_variants  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
-from opscope.workbench.benchmarking.stopping import Limits  # noqa: E402
+from opscope.workbench.benchmarking.stopping import MeasuringLimits  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def right(a: Any, b: Any) -> Any:
 
 def judged(variant: Callable[..., Any], **more: Any) -> Correctness:
     case = Case("case", {"baseline": right, "variant": variant}, inputs, **more)
-    return check(case, case.make_inputs(CPU, {}), case.make_inputs(CPU, {"size": 61}))["variant"]
+    return check_variants(case, case.make_inputs(CPU, {}), case.make_inputs(CPU, {"size": 61}))["variant"]
 
 
 kept: list[Any] = []
@@ -115,14 +115,14 @@ def test_lower_precision_is_named() -> None:
 
 def of(variants: dict[str, Callable[..., Any]], *values: Any) -> dict[str, Correct]:
     case = Case("case", variants, lambda: values)
-    return {name: found.verdict for name, found in check(case, values, None).items()}
+    return {name: found.verdict for name, found in check_variants(case, values, None).items()}
 
 
 def test_what_does_not_take_float64_is_held_beside_itself() -> None:
     layer = torch.nn.Linear(64, 32)
     x = torch.randn(16, 64)
     case = Case("case", {"layer": layer, "zeros": lambda x: torch.zeros(16, 32)}, lambda: x)
-    found = check(case, (x,), None)
+    found = check_variants(case, (x,), None)
     assert found["layer"].verdict is Correct.RIGHT
     assert found["zeros"].verdict is Correct.WRONG
     assert found["layer"].reference is not None
@@ -176,9 +176,9 @@ def test_each_result_is_held_to_its_own_precision() -> None:
 def test_a_wrong_baseline_makes_nothing_else_right() -> None:
     x = torch.randn(256)
     case = Case("case", {"a": lambda x: x * 1.5, "b": lambda x: x * 1.6, "c": lambda x: x}, lambda: x, lambda x: x)
-    found = {name: one.verdict for name, one in check(case, (x,), None).items()}
+    found = {name: one.verdict for name, one in check_variants(case, (x,), None).items()}
     assert found == {"a": Correct.WRONG, "b": Correct.WRONG, "c": Correct.RIGHT}
-    assert set(check(case, (x,), None, only=("c",))) == {"c"}
+    assert set(check_variants(case, (x,), None, only=("c",))) == {"c"}
 
 
 def test_a_kept_result_is_doubted() -> None:
@@ -190,14 +190,14 @@ def test_a_kept_result_is_doubted() -> None:
         return results["result"]
 
     case = Case("case", {"a": torch.exp, "b": kept}, lambda: torch.randn(4096))
-    _, found = bench_case(case, {}, CPU, Limits(seconds=0.02), lambda _: None)
+    _, found = bench_case(case, {}, CPU, MeasuringLimits(seconds=0.02), lambda _: None)
     assert found.correctness is not None
     assert found.correctness.verdict is Correct.WRONG or "a result that was kept?" in found.doubts[-1]
 
 
 def test_a_benchmark_on_the_cpu_measures_wall_and_issue_and_says_so_of_the_rest() -> None:
     case = Case("case", {"baseline": right, "wrong": lambda a, b: a}, inputs)
-    baseline, wrong = bench_case(case, {}, CPU, Limits(seconds=0.05), lambda _: None)
+    baseline, wrong = bench_case(case, {}, CPU, MeasuringLimits(seconds=0.05), lambda _: None)
     assert baseline.wall_ns is not None
     assert baseline.issue_ns is not None
     assert baseline.wall_ns.n == len(baseline.wall_ns.samples) >= 16
@@ -212,7 +212,7 @@ def test_a_baseline_that_tf32_does_not_change_is_not_timed_at_tf32() -> None:
         return a @ b
 
     case = Case("case", {"baseline": product, "rough": lambda a, b: product(a, b) * (1 + 3e-4)}, inputs)
-    found = bench_case(case, {}, CPU, Limits(seconds=0.05), lambda _: None)
+    found = bench_case(case, {}, CPU, MeasuringLimits(seconds=0.05), lambda _: None)
     assert [one.name for one in found] == ["baseline", "rough"]
     assert found[1].correctness is not None
     assert found[1].correctness.precision == "tf32"
@@ -224,7 +224,7 @@ def test_a_baseline_that_tf32_does_not_change_is_not_timed_at_tf32() -> None:
 def test_an_error_like_that_of_a_lower_precision_is_wrong_where_nothing_is_computed_in_one() -> None:
     x = torch.randn(256)
     case = Case("t", {"twice": lambda x: x * 2, "nearly": lambda x: x * 2.001}, lambda: (x,), None)
-    found = check(case, (x,), None)["nearly"]
+    found = check_variants(case, (x,), None)["nearly"]
     assert found.verdict is Correct.WRONG
     assert "nothing that it computes is done in a lower precision" in found.sentence
 
@@ -238,7 +238,7 @@ def test_of_a_product_the_same_error_is_a_lower_precision() -> None:
         return bits[0] @ bits[1] if x.dtype is torch.float32 else x @ y
 
     case = Case("t", {"product": torch.mm, "rounded": rounded}, lambda: (x, y), None)
-    found = check(case, (x, y), None)["rounded"]
+    found = check_variants(case, (x, y), None)["rounded"]
     assert (found.verdict, found.precision) == (Correct.LOWER_PRECISION, "tf32")
 
 
@@ -252,7 +252,7 @@ def test_the_error_that_is_shown_is_that_of_the_inputs_that_decided() -> None:
         return torch.where(x.abs().max() < 1e-2, x * 2.1, x * 2)
 
     case = Case("t", {"twice": lambda x: x * 2, "other": wrong_for_small}, lambda: (x,), None)
-    found = check(case, (x,), None)["other"]
+    found = check_variants(case, (x,), None)["other"]
     assert (found.verdict, found.worst) == (Correct.WRONG, "tiny")
     assert next(error for error in found.errors if error.regime == "as given").error == 0.0
     far = RegimeError(regime="tiny", error=5e-2)

@@ -23,7 +23,7 @@ from opscope.documents.bench import (
 from opscope.workbench.benchmarking.regression import between_sessions
 from opscope.workbench.benchmarking.rounds import Calls, Timer, in_turns
 from opscope.workbench.benchmarking.statistics import holm, median_interval, ratios, sign_test
-from opscope.workbench.benchmarking.stopping import Limits, is_steady, next_look, stopped
+from opscope.workbench.benchmarking.stopping import MeasuringLimits, is_steady, next_look, stopped
 from opscope.workbench.benchmarking.verdicts import compare, pairs_of, verdict_of
 
 
@@ -85,7 +85,7 @@ def nothing() -> None:
     pass
 
 
-LIMITS = Limits(seconds=60.0, calls=400)
+LIMITS = MeasuringLimits(seconds=60.0, calls=400)
 
 
 def verdict(truth: float, kind: str, seed: int) -> SpeedVerdict:
@@ -129,7 +129,7 @@ def test_rounds_go_on_until_every_median_and_ratio_is_known() -> None:
 
 
 def test_when_measuring_stops() -> None:
-    limits = Limits(seconds=1.0, calls=100)
+    limits = MeasuringLimits(seconds=1.0, calls=100)
     assert stopped([1.0] * 15, 0.1, limits) is None
     assert stopped([1.0] * 16, 0.1, limits) is Stopped.CONFIDENT
     assert stopped([1.0] * 17, 0.1, limits) is None  # looked at after 16, 32, 64 only

@@ -9,9 +9,9 @@ from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.documents.build import BuildDocument
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.machine.programs import find_program
-from opscope.workbench.toolchain.building import build_file, chosen, listing_of
+from opscope.workbench.toolchain.building import build_file, chosen_capabilities, listing_of
 from opscope.workbench.toolchain.listing import ptx_kernels, sass_kernels
-from opscope.workbench.toolchain.messages import first_error, messages, resources
+from opscope.workbench.toolchain.messages import first_error, kernel_resources, messages
 from opscope.workbench.toolchain.nvcc import BuildFailedError, BuildKind, Nvcc, architectures, installed, target_flags
 from tests.command import opscope
 
@@ -75,7 +75,7 @@ ptxas info    : Compile time = 56.263 ms
 
 
 def test_what_ptxas_says_of_a_kernel() -> None:
-    (found,) = resources(VERBOSE)
+    (found,) = kernel_resources(VERBOSE)
     assert (found.name, found.arch, found.registers) == ("spills(float*)", "sm_90", 42)
     assert (found.stack_bytes, found.spill_store_bytes, found.spill_load_bytes) == (800, 12, 16)
     assert (found.shared_memory_bytes, found.constant_bytes, found.barriers) == (1024, 360, 1)
@@ -123,7 +123,7 @@ def test_the_binary_holds_what_was_asked_for(source: Path) -> None:
 
 @needs_nvcc
 def test_a_universal_build_holds_all_that_nvcc_builds_for(source: Path) -> None:
-    numbers = chosen((), universal=True)
+    numbers = chosen_capabilities((), universal=True)
     assert numbers == installed().capabilities
     found = built(source, *numbers, kind=BuildKind.EXECUTABLE)
     sass = {entry.arch for entry in found.contents if entry.kind == "sass"}

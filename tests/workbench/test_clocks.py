@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from opscope.workbench.benchmarking.clocks import summarise  # noqa: E402
+from opscope.workbench.benchmarking.clocks import summarise_clocks  # noqa: E402
 
 
 def test_samples_are_summarised_and_unreadable_lines_left_out() -> None:
@@ -17,7 +17,7 @@ def test_samples_are_summarised_and_unreadable_lines_left_out() -> None:
         "1500, 3201, 1980, 45, 500.0, 0x0000000000000021",
         "",
     ]
-    clocks = summarise(lines)
+    clocks = summarise_clocks(lines)
     assert clocks is not None
     assert (clocks.samples, clocks.sm_mhz_min, clocks.sm_mhz_median, clocks.sm_mhz_max) == (3, 1200, 1500, 1980)
     assert (clocks.sm_mhz_limit, clocks.memory_mhz, clocks.temperature_c, clocks.power_w) == (1980, 3201, 47, 500.0)
@@ -25,4 +25,4 @@ def test_samples_are_summarised_and_unreadable_lines_left_out() -> None:
 
 
 def test_no_readable_line_is_no_sample() -> None:
-    assert summarise(["", "Unable to determine the device handle"]) is None
+    assert summarise_clocks(["", "Unable to determine the device handle"]) is None

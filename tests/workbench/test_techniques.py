@@ -13,9 +13,9 @@ from opscope.documents.bench import Correct  # noqa: E402
 from opscope.machine.programs import find_program, host_compiler  # noqa: E402
 from opscope.workbench import gallery  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
-from opscope.workbench.benchmarking.stopping import Limits  # noqa: E402
+from opscope.workbench.benchmarking.stopping import MeasuringLimits  # noqa: E402
 from opscope.workbench.gallery import GALLERY, divergence, gallery_case, graphs, occupancy, technique_kernels  # noqa: E402
-from opscope.workbench.toolchain.nvcc import BuildKind, run  # noqa: E402
+from opscope.workbench.toolchain.nvcc import BuildKind, compile_file  # noqa: E402
 
 SOURCE = Path(gallery.__file__).with_name("techniques.cu")
 CASES = ("coalescing", "transpose", "bank-conflicts", "divergence", "occupancy", "vector-loads", "fusion", "graphs")
@@ -28,7 +28,7 @@ needs_nvcc = pytest.mark.skipif(
 @needs_nvcc
 def test_kernels_are_built_for_ampere_and_hopper_and_all_functions_are_there(tmp_path: Path) -> None:
     library = tmp_path / "techniques.so"
-    run(SOURCE, library, BuildKind.LIBRARY, ["8.0", "9.0"], ["-Werror=all-warnings"])
+    compile_file(SOURCE, library, BuildKind.LIBRARY, ["8.0", "9.0"], ["-Werror=all-warnings"])
     loaded = ctypes.CDLL(str(library))
     exported = re.findall(r'^extern "C" int (\w+)\(', SOURCE.read_text(), re.MULTILINE)
     assert len(exported) == 16
@@ -81,7 +81,7 @@ def test_links_are_followed_one_by_one() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_all_variants_are_right_and_the_fast_one_is_not_slower(name: str) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    results = bench_case(gallery_case(name, device), {}, device, Limits(0.01, 0.2, 500), lambda _: None)
+    results = bench_case(gallery_case(name, device), {}, device, MeasuringLimits(0.01, 0.2, 500), lambda _: None)
     for result in results:
         assert result.correctness is not None
         assert result.correctness.verdict is Correct.RIGHT, result.correctness.sentence

@@ -13,15 +13,15 @@ pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
 from opscope.torch_support.device import resolve_device  # noqa: E402
-from opscope.workloads.catalog import short_name  # noqa: E402
-from opscope.workloads.choice import build  # noqa: E402
+from opscope.workloads.catalog import target_name  # noqa: E402
+from opscope.workloads.choice import build_workload  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = {"batch_size": 2, "seq_len": 16, "hidden_size": 64, "layers": 2}
 
 
 def seen_operators(configuration: Configuration) -> set[str]:
-    step = build(configuration, CPU).step
+    step = build_workload(configuration, CPU).step
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         step()
     return {event.key for event in profiler.key_averages()}
@@ -37,7 +37,7 @@ def seen_operators(configuration: Configuration) -> set[str]:
     ],
 )
 def test_default_sizes_are_the_published_models(configuration: Configuration, parameters: int) -> None:
-    assert build(configuration, CPU).info.parameters == parameters
+    assert build_workload(configuration, CPU).info.parameters == parameters
 
 
 @pytest.mark.parametrize("target", ["bert", "gpt2", "resnet50"])
@@ -46,7 +46,7 @@ def test_default_sizes_are_the_published_models(configuration: Configuration, pa
 def test_every_built_in_model_runs_in_every_mode(target: str, mode: str, dtype: str) -> None:
     sizes = {"batch_size": 2, "image_size": 32} if target == "resnet50" else SMALL
     configuration = configured(target, mode=mode, dtype=dtype, **sizes)  # type: ignore[arg-type]
-    workload = build(configuration, CPU)
+    workload = build_workload(configuration, CPU)
     workload.step()
     result = workload.step()
     if mode == "training":
@@ -61,7 +61,7 @@ def test_every_built_in_model_runs_in_every_mode(target: str, mode: str, dtype: 
 @pytest.mark.parametrize("target", ["bert", "gpt2", "resnet50"])
 def test_training_learns(target: str) -> None:
     sizes = {"batch_size": 2, "image_size": 32} if target == "resnet50" else SMALL
-    step = build(configured(target, mode="training", **sizes), CPU).step  # type: ignore[arg-type]
+    step = build_workload(configured(target, mode="training", **sizes), CPU).step  # type: ignore[arg-type]
     losses = [float(step()) for _ in range(12)]  # type: ignore[arg-type]
     assert losses[-1] < losses[0]
 
@@ -80,7 +80,7 @@ def test_attention_is_the_one_asked_for(simplified: bool) -> None:
 
 def test_simplified_is_a_plain_encoder_that_shows_its_operators() -> None:
     configuration = configured("bert", simplified=True, **SMALL)  # type: ignore[arg-type]
-    assert "simplified Transformer encoder" in build(configuration, CPU).info.description
+    assert "simplified Transformer encoder" in build_workload(configuration, CPU).info.description
     seen = seen_operators(configuration)
     assert "aten::_transformer_encoder_layer_fwd" not in seen
     assert {"aten::addmm", "aten::gelu", "aten::native_layer_norm"} <= seen
@@ -88,13 +88,13 @@ def test_simplified_is_a_plain_encoder_that_shows_its_operators() -> None:
 
 def test_without_transformers_bert_is_simplified_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    info = build(configured("bert", **SMALL), CPU).info  # type: ignore[arg-type]
+    info = build_workload(configured("bert", **SMALL), CPU).info  # type: ignore[arg-type]
     assert any("transformers is not installed" in note for note in info.notes)
     for target in ("gpt2", "resnet50"):
         with pytest.raises(EnvironmentLacksError, match=r"needs transformers.*opscope\[models\]"):
-            build(configured(target), CPU)
+            build_workload(configured(target), CPU)
     with pytest.raises(EnvironmentLacksError, match="needs transformers"):
-        build(configured("bert", pretrained=""), CPU)
+        build_workload(configured("bert", pretrained=""), CPU)
 
 
 def test_real_weights_come_from_a_directory(tmp_path: Path) -> None:
@@ -103,24 +103,24 @@ def test_real_weights_come_from_a_directory(tmp_path: Path) -> None:
     config = transformers.BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
     saved = transformers.BertModel(config)
     saved.save_pretrained(tmp_path)
-    workload = build(configured("bert", batch_size=1, seq_len=8, pretrained=str(tmp_path)), CPU)
+    workload = build_workload(configured("bert", batch_size=1, seq_len=8, pretrained=str(tmp_path)), CPU)
     assert workload.info.notes[0] == f"pretrained weights from {tmp_path}"
     assert workload.info.parameters == sum(p.numel() for p in saved.parameters())
     with pytest.raises(UsageError, match="sequence length 513 exceeds the 512 positions"):
-        build(configured("bert", batch_size=1, seq_len=513, pretrained=str(tmp_path)), CPU)
+        build_workload(configured("bert", batch_size=1, seq_len=513, pretrained=str(tmp_path)), CPU)
 
 
 def test_missing_weights_are_never_replaced_by_random_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvironmentLacksError, match="there is no such directory"):
-        build(configured("bert", pretrained=str(tmp_path / "absent")), CPU)
+        build_workload(configured("bert", pretrained=str(tmp_path / "absent")), CPU)
     with pytest.raises(EnvironmentLacksError, match="holds no BERT weights"):
-        build(configured("bert", pretrained=str(tmp_path)), CPU)
+        build_workload(configured("bert", pretrained=str(tmp_path)), CPU)
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(EnvironmentLacksError, match=r"no weights of google-bert/bert-base-uncased.*hf download"):
-        build(configured("bert", pretrained=""), CPU)
+        build_workload(configured("bert", pretrained=""), CPU)
 
 
 def test_weights_of_another_model_or_with_gaps_are_refused(tmp_path: Path) -> None:
@@ -130,25 +130,25 @@ def test_weights_of_another_model_or_with_gaps_are_refused(tmp_path: Path) -> No
     other = transformers.GPT2Model(transformers.GPT2Config(n_embd=64, n_layer=1, n_head=1))
     other.save_pretrained(tmp_path / "gpt2")
     with pytest.raises(EnvironmentLacksError, match="gpt2"):
-        build(configured("bert", pretrained=str(tmp_path / "gpt2")), CPU)
+        build_workload(configured("bert", pretrained=str(tmp_path / "gpt2")), CPU)
     config = transformers.BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
     weights = load_file(tmp_path / "bert" / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if "attention.self.query" not in name}
     save_file(kept, tmp_path / "bert" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(EnvironmentLacksError, match=r"query"):
-        build(configured("bert", pretrained=str(tmp_path / "bert")), CPU)
+        build_workload(configured("bert", pretrained=str(tmp_path / "bert")), CPU)
 
 
 def test_long_sequences_extend_the_positions_and_say_so() -> None:
-    workload = build(configured("bert", batch_size=1, seq_len=520, hidden_size=32, layers=1), CPU)
+    workload = build_workload(configured("bert", batch_size=1, seq_len=520, hidden_size=32, layers=1), CPU)
     assert "position embeddings extended from 512 to 520" in workload.info.notes
     workload.step()
 
 
 def test_a_hidden_size_that_does_not_split_into_heads_is_refused() -> None:
     with pytest.raises(UsageError, match="hidden size 100 is not a multiple of the head size 64"):
-        build(configured("bert", hidden_size=100), CPU)
+        build_workload(configured("bert", hidden_size=100), CPU)
 
 
 def test_devices_are_named_or_refused() -> None:
@@ -168,4 +168,4 @@ def test_devices_are_named_or_refused() -> None:
     ],
 )
 def test_targets_have_short_names_that_are_safe_in_file_names(target: str, name: str) -> None:
-    assert short_name(target) == name
+    assert target_name(target) == name

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.source import LOOPS, SIMPLE, NotWritableError, Source
+from opscope.advise.source import LOOPS, SIMPLE, EditedFile, NotWritableError
 
 T = TypeVar("T")
 _TRANSPOSED: Final = ({-1, -2}, {2, 3})  # the dimensions of keys that are swapped; they may have four
@@ -27,7 +27,7 @@ _SCOPES: Final = (
 _LONG: Final = 90  # characters of a line
 
 
-def fuse_attention(source: Source, line: int) -> None:
+def fuse_attention(source: EditedFile, line: int) -> None:
     """Have a function call the fused operator.
 
     Args:
@@ -48,7 +48,7 @@ def fuse_attention(source: Source, line: int) -> None:
             source.delete(statement)
 
 
-def _function_at(source: Source, line: int) -> ast.FunctionDef:
+def _function_at(source: EditedFile, line: int) -> ast.FunctionDef:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
@@ -91,7 +91,7 @@ class _Found(Struct, frozen=True):
     scale: str = "1.0"
     moved: tuple[tuple[str, int], ...] = ()
 
-    def call(self, source: Source) -> str:
+    def call(self, source: EditedFile) -> str:
         """Return the call of the fused operator, in several lines where one would be long."""
         assert self.query is not None
         assert self.key is not None
@@ -105,7 +105,7 @@ class _Found(Struct, frozen=True):
         return f"{called}(\n{lines}{' ' * self.indent})"
 
 
-def _attentions(source: Source, function: ast.FunctionDef, block: list[ast.stmt]) -> Iterator[_Found]:
+def _attentions(source: EditedFile, function: ast.FunctionDef, block: list[ast.stmt]) -> Iterator[_Found]:
     for place, statement in enumerate(block):
         if any(isinstance(node, ast.NamedExpr) for node in ast.walk(statement)):
             continue
@@ -141,7 +141,7 @@ class _Reading(Struct, frozen=True):
         found: what was read.
     """
 
-    source: Source
+    source: EditedFile
     function: ast.FunctionDef
     block: list[ast.stmt]
     place: int
@@ -334,7 +334,7 @@ def _loads(node: ast.AST, name: str) -> int:
     return sum(isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Load) for one in ast.walk(node))
 
 
-def _product(source: Source, node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
+def _product(source: EditedFile, node: ast.expr) -> tuple[ast.expr, ast.expr] | None:
     """Return the two matrices that are multiplied; None where an expression is not such a product."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return node.left, node.right
@@ -345,7 +345,7 @@ def _product(source: Source, node: ast.expr) -> tuple[ast.expr, ast.expr] | None
     return (values["self"], values["other"]) if set(values) == {"self", "other"} else None
 
 
-def _not_transposed(source: Source, node: ast.expr) -> ast.expr | None:
+def _not_transposed(source: EditedFile, node: ast.expr) -> ast.expr | None:
     """Return a tensor whose last two dimensions an expression swaps; None where it does not."""
     if isinstance(node, ast.Attribute) and node.attr == "mT":
         return node.value
@@ -382,7 +382,7 @@ def _arguments(call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
     return values | {one.arg: one.value for one in call.keywords if one.arg is not None}
 
 
-def _of_tensor(source: Source, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
+def _of_tensor(source: EditedFile, call: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
     """Return arguments of an operator that is called as a function, or as a method of what it works on ("self")."""
     function = call.func
     if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in _modules(source):
@@ -391,7 +391,7 @@ def _of_tensor(source: Source, call: ast.Call, names: tuple[str, ...]) -> dict[s
     return {{"input": "self"}.get(name, name): value for name, value in values.items()}
 
 
-def _modules(source: Source) -> set[str]:
+def _modules(source: EditedFile) -> set[str]:
     """Return the names by which a file knows ``torch`` and ``torch.nn.functional``."""
     names: dict[str, str] = {}
     for one in ast.walk(source.tree):

@@ -2,13 +2,13 @@
 
 from msgspec.structs import replace
 
-from opscope.advise.messages import Job
+from opscope.advise.messages import VariantJob
 from opscope.advise.session import Worker
 from opscope.documents.advise import LargerBatch
 from opscope.workbench.benchmarking.statistics import median_interval, ratios
 
 
-def with_batch(job: Job, size: int) -> Job:
+def with_batch(job: VariantJob, size: int) -> VariantJob:
     """Return a job with another batch size."""
     configuration = job.configuration
     if "batch_size" in configuration.axes:

@@ -6,14 +6,14 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME
-from opscope.advise.messages import AS_WRITTEN, NO_WEIGHTS, Job, LongRun, Losses, Record, Recording
-from opscope.advise.proof import Judged, judged, runs_agree
-from opscope.advise.search import Names
+from opscope.advise.messages import AS_WRITTEN, NO_WEIGHTS, AskLosses, LongRun, Record, VariantJob, VariantRecording
+from opscope.advise.proof import Judgement, judged, runs_agree
+from opscope.advise.search import ChangeNames
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.documents.advise import UNDECIDED, ErrorClass, Facts
 
 T = TypeVar("T")
-Finalist = tuple[Job, Job | None]  # a combination, and what is exact of it where that is less
+Finalist = tuple[VariantJob, VariantJob | None]  # a combination, and what is exact of it where that is less
 _RECORDED: Final = 4
 _LONG_RUN: Final = 30
 _SEEDS: Final = (0, 1, 2)
@@ -33,14 +33,18 @@ class Comparing:
         lacked_memory: whether a process of the last comparison lacked the device's memory.
     """
 
-    def __init__(self, session: Session, job: Job, say: Callable[[str], None]) -> None:
+    def __init__(self, session: Session, job: VariantJob, say: Callable[[str], None]) -> None:
         self._session, self._job, self._say = session, job, say
         self._written: list[LongRun] = []  # the step as written, from several seeds
         self.lacked_memory = False
-        self.right: set[Names] = set()
-        self._twin: Recording | str | None = None  # the step as written, in another process
-        self._known: dict[tuple[bool, tuple[str, ...]], Recording] = {}  # of the step as written, by how it is computed
-        self._early: list[tuple[Job, Worker]] = []  # processes for longer runs, which started beside those that record
+        self.right: set[ChangeNames] = set()
+        self._twin: VariantRecording | str | None = None  # the step as written, in another process
+        self._known: dict[
+            tuple[bool, tuple[str, ...]], VariantRecording
+        ] = {}  # of the step as written, by how it is computed
+        self._early: list[
+            tuple[VariantJob, Worker]
+        ] = []  # processes for longer runs, which started beside those that record
 
     @property
     def has_early(self) -> bool:
@@ -52,7 +56,7 @@ class Comparing:
         """Whether processes that are needed later start beside those that are needed first."""
         return self._session.width >= _WIDE
 
-    def proofs(self, finalists: Mapping[Names, Finalist], facts: Facts) -> dict[Names, Judged]:
+    def proofs(self, finalists: Mapping[ChangeNames, Finalist], facts: Facts) -> dict[ChangeNames, Judgement]:
         """Compare finalists with float64: as a whole, and what is exact of them at the precision as written.
 
         Args:
@@ -71,7 +75,7 @@ class Comparing:
         self.drop_early()
         return result
 
-    def needed(self, finalists: Mapping[Names, Finalist], facts: Facts) -> list[Job]:
+    def needed(self, finalists: Mapping[ChangeNames, Finalist], facts: Facts) -> list[VariantJob]:
         """Return the processes that `proofs` will need.
 
         First the step as written, as the others wait for its weights; then those that take longest to start.
@@ -85,9 +89,9 @@ class Comparing:
         return [*recorded[:1], *sorted(others, key=lambda job: not job.compiles)]
 
     def _proofs(
-        self, finalists: Mapping[Names, Finalist], judged: Mapping[Names, Judged], facts: Facts
-    ) -> dict[Names, Judged]:
-        results: dict[Names, Judged] = {}
+        self, finalists: Mapping[ChangeNames, Finalist], judged: Mapping[ChangeNames, Judgement], facts: Facts
+    ) -> dict[ChangeNames, Judgement]:
+        results: dict[ChangeNames, Judgement] = {}
         for names, (_, part) in finalists.items():
             exact = judged[exact_part(names) if part is not None else names]
             results[names] = exact if exact.right is False else judged[names]
@@ -101,11 +105,13 @@ class Comparing:
                     results[names] = replace(results[names], right=False, reason=why)
         return results
 
-    def proving(self, job: Job) -> Job:
+    def proving(self, job: VariantJob) -> VariantJob:
         """Return the job whose process is compared: with the same weights to begin with, and without dropout."""
         return replace(job, proving=True, begin=str(self._session.folder / "begin.pt"))
 
-    def compared(self, jobs: Mapping[Names, Job], later: Sequence[Job] = ()) -> dict[Names, Judged]:
+    def compared(
+        self, jobs: Mapping[ChangeNames, VariantJob], later: Sequence[VariantJob] = ()
+    ) -> dict[ChangeNames, Judgement]:
         """Compare jobs with float64, as a whole.
 
         Args:
@@ -127,15 +133,15 @@ class Comparing:
             plain = written if isinstance(self._twin, str) else self._twin
         rounded, own = dict(zip(simulated, others, strict=False)), others[len(simulated) :]
 
-        def judge(always: Sequence[Recording | str]) -> dict[Names, Judged]:
+        def judge(always: Sequence[VariantRecording | str]) -> dict[ChangeNames, Judgement]:
             results = {}
             for names, one in zip(jobs, own, strict=True):
                 if isinstance(reference, str) and not all(map(_is_exact, names)):
                     text = f"{UNDECIDED}: the step does not run in float64: {reference}"
-                    results[names] = Judged(None, text, 0.0, 0.0, is_float64=False)
+                    results[names] = Judgement(None, text, 0.0, 0.0, is_float64=False)
                     continue
                 explains = [*(rounded.get(name, "") for name in names), *always]
-                known = [explaining for explaining in explains if isinstance(explaining, Recording)]
+                known = [explaining for explaining in explains if isinstance(explaining, VariantRecording)]
                 results[names] = _judged(one, plain, right, known, names, is_float64=right is reference)
             return results
 
@@ -144,33 +150,33 @@ class Comparing:
             result = judge(self._recorded([replace(proving, reference=True, rounding=(AS_WRITTEN,))]))
         return result
 
-    def _compared_jobs(self, jobs: Mapping[Names, Job]) -> list[Job]:
+    def _compared_jobs(self, jobs: Mapping[ChangeNames, VariantJob]) -> list[VariantJob]:
         """Return what is recorded to compare some jobs: the step as written, in float64, and the jobs."""
         proving = self.proving(self._job)
         rounded = [replace(proving, reference=True, rounding=(name,)) for name in _simulated(jobs)]
         return [proving, replace(proving, reference=True), *rounded, *map(self.proving, jobs.values())]
 
-    def _recorded(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
+    def _recorded(self, jobs: Sequence[VariantJob], later: Sequence[VariantJob] = ()) -> list[VariantRecording | str]:
         """Return what each job computes, or why that is not known."""
         recorded = iter(self._record([job for job in jobs if self._kept(job) is None], later))
         results = [kept if (kept := self._kept(job)) is not None else next(recorded) for job in jobs]
         for job, one in zip(jobs, results, strict=True):
-            if isinstance(one, Recording) and not (job.changes or job.sources):
+            if isinstance(one, VariantRecording) and not (job.changes or job.sources):
                 self._known[job.reference, job.rounding] = one
         return results
 
-    def _record(self, jobs: Sequence[Job], later: Sequence[Job] = ()) -> list[Recording | str]:
-        workers, result = self._asked_in_turns(jobs, [Record(_RECORDED)] * len(jobs), Recording, later)
+    def _record(self, jobs: Sequence[VariantJob], later: Sequence[VariantJob] = ()) -> list[VariantRecording | str]:
+        workers, result = self._asked_in_turns(jobs, [Record(_RECORDED)] * len(jobs), VariantRecording, later)
         return [_why(worker) if one is None else one for one, worker in zip(result, workers, strict=True)]
 
-    def _kept(self, job: Job) -> Recording | None:
+    def _kept(self, job: VariantJob) -> VariantRecording | None:
         return None if job.changes or job.sources else self._known.get((job.reference, job.rounding))
 
-    def longer(self, jobs: Sequence[Job]) -> list[str | None]:
+    def longer(self, jobs: Sequence[VariantJob]) -> list[str | None]:
         """Return for each of some jobs why its losses over a longer run are others than as written; None if not."""
         written = [] if self._written else [(self._job, number) for number in _SEEDS]
         runs = self._runs(jobs)
-        asked = [Losses(_LONG_RUN, number) for _, number in runs]
+        asked = [AskLosses(_LONG_RUN, number) for _, number in runs]
         workers, result = self._asked_in_turns([job for job, _ in runs], asked, LongRun)
         kept = [one for one in result[: len(written)] if one is not None]
         if len(kept) == len(written):  # of fewer, the spread would be too narrow
@@ -180,15 +186,17 @@ class Comparing:
             for one, worker in list(zip(result, workers, strict=True))[len(written) :]
         ]
 
-    def _runs(self, jobs: Sequence[Job]) -> list[tuple[Job, int]]:
+    def _runs(self, jobs: Sequence[VariantJob]) -> list[tuple[VariantJob, int]]:
         """Return which longer runs some jobs need, each with its seed: as written from several, once."""
         written = [] if self._written or not jobs else [(self._job, number) for number in _SEEDS]
         return [*written, *((job, _SEEDS[0]) for job in jobs)]
 
-    def _long_runs(self, jobs: Sequence[Job]) -> list[Job]:
+    def _long_runs(self, jobs: Sequence[VariantJob]) -> list[VariantJob]:
         return [job for job, _ in self._runs(jobs)]
 
-    def started(self, jobs: Sequence[Job], later: Sequence[Job] = (), within_s: float | None = None) -> list[Worker]:
+    def started(
+        self, jobs: Sequence[VariantJob], later: Sequence[VariantJob] = (), within_s: float | None = None
+    ) -> list[Worker]:
         """Return a process for each job: one that has started already, or a new one.
 
         Args:
@@ -209,19 +217,19 @@ class Comparing:
             workers = self._session.build(jobs, within_s)
         return workers
 
-    def _fitting(self, jobs: Sequence[Job], later: Sequence[Job]) -> list[Job]:
+    def _fitting(self, jobs: Sequence[VariantJob], later: Sequence[VariantJob]) -> list[VariantJob]:
         """Return those of the later jobs for which the device has memory beside the others."""
         room = self._session.room()
         if room is None:
             return list(later)
-        fitting: list[Job] = []
+        fitting: list[VariantJob] = []
         for job in later:
             if sum(map(_takes, self._lacking([*jobs, *fitting, job]))) <= room:
                 fitting.append(job)
         return fitting
 
     def _asked_in_turns(
-        self, jobs: Sequence[Job], asked: Sequence[object], kind: type[T], later: Sequence[Job] = ()
+        self, jobs: Sequence[VariantJob], asked: Sequence[object], kind: type[T], later: Sequence[VariantJob] = ()
     ) -> tuple[list[Worker], list[T | None]]:
         """Start processes and ask them: all at once, or as many at a time as the device has memory for."""
         workers: dict[int, Worker] = {}
@@ -241,7 +249,7 @@ class Comparing:
         places = range(len(jobs))
         return [workers[place] for place in places], [results[place] for place in places]
 
-    def _groups(self, jobs: Sequence[Job]) -> list[list[int]]:
+    def _groups(self, jobs: Sequence[VariantJob]) -> list[list[int]]:
         """Return the places of jobs that run at once: first those that have started, then others as memory allows."""
         places, lacking = list(range(len(jobs))), self._lacking_places(jobs)
         room = self._session.room()
@@ -259,15 +267,15 @@ class Comparing:
             taken += takes
         return groups
 
-    def _take(self, job: Job) -> Worker:
+    def _take(self, job: VariantJob) -> Worker:
         place = next(place for place, (own, _) in enumerate(self._early) if own == job)
         return self._early.pop(place)[1]
 
-    def _lacking(self, jobs: Sequence[Job]) -> list[Job]:
+    def _lacking(self, jobs: Sequence[VariantJob]) -> list[VariantJob]:
         """Return those of some jobs for which no process has started, each as often as one is lacking."""
         return [jobs[place] for place in self._lacking_places(jobs)]
 
-    def _lacking_places(self, jobs: Sequence[Job]) -> list[int]:
+    def _lacking_places(self, jobs: Sequence[VariantJob]) -> list[int]:
         ready, lacking = [job for job, _ in self._early], []
         for place, job in enumerate(jobs):
             if job in ready:
@@ -282,7 +290,7 @@ class Comparing:
         self._early = []
 
     def _asked(
-        self, workers: list[Worker], jobs: Sequence[Job], asked: Sequence[object], kind: type[T]
+        self, workers: list[Worker], jobs: Sequence[VariantJob], asked: Sequence[object], kind: type[T]
     ) -> tuple[list[Worker], list[T | None]]:
         """Ask processes; where memory is too small for that beside those that started early, again without these."""
         result = self._session.ask_each(list(zip(workers, asked, strict=True)), kind)
@@ -306,7 +314,7 @@ class Comparing:
         return runs_agree(result, self._written) if self._written else None
 
 
-def _takes(job: Job) -> int:
+def _takes(job: VariantJob) -> int:
     """Return how many processes as written take as much memory as a job, about: float64 is twice as long as float32."""
     return 2 if job.reference else 1
 
@@ -319,35 +327,35 @@ def _is_exact(name: str) -> bool:
     return BY_NAME[name].error_class is ErrorClass.EXACT
 
 
-def exact_part(names: Names) -> Names:
+def exact_part(names: ChangeNames) -> ChangeNames:
     """Return those of some changes that leave the precision as it is."""
     return tuple(name for name in names if _is_exact(name))
 
 
-def _simulated(jobs: Iterable[Names]) -> list[str]:
+def _simulated(jobs: Iterable[ChangeNames]) -> list[str]:
     """Return the changes whose arithmetic is simulated in float64, to know how far it is off at most."""
     return list(dict.fromkeys(name for names in jobs for name in names if not _is_exact(name)))
 
 
-def _parts(finalists: Mapping[Names, Finalist]) -> dict[Names, Job]:
+def _parts(finalists: Mapping[ChangeNames, Finalist]) -> dict[ChangeNames, VariantJob]:
     """Return all that is compared of some finalists: each as a whole, and what is exact of it."""
     exact = {exact_part(names): part for names, (_, part) in finalists.items() if part is not None}
     return exact | {names: whole for names, (whole, _) in finalists.items()}
 
 
 def _judged(
-    result: Recording | str,
-    written: Recording,
-    right: Recording,
-    explains: Sequence[Recording],
-    names: Names,
+    result: VariantRecording | str,
+    written: VariantRecording,
+    right: VariantRecording,
+    explains: Sequence[VariantRecording],
+    names: ChangeNames,
     *,
     is_float64: bool,
-) -> Judged:
+) -> Judgement:
     if isinstance(result, str):
         if NO_WEIGHTS in result:
-            return Judged(None, f"{UNDECIDED}: {result}", 0.0, 0.0, is_float64=is_float64)
-        return Judged(False, f"it fails when its results are recorded: {result}", 0.0, 0.0)
+            return Judgement(None, f"{UNDECIDED}: {result}", 0.0, 0.0, is_float64=is_float64)
+        return Judgement(False, f"it fails when its results are recorded: {result}", 0.0, 0.0)
     verdict = judged(result, written, right, explains, " + ".join(names), is_float64=is_float64)
     return replace(verdict, is_float64=is_float64)
 

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from opscope.advise.attention_edit import fuse_attention
-from opscope.advise.places import Call, Place, Places, Stack
-from opscope.advise.source import NotWritableError, Source
+from opscope.advise.places import Call, CallSite, ScriptPlaces, Stack
+from opscope.advise.source import EditedFile, NotWritableError
 from opscope.base.patterns import lazy_pattern
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Written(Struct, frozen=True):
     root: Path
 
 
-def written(changes: Sequence[str], script: Path, places: Places, settings: Mapping[str, str]) -> Written:
+def written(changes: Sequence[str], script: Path, places: ScriptPlaces, settings: Mapping[str, str]) -> Written:
     """Write changes into a script and the user's modules that it imports; no file is touched.
 
     Args:
@@ -62,7 +62,9 @@ def written(changes: Sequence[str], script: Path, places: Places, settings: Mapp
     return Written(changed, "".join(diffs), root)
 
 
-def written_or_why(changes: Sequence[str], script: Path, places: Places, settings: Mapping[str, str]) -> Written | str:
+def written_or_why(
+    changes: Sequence[str], script: Path, places: ScriptPlaces, settings: Mapping[str, str]
+) -> Written | str:
     """Return what `written` does, or why there is nothing."""
     try:
         return written(changes, script, places, settings)
@@ -100,13 +102,13 @@ def _lines(text: str) -> list[str]:
 
 
 class _Writer:
-    def __init__(self, script: Path, places: Places, settings: Mapping[str, str]) -> None:
+    def __init__(self, script: Path, places: ScriptPlaces, settings: Mapping[str, str]) -> None:
         self.script, self.places, self.settings = str(script.absolute()), places, settings
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, EditedFile] = {}
 
-    def source(self, path: str) -> Source:
+    def source(self, path: str) -> EditedFile:
         if path not in self.sources:
-            self.sources[path] = Source(Path(path))
+            self.sources[path] = EditedFile(Path(path))
         return self.sources[path]
 
     def calls(self) -> list[Call]:
@@ -136,7 +138,7 @@ class _Writer:
             else:
                 raise NotWritableError("the model has no name before the loop that calls it")
 
-    def _line_for_model(self, call: Call, place: Place, line_of: Callable[[Call, str, str], str]) -> bool:
+    def _line_for_model(self, call: Call, place: CallSite, line_of: Callable[[Call, str, str], str]) -> bool:
         source = self.source(place.file)
         statement = source.statement_at(place)
         if not place.names:
@@ -188,12 +190,12 @@ class _Writer:
             if self.places.backward:
                 return  # the first call up to the backward pass has the others inside
 
-    def _statement_of(self, stack: Stack) -> tuple[Source, ast.stmt, ast.stmt]:
+    def _statement_of(self, stack: Stack) -> tuple[EditedFile, ast.stmt, ast.stmt]:
         source = self.source(stack[0].file)
         statement = source.statement_at(stack[0])
         return source, statement, statement
 
-    def _up_to_backward(self, stack: Stack) -> tuple[Source, ast.stmt, ast.stmt] | None:
+    def _up_to_backward(self, stack: Stack) -> tuple[EditedFile, ast.stmt, ast.stmt] | None:
         if len({backward[0].at for backward in self.places.backward if backward}) > 1:
             raise NotWritableError("there are several backward passes: put each forward pass inside autocast by hand")
         for backward in self.places.backward:
@@ -231,7 +233,7 @@ class _Writer:
 
     # ---------------------------------------------------------------- calls that make something
 
-    def making(self, stack: Stack, what: str) -> tuple[Source, ast.Call]:
+    def making(self, stack: Stack, what: str) -> tuple[EditedFile, ast.Call]:
         """Return the call that makes something."""
         if not stack:
             raise NotWritableError(f"{what} is not made in your own source")
@@ -289,7 +291,7 @@ def _each(results: Sequence[T], stack_of: Callable[[T], Stack]) -> list[T]:
     return list(places.values())
 
 
-def _no_grads(source: Source, statement: ast.stmt) -> list[ast.expr]:
+def _no_grads(source: EditedFile, statement: ast.stmt) -> list[ast.expr]:
     """Return the names of ``no_grad`` in ``with`` statements and decorators around a statement."""
     results: list[ast.expr] = []
     for one in (statement, *source.around(statement)):

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from opscope.advise.changes import BY_NAME, fit_together, workers_tried
 from opscope.advise.measured import LEAST_GAIN, least_gain, not_decidable, waited_for_others
-from opscope.advise.messages import Job, Load, Loaded, Replay
+from opscope.advise.messages import Load, Loaded, ReplayBatches, VariantJob
 from opscope.advise.session import AdviseError, Session, Worker
-from opscope.advise.stages import Fetched, Function, Stage
+from opscope.advise.stages import Fetched, LoadingStage, RunningFunction
 from opscope.base.files import scratch
 from opscope.documents.advise import Copies, Facts, InputProof, OtherLoading, StageCost
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
@@ -43,7 +43,7 @@ class Proving(Struct):
     """
 
     session: Session
-    job: Job
+    job: VariantJob
     timeout_s: float
     time: Callable[[Sequence[Worker]], None]
     say: Callable[[str], None]
@@ -64,12 +64,12 @@ class Proving(Struct):
         """
         self.say("batches from memory")
         on_gpu = facts.device == "cuda"
-        kinds = [Replay.DEVICE, Replay.PINNED] if on_gpu else []
+        kinds = [ReplayBatches.DEVICE, ReplayBatches.PINNED] if on_gpu else []
         if facts.loader_workers and not facts.iterable_loaders:
-            kinds.append(Replay.FETCHED)
+            kinds.append(ReplayBatches.FETCHED)
         with scratch() as folder:
             lines = folder / "batches.jsonl"
-            jobs = [replace(self.job, stages=str(lines)), replace(self.job, replay=Replay.MEMORY)]
+            jobs = [replace(self.job, stages=str(lines)), replace(self.job, replay=ReplayBatches.MEMORY)]
             more = [replace(self.job, changes=names) for names in _other_loading(facts)]
             more += [replace(self.job, replay=kind) for kind in kinds]
             taken = more[: max(1, most - len(jobs) - 2)]  # a larger number of workers, where that is possible
@@ -134,14 +134,14 @@ def _proof(
     facts: Facts, workers: Sequence[Worker], least: float, loaded: Loaded, fetched: Sequence[Fetched]
 ) -> InputProof:
     base, memory, *others = workers
-    replayed: dict[Replay, Worker] = {
-        worker.job.replay: worker for worker in others if worker.job.replay is not Replay.NOTHING
+    replayed: dict[ReplayBatches, Worker] = {
+        worker.job.replay: worker for worker in others if worker.job.replay is not ReplayBatches.NOTHING
     }
-    more = [worker for worker in others if worker.job.replay is Replay.NOTHING]
+    more = [worker for worker in others if worker.job.replay is ReplayBatches.NOTHING]
     as_written = base.blocks[-len(memory.blocks) :]  # of the same rounds
     gain = median_interval(ratios(memory.blocks, as_written))
     step, ceiling = median(as_written), median(memory.blocks)
-    sent = replayed.get(Replay.FETCHED)
+    sent = replayed.get(ReplayBatches.FETCHED)
     loading = _Loading(
         step_ns=step,
         ceiling_ns=ceiling,
@@ -177,9 +177,9 @@ def _proof(
     )
 
 
-def _copies(memory: Worker, replayed: Mapping[Replay, Worker], least: float) -> Copies | None:
+def _copies(memory: Worker, replayed: Mapping[ReplayBatches, Worker], least: float) -> Copies | None:
     """Return what copies cost: steps with batches from memory against those with batches that are on the GPU."""
-    there, pinned = replayed.get(Replay.DEVICE), replayed.get(Replay.PINNED)
+    there, pinned = replayed.get(ReplayBatches.DEVICE), replayed.get(ReplayBatches.PINNED)
     if there is None:
         return None
     gain = median_interval(ratios(there.blocks, memory.blocks[-len(there.blocks) :]))
@@ -203,7 +203,9 @@ def _others(
     if (
         stages
         and stages[0].step_ns > 0
-        and not any(worker.job.changes == ("persistent_workers",) and stages[0].stage is Stage.START for worker in more)
+        and not any(
+            worker.job.changes == ("persistent_workers",) and stages[0].stage is LoadingStage.START for worker in more
+        )
     ):
         step = loading.without(stages[0])
         yield OtherLoading(
@@ -259,8 +261,8 @@ class _Loading(Struct):
             return []
         collate = mean(one.collate_ns for one in self._plain)
         rest = max(0.0, self.fetch_ns - collate)
-        results = [self._stage(Stage.COLLATE, collate, self._plain[0].collate, shared=True)]
-        shares: dict[Stage, dict[Function, float]] = {}
+        results = [self._stage(LoadingStage.COLLATE, collate, self._plain[0].collate, shared=True)]
+        shares: dict[LoadingStage, dict[RunningFunction, float]] = {}
         for one in self.fetched:
             for part in one.stages:
                 functions = shares.setdefault(part.stage, {})
@@ -271,19 +273,26 @@ class _Loading(Struct):
             most = max(functions, key=lambda one, of=functions: of[one])  # type: ignore[misc]
             results.append(self._stage(stage, share * rest, most, shared=True))
         if self.workers:
-            results.append(self._stage(Stage.SEND, self.received_ns, None, shared=False))
+            results.append(self._stage(LoadingStage.SEND, self.received_ns, None, shared=False))
         if self.start_ns:
-            results.append(self._stage(Stage.START, self.start_ns, None, shared=False))
+            results.append(self._stage(LoadingStage.START, self.start_ns, None, shared=False))
         return results
 
     def copying(self, step_ns: float) -> StageCost:
         """Return what copies to the GPU cost, as a stage."""
         step = max(0.0, step_ns)
         return StageCost(
-            stage=Stage.COPY, batch_ns=step / max(1.0, self.batches), step_ns=step, function=None, file=None, line=None
+            stage=LoadingStage.COPY,
+            batch_ns=step / max(1.0, self.batches),
+            step_ns=step,
+            function=None,
+            file=None,
+            line=None,
         )
 
-    def _stage(self, stage: Stage, batch_ns: float, function: Function | None, *, shared: bool) -> StageCost:
+    def _stage(
+        self, stage: LoadingStage, batch_ns: float, function: RunningFunction | None, *, shared: bool
+    ) -> StageCost:
         step = batch_ns * self.batches / (max(1, self.workers) if shared else 1)
         placed = function is not None and bool(function.file)
         return StageCost(
@@ -300,7 +309,7 @@ class _Loading(Struct):
 
         Training is taken to be as fast as with batches from memory: after a wait, caches are cold, which ends with it.
         """
-        if stage.stage is Stage.COPY:
+        if stage.stage is LoadingStage.COPY:
             return max(1.0, self.step_ns - stage.step_ns)
         if self.on_gpu and not self.workers:
             # The GPU works while the host loads: only what the host does longer is waited for.
@@ -308,9 +317,9 @@ class _Loading(Struct):
         rest = max(0.0, self.fetch_ns - stage.batch_ns) * self.batches
         if not self.workers:
             return self.ceiling_ns + rest
-        if stage.stage is Stage.START:
+        if stage.stage is LoadingStage.START:
             return max(self.ceiling_ns, self.step_ns - stage.step_ns)
-        if stage.stage is Stage.SEND:  # which takes time on both sides
+        if stage.stage is LoadingStage.SEND:  # which takes time on both sides
             return max(self.ceiling_ns, self.fetch_ns * self.batches / self.workers)
         sent = self.ceiling_ns + self.received_ns * self.batches if self.sent_ns is None else self.sent_ns
         return max(sent, rest / self.workers)

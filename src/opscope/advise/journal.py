@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct, field
 
 from opscope._version import __version__
-from opscope.advise.measured import Measured
-from opscope.advise.messages import Built, Job
-from opscope.advise.search import Names
+from opscope.advise.measured import ChangeResult
+from opscope.advise.messages import Built, VariantJob
+from opscope.advise.search import ChangeNames
 from opscope.base.errors import EnvironmentLacksError, UsageError
 
 
@@ -34,11 +34,11 @@ class Heading(Struct, frozen=True):
 
 
 class _Line(Struct, frozen=True):
-    changes: Names
-    measured: Measured = field(default_factory=Measured)
+    changes: ChangeNames
+    measured: ChangeResult = field(default_factory=ChangeResult)
 
 
-def heading(job: Job, built: Built) -> Heading:
+def heading(job: VariantJob, built: Built) -> Heading:
     """Return what a job's measurements are of."""
     settings = " ".join(f"{name}={value}" for name, value in job.configuration.settings.items())
     return Heading(
@@ -67,7 +67,7 @@ class Journal:
 
     def __init__(self, path: Path | None, of: Heading) -> None:
         self._path = path
-        self.known: dict[Names, Measured] = {}
+        self.known: dict[ChangeNames, ChangeResult] = {}
         if path is None:
             return
         try:
@@ -91,7 +91,7 @@ class Journal:
                 one = msgspec.json.decode(line, type=_Line)
                 self.known[one.changes] = one.measured
 
-    def keep(self, changes: Names, measured: Measured) -> None:
+    def keep(self, changes: ChangeNames, measured: ChangeResult) -> None:
         """Add what was measured; what may go otherwise another time is not kept."""
         if self._path is not None and not measured.is_passing:
             self._write(msgspec.json.encode(_Line(changes, measured)))

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from opscope.advise.messages import Replay
+from opscope.advise.messages import ReplayBatches
 from opscope.advise.places import Stack, here
 from opscope.advise.routine import seed
 
@@ -84,7 +84,7 @@ class Loaders:
         entering, leaving: called before and after a batch is taken, or an epoch begun.
     """
 
-    def __init__(self, *, seeded: bool = False, replay: Replay = Replay.NOTHING) -> None:
+    def __init__(self, *, seeded: bool = False, replay: ReplayBatches = ReplayBatches.NOTHING) -> None:
         self._seeded, self._replay = seeded, replay
         self.made: list[Made] = []
         self.workers, self.pins, self.persist = 0, False, False
@@ -101,7 +101,7 @@ class Loaders:
         self._listen_to_reading()
         if self._seeded:
             _seed_by_index()
-        if self._replay is Replay.FETCHED:
+        if self._replay is ReplayBatches.FETCHED:
             _replay_fetched()
 
     @contextmanager
@@ -179,7 +179,7 @@ class Loaders:
             made = self._of.get(iterator)
             if made is None:
                 return following(iterator)
-            replays = self._replay not in (Replay.NOTHING, Replay.FETCHED)
+            replays = self._replay not in (ReplayBatches.NOTHING, ReplayBatches.FETCHED)
             kept = self._kept.setdefault(made.key, []) if replays else []
             if len(kept) == _KEPT:
                 batch = _next_of(kept, iterator, made)
@@ -218,10 +218,10 @@ def _next_of(kept: "list[_Kept]", iterator: Any, made: Made) -> Any:
 class _Kept:
     """A batch that is given again and again, each time as it was, whatever the step does to it in place."""
 
-    def __init__(self, batch: Any, where: Replay) -> None:
+    def __init__(self, batch: Any, where: ReplayBatches) -> None:
         self._batch = tree_map(partial(_placed, where), batch)  # containers of its own
         self._tensors = [one for one in tree_leaves(self._batch) if isinstance(one, torch.Tensor)]
-        if where is not Replay.MEMORY and not self._tensors:
+        if where is not ReplayBatches.MEMORY and not self._tensors:
             raise NotImplementedError("batches are not plain containers of tensors")
         self._versions = [_version_of(one) for one in self._tensors]
         self._pristine = [one.clone() for one in self._tensors]
@@ -250,10 +250,10 @@ def _reopened(value: Any) -> Any:
     return value
 
 
-def _placed(where: Replay, one: Any) -> Any:
-    if not isinstance(one, torch.Tensor) or where is Replay.MEMORY:
+def _placed(where: ReplayBatches, one: Any) -> Any:
+    if not isinstance(one, torch.Tensor) or where is ReplayBatches.MEMORY:
         return one
-    return one.pin_memory() if where is Replay.PINNED else one.cuda()
+    return one.pin_memory() if where is ReplayBatches.PINNED else one.cuda()
 
 
 class _Replayed:

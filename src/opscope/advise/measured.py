@@ -6,9 +6,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.advise.messages import Job
-from opscope.advise.proof import Judged
-from opscope.advise.search import Names
+from opscope.advise.messages import VariantJob
+from opscope.advise.proof import Judgement
+from opscope.advise.search import ChangeNames
 from opscope.advise.session import Worker
 from opscope.documents.advise import UNDECIDED, Outcome, Patch
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
@@ -23,7 +23,7 @@ _TOO_NOISY: Final = 1.5
 _BUSY: Final = 0.25
 
 
-class Measured(Struct):
+class ChangeResult(Struct):
     """What is known of some changes.
 
     Attributes:
@@ -82,11 +82,11 @@ class Known:
 
     def __init__(self) -> None:
         self.baseline: Baseline | None = None
-        self.measured: dict[Names, Measured] = {}
-        self.again: set[Names] = set()
-        self.proofs: dict[Names, Judged] = {}
-        self.patches: dict[Names, Patch] = {}
-        self.jobs: dict[Names, Job] = {}
+        self.measured: dict[ChangeNames, ChangeResult] = {}
+        self.again: set[ChangeNames] = set()
+        self.proofs: dict[ChangeNames, Judgement] = {}
+        self.patches: dict[ChangeNames, Patch] = {}
+        self.jobs: dict[ChangeNames, VariantJob] = {}
 
     def note_written(self, written: Sequence[Worker]) -> None:
         """Note how long the step as written takes, by two processes that were timed beside each other."""
@@ -94,19 +94,19 @@ class Known:
         first_s = base.built.first_s if base.built else 0.0
         self.baseline = Baseline(median_interval(base.blocks).median, first_s, of_itself(base, twin))
 
-    def gains(self) -> dict[Names, float]:
+    def gains(self) -> dict[ChangeNames, float]:
         """Return how many times as fast the step is with each combination that was timed."""
         return {names: one.gain.median for names, one in self.measured.items() if one.gain is not None}
 
-    def unproven(self) -> dict[Names, float]:
+    def unproven(self) -> dict[ChangeNames, float]:
         """Return the same of those whose gain is only that of the search."""
         return {names: gain for names, gain in self.gains().items() if names not in self.again}
 
-    def proven(self) -> dict[Names, float]:
+    def proven(self) -> dict[ChangeNames, float]:
         """Return the same of those that are proven."""
         return {names: gain for names, gain in self.gains().items() if names in self.proofs and self.is_right(names)}
 
-    def is_right(self, names: Names) -> bool:
+    def is_right(self, names: ChangeNames) -> bool:
         """Tell whether a combination that was compared is right, and faster."""
         return self.proofs[names].right is True and is_faster(self.measured[names])
 
@@ -124,7 +124,7 @@ class Known:
         return f"best so far: {'; '.join(parts)}" if parts else "nothing faster so far"
 
 
-def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measured:
+def timed_beside(written: Sequence[Worker], worker: Worker, least: float) -> ChangeResult:
     """Return what is known of a variant that was timed beside the step as written.
 
     Args:
@@ -134,7 +134,7 @@ def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measure
     """
     if worker.built is None or worker.broken is not None or not worker.blocks:
         broken = worker.broken
-        return Measured(
+        return ChangeResult(
             broken="it was not timed" if broken is None else broken.reason,
             no_effect=broken is not None and broken.took_no_effect,
             is_passing=broken is not None and broken.is_passing,
@@ -142,7 +142,7 @@ def measured(written: Sequence[Worker], worker: Worker, least: float) -> Measure
         )
     rounds = zip(*(one.blocks[-len(worker.blocks) :] for one in written), strict=True)  # in which all ran
     beside = [mean(blocks) for blocks in rounds]
-    return Measured(
+    return ChangeResult(
         gain=median_interval(ratios(worker.blocks, beside)),
         step_ns=median_interval(worker.blocks).median,
         least=least,
@@ -179,26 +179,26 @@ def waited_for_others(written: Sequence[Worker], since: int = 0) -> float:
     return 0.0 if own_workers or not waited else median(waited)
 
 
-def is_faster(known: Measured) -> bool:
+def is_faster(known: ChangeResult) -> bool:
     """Tell whether steps are faster, beyond what the step as written differs from itself."""
     if known.gain is None or known.least > _TOO_NOISY or known.waited > _BUSY:
         return False
     return (known.gain.low if known.gain.low is not None else known.gain.median) > known.least
 
 
-def is_noisy(known: Measured) -> bool:
+def is_noisy(known: ChangeResult) -> bool:
     """Tell whether noise alone leaves open that steps are faster."""
     if known.gain is None or is_faster(known) or is_slower(known):
         return False
     return not_decidable(known.gain, known.least, known.waited) is not None
 
 
-def is_slower(known: Measured) -> bool:
+def is_slower(known: ChangeResult) -> bool:
     """Tell whether steps are slower, beyond what the step as written differs from itself."""
     return known.gain is not None and known.gain.high is not None and known.gain.high < 1 / known.least
 
 
-def verdict(known: Measured, proof: Judged | None, *, is_best_known: bool = True) -> tuple[Outcome, str]:
+def verdict(known: ChangeResult, proof: Judgement | None, *, is_best_known: bool = True) -> tuple[Outcome, str]:
     """Return what became of some changes, and why.
 
     Args:
@@ -245,7 +245,7 @@ def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
     return None
 
 
-def _why_not(gain: Interval, known: Measured) -> str:
+def _why_not(gain: Interval, known: ChangeResult) -> str:
     least = known.least
     if is_slower(known):
         return "it is slower" if known.is_checked else "it is slower than one process of the step as written"

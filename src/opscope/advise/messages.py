@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from opscope.advise.places import Places
+from opscope.advise.places import ScriptPlaces
 from opscope.documents.advise import Facts
 from opscope.record.configuration import Configuration
 
@@ -21,7 +21,7 @@ NO_WEIGHTS: Final = "the starting weights were not available in time"
 _BURSTS: Final = 2  # of batches from all workers, in a turn
 
 
-class Replay(StrEnum):
+class ReplayBatches(StrEnum):
     """Where batches come from, once a few were loaded."""
 
     NOTHING = "loading"  # as written
@@ -31,7 +31,7 @@ class Replay(StrEnum):
     DEVICE = "device"  # nothing is left to be copied
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class VariantJob(Struct, frozen=True, kw_only=True):
     """A variant to be built.
 
     Attributes:
@@ -61,7 +61,7 @@ class Job(Struct, frozen=True, kw_only=True):
     reference: bool = False
     rounding: tuple[str, ...] = ()
     begin: str = ""
-    replay: Replay = Replay.NOTHING
+    replay: ReplayBatches = ReplayBatches.NOTHING
     stages: str = ""
     sources: dict[str, str] = field(default_factory=dict)
     compiles: bool = False
@@ -90,7 +90,7 @@ class Built(Struct, frozen=True):
     device: str
     first_s: float
     memory_bytes: int | None
-    places: Places
+    places: ScriptPlaces
     source: str
     free_bytes: int | None = None
 
@@ -234,7 +234,7 @@ class Record(Struct, frozen=True):
     steps: int
 
 
-class Losses(Struct, frozen=True):
+class AskLosses(Struct, frozen=True):
     """Asks for the loss of each of some steps; answered with `LongRun`.
 
     Attributes:
@@ -246,7 +246,7 @@ class Losses(Struct, frozen=True):
     seed: int
 
 
-class Computed(Struct):
+class ComputedStep(Struct):
     """What one step computed, or one call with other inputs.
 
     Arrays are in float64. A tensor of more than 65,536 elements is kept by as many of them, and by the norms of its
@@ -267,7 +267,7 @@ class Computed(Struct):
     unknown: tuple[str, ...] = ()
 
 
-class Recording(Struct):
+class VariantRecording(Struct):
     """What a variant computed.
 
     Attributes:
@@ -284,8 +284,8 @@ class Recording(Struct):
         may_round: whether convolutions may compute in TF32, as far as the step itself is concerned.
     """
 
-    steps: list[Computed]
-    others: dict[str, Computed]
+    steps: list[ComputedStep]
+    others: dict[str, ComputedStep]
     state: dict[str, Values]
     updates: list[int]
     updated: dict[str, str] = field(default_factory=dict)

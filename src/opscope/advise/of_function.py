@@ -11,7 +11,7 @@ from opscope.advise.loaders import Loaders
 from opscope.advise.routine import Routine, T, drive, seed
 from opscope.advise.variant import Variant
 from opscope.record.configuration import Configuration
-from opscope.workloads.choice import build
+from opscope.workloads.choice import build_workload
 
 _BEFORE_CAPTURE: Final = 3  # steps on another stream, in which libraries set up what a capture must not
 
@@ -30,7 +30,7 @@ class FunctionVariant(Variant):
 
     def __init__(self, configuration: Configuration, device: torch.device, loaders: Loaders) -> None:
         seed(0)
-        workload = build(configuration, device)
+        workload = build_workload(configuration, device)
         super().__init__(workload.device, loaders)
         self._step: Callable[[], object] = workload.step
         self._graph: torch.cuda.CUDAGraph | None = None

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from opscope.base.files import is_users
 
 
-class Place(Struct, frozen=True):
+class CallSite(Struct, frozen=True):
     """A call that is running, in the user's source.
 
     Attributes:
@@ -31,7 +31,7 @@ class Place(Struct, frozen=True):
     function: str
     names: tuple[str, ...] = ()
 
-    def is_same_run(self, other: "Place") -> bool:
+    def is_same_run(self, other: "CallSite") -> bool:
         """Tell whether two places are in the same run of a function."""
         return (self.frame, self.file, self.function) == (other.frame, other.file, other.function)
 
@@ -41,7 +41,7 @@ class Place(Struct, frozen=True):
         return self.file, self.line, self.column
 
 
-Stack = tuple[Place, ...]  # the innermost first
+Stack = tuple[CallSite, ...]  # the innermost first
 
 
 class Call(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Call(Struct, frozen=True):
     nested: bool = False
 
 
-class Places(Struct):
+class ScriptPlaces(Struct):
     """Where a script does what changes concern.
 
     Attributes:
@@ -86,7 +86,7 @@ def here(of: object = None) -> Stack:
     """Return where this is called from, as far as that is the user's source.
 
     Args:
-        of: the object of interest, see `Place.names`.
+        of: the object of interest, see `CallSite.names`.
     """
     return tuple(_place(frame, of) for frame in _frames() if is_users(frame.f_code.co_filename))
 
@@ -98,13 +98,13 @@ def _frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _place(frame: FrameType, of: object) -> Place:
+def _place(frame: FrameType, of: object) -> CallSite:
     code = frame.f_code
     positions = list(code.co_positions())[frame.f_lasti // 2]
     line, end_line, column, end_column = (one if one is not None else 0 for one in positions)
     names = () if of is None else tuple(_names_of(of, frame))
     file = str(Path(code.co_filename).absolute())
-    return Place(file, line, end_line, column, end_column, id(frame), code.co_qualname, names)
+    return CallSite(file, line, end_line, column, end_column, id(frame), code.co_qualname, names)
 
 
 def _names_of(of: object, frame: FrameType) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from opscope.advise.messages import BLOCKS, Computed, LongRun, Recording, Values
+from opscope.advise.messages import BLOCKS, ComputedStep, LongRun, Values, VariantRecording
 from opscope.documents.advise import UNDECIDED
 
 # An error may be so many times that of the step as written, or that of simulated arithmetic, whichever is larger. In a
@@ -36,7 +36,7 @@ _SMALL: Final = 1e-3  # of the largest gradient: smaller ones are rounding, and 
 _SPREAD: Final = 0.02  # of the loss: how far losses of the same step differ by rounding after many steps, at most
 
 
-class Judged(Struct, frozen=True):
+class Judgement(Struct, frozen=True):
     """What comparison says.
 
     Attributes:
@@ -58,7 +58,7 @@ class Judged(Struct, frozen=True):
     is_float64: bool = True
 
 
-class Key(Struct, frozen=True, order=True):
+class _Key(Struct, frozen=True, order=True):
     """What was compared.
 
     Attributes:
@@ -85,18 +85,18 @@ class Difference(Struct, frozen=True):
     elements: int = 0
 
 
-Differences = dict[Key, Difference]
+Differences = dict[_Key, Difference]
 
 
 def judged(
-    result: Recording,
-    as_written: Recording,
-    reference: Recording,
-    simulated: Sequence[Recording],
+    result: VariantRecording,
+    as_written: VariantRecording,
+    reference: VariantRecording,
+    simulated: Sequence[VariantRecording],
     names: str,
     *,
     is_float64: bool = True,
-) -> Judged:
+) -> Judgement:
     """Compare what a variant computed with a reference.
 
     Args:
@@ -110,20 +110,22 @@ def judged(
     beside = "float64" if is_float64 else "the step as written, which does not run in float64"
     wrong = _plainly_wrong(result, as_written)
     if wrong is not None:
-        return Judged(False, wrong, float("inf"), 0.0)
-    ours, own = differences(result, reference), differences(as_written, reference)
-    limits = _limits(ours, [own, *(differences(one, reference) for one in simulated)], _typical(simulated, reference))
+        return Judgement(False, wrong, float("inf"), 0.0)
+    ours, own = tensor_differences(result, reference), tensor_differences(as_written, reference)
+    limits = _limits(
+        ours, [own, *(tensor_differences(one, reference) for one in simulated)], _typical(simulated, reference)
+    )
     compared = {key: one for key, one in ours.items() if limits[key] <= _NOT_DECIDABLE}
     for key, one in compared.items():
         if not one.error <= limits[key]:
             text = f"error {one.error:.1e} against {beside}, where {limits[key] / _times(key, one):.1e} is explained"
-            return Judged(False, f"{_shown(key, reference)}: {text}", one.error, _error_in(own, key))
+            return Judgement(False, f"{_shown(key, reference)}: {text}", one.error, _error_in(own, key))
     compared = {key: one for key, one in compared.items() if one.elements}
     explained = {key.name: limits[key] / _times(key, ours[key]) for key in sorted(limits, key=lambda one: -limits[one])}
     left = _not_compared(result, as_written, reference, compared, explained, is_float64=is_float64)
     if left is not None:
         error, own_error = (max((one.error for one in some.values()), default=0.0) for some in (ours, own))
-        return Judged(None, f"{UNDECIDED}: {left}", error, own_error)
+        return Judgement(None, f"{UNDECIDED}: {left}", error, own_error)
     # Errors of updates are beside how far these went, and not beside what they were added to.
     shown = [key for key in compared if not key.name.startswith(_UPDATE)]
     worst = max(shown, key=lambda key: compared[key].error)
@@ -131,21 +133,21 @@ def judged(
     error = compared[worst].error
     where = _shown(worst, reference)
     text = f"{names}: error {error:.1e} at most against {beside} ({where}), of {tensors:,} tensors compared"
-    return Judged(True, text, error, _error_in(own, worst), tensors, elements)
+    return Judgement(True, text, error, _error_in(own, worst), tensors, elements)
 
 
-def _shown(key: Key, reference: Recording) -> str:
+def _shown(key: _Key, reference: VariantRecording) -> str:
     return f"{key.when}, {_named(key.name, reference)}"
 
 
-def _named(name: str, reference: Recording) -> str:
+def _named(name: str, reference: VariantRecording) -> str:
     """Return the name of a tensor for people: a gradient has that of its parameter."""
     parameters = {f"gradient {number}": name for name, number in reference.updated.items()}
     # A parameter's begins with the number of the module that is called.
     return f"gradient of {parameters[name].partition('.')[2]}" if name in parameters else name
 
 
-def _plainly_wrong(result: Recording, as_written: Recording) -> str | None:
+def _plainly_wrong(result: VariantRecording, as_written: VariantRecording) -> str | None:
     """Return what is wrong whatever the numbers are; None if nothing is."""
     if result.updates != as_written.updates:
         return "the optimizer takes another number of steps"
@@ -157,10 +159,10 @@ def _plainly_wrong(result: Recording, as_written: Recording) -> str | None:
 
 
 def _not_compared(
-    result: Recording,
-    as_written: Recording,
-    reference: Recording,
-    compared: Mapping[Key, Difference],
+    result: VariantRecording,
+    as_written: VariantRecording,
+    reference: VariantRecording,
+    compared: Mapping[_Key, Difference],
     explained: Mapping[str, float],
     *,
     is_float64: bool,
@@ -201,7 +203,7 @@ def _not_compared(
     return f"{name}: two processes of the step as written, which does not run in float64, show {error}"
 
 
-def _no_numbers(result: Recording, as_written: Recording) -> str | None:
+def _no_numbers(result: VariantRecording, as_written: VariantRecording) -> str | None:
     """Return which result cannot be looked into, or is another text or object; None if there is none."""
     for ours, own in zip(result.steps, as_written.steps, strict=True):
         unknown = (*ours.unknown, *own.unknown)
@@ -217,16 +219,16 @@ def _differ(name: str, one: Mapping[str, str], other: Mapping[str, str]) -> bool
     return one.get(name) != other.get(name)
 
 
-def _times(key: Key, difference: Difference) -> float:
+def _times(key: _Key, difference: Difference) -> float:
     return _TIMES_OF_FEW if difference.elements < _FEW and not key.name.startswith(_UPDATE) else _TIMES
 
 
-def _error_in(some: Differences, key: Key) -> float:
+def _error_in(some: Differences, key: _Key) -> float:
     """Return the error of a tensor; 0.0 where it was not compared."""
     return some[key].error if key in some else 0.0
 
 
-def _limits(own: Differences, explaining: Sequence[Differences], typical: Mapping[str, float]) -> dict[Key, float]:
+def _limits(own: Differences, explaining: Sequence[Differences], typical: Mapping[str, float]) -> dict[_Key, float]:
     """Return the largest error of each tensor that is explained.
 
     Args:
@@ -253,7 +255,7 @@ def _limits(own: Differences, explaining: Sequence[Differences], typical: Mappin
     return limits
 
 
-def _typical(simulated: Sequence[Recording], reference: Recording) -> dict[str, float]:
+def _typical(simulated: Sequence[VariantRecording], reference: VariantRecording) -> dict[str, float]:
     """Return the error of all results together by when they were computed, as far as simulated arithmetic is finite."""
     results: dict[str, float] = {}
     for one in simulated:
@@ -280,18 +282,20 @@ def _together(results: Mapping[str, Values], right: Mapping[str, Values]) -> flo
 # ---------------------------------------------------------------- how far tensors are from the right ones
 
 
-def differences(result: Recording, reference: Recording) -> Differences:
+def tensor_differences(result: VariantRecording, reference: VariantRecording) -> Differences:
     """Return how far each tensor is from that of a reference."""
     all_of_them: Differences = {}
     for when, own, right, is_result in _pairs(result, reference):
         for name, one in _of_computed(own, right).items():
-            all_of_them[Key(when, name, is_result)] = one
+            all_of_them[_Key(when, name, is_result)] = one
     for name, one in _of_state(result, reference).items():
-        all_of_them[Key(_STATE, name)] = one
+        all_of_them[_Key(_STATE, name)] = one
     return all_of_them
 
 
-def _pairs(result: Recording, reference: Recording) -> Iterator[tuple[str, Computed, Computed, bool]]:
+def _pairs(
+    result: VariantRecording, reference: VariantRecording
+) -> Iterator[tuple[str, ComputedStep, ComputedStep, bool]]:
     """Yield what both computed, with when that was and whether it was in a step."""
     for number, (own, right) in enumerate(zip(result.steps, reference.steps, strict=True), start=1):
         yield f"step {number}", own, right, True
@@ -300,14 +304,14 @@ def _pairs(result: Recording, reference: Recording) -> Iterator[tuple[str, Compu
             yield kind, result.others[kind], reference.others[kind], False
 
 
-def _results(computed: Computed) -> dict[str, Values]:
+def _results(computed: ComputedStep) -> dict[str, Values]:
     """Return all that was computed, by the names that reasons give."""
     gradients = {f"gradient {name}": values for name, values in computed.gradients.items()}
     results = {**computed.outputs, **computed.arguments, **gradients}
     return {name: values for name, values in results.items() if not name.endswith(BLOCKS)}
 
 
-def _of_computed(result: Computed, right: Computed) -> dict[str, Difference]:
+def _of_computed(result: ComputedStep, right: ComputedStep) -> dict[str, Difference]:
     outputs = _each(result.outputs, right.outputs, _norm)
     arguments = _each(result.arguments, right.arguments, _norm)
     norms = [_norm(values) for name, values in right.gradients.items() if not name.endswith(BLOCKS)]
@@ -365,12 +369,12 @@ def _relative(result: Values, right: Values, scale: float) -> float:
     return difference / scale if scale else (0.0 if not difference else float("inf"))
 
 
-def _besides(recording: Recording, reference: Recording) -> dict[str, Values]:
+def _besides(recording: VariantRecording, reference: VariantRecording) -> dict[str, Values]:
     """Return the state without parameters that are updated."""
     return {name: one for name, one in recording.state.items() if name.removesuffix(BLOCKS) not in reference.updated}
 
 
-def _of_state(result: Recording, reference: Recording) -> dict[str, Difference]:
+def _of_state(result: VariantRecording, reference: VariantRecording) -> dict[str, Difference]:
     """Return how far the state is from the right one: parameters together, and what moved them and the rest each.
 
     Elements of parameters that rounding alone decides are left out of that. An optimizer such as Adam moves an element
@@ -402,7 +406,7 @@ def _of_state(result: Recording, reference: Recording) -> dict[str, Difference]:
     return found_of_each
 
 
-def _undecided(reference: Recording) -> dict[str, NDArray[np.bool_]]:
+def _undecided(reference: VariantRecording) -> dict[str, NDArray[np.bool_]]:
     """Return by parameter the elements whose gradient is less than its error may be, in each step that has one.
 
     A gradient of exactly zero, as of a row of an embedding that no token names, moves nothing.

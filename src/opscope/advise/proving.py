@@ -12,17 +12,17 @@ from opscope.advise.comparing import Comparing, Finalist, exact_part
 from opscope.advise.edits import Written, written_or_why
 from opscope.advise.measured import (
     CLEARLY,
+    ChangeResult,
     Known,
-    Measured,
     is_faster,
     is_noisy,
     least_gain,
-    measured,
+    timed_beside,
     verdict,
 )
-from opscope.advise.messages import Built, Job
-from opscope.advise.proof import Judged
-from opscope.advise.search import Names, compiles
+from opscope.advise.messages import Built, VariantJob
+from opscope.advise.proof import Judgement
+from opscope.advise.search import ChangeNames, compiles
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.telling import Budget
 from opscope.documents.advise import UNDECIDED, Facts, Patch
@@ -65,7 +65,7 @@ def time_finalists(
 
 def _is_clear(written: Sequence[Worker], worker: Worker) -> bool:
     """Tell whether a variant is faster by so much that more rounds would decide nothing."""
-    known = measured(written, worker, least_gain(written[0], written[1]))
+    known = timed_beside(written, worker, least_gain(written[0], written[1]))
     if known.gain is None or known.gain.low is None or not is_faster(known):
         return False
     return known.gain.low - 1 > _CLEAR_SHARE * (known.gain.median - 1)
@@ -88,16 +88,18 @@ class Prover:
         unwritten: why a combination has no patch, as the search has shown.
     """
 
-    def __init__(self, session: Session, job: Job, known: Known, budget: Budget, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, session: Session, job: VariantJob, known: Known, budget: Budget, say: Callable[[str], None]
+    ) -> None:
         self._session, self._job, self._known, self._budget, self._say = session, job, known, budget, say
         self.comparing = Comparing(session, job, say)
         self.built: Built | None = None
         self.takes_s = 0.0
-        self.unwritten: dict[Names, str] = {}
+        self.unwritten: dict[ChangeNames, str] = {}
 
     # ---------------------------------------------------------------- what is proven
 
-    def prove(self, finalists: Sequence[Names], facts: Facts) -> set[Names]:
+    def prove(self, finalists: Sequence[ChangeNames], facts: Facts) -> set[ChangeNames]:
         """Measure some combinations again, in new processes, and compare with float64 what is faster then.
 
         Those of a script are written into its source where they can be, and that is what is measured and compared:
@@ -132,7 +134,7 @@ class Prover:
             self._budget.phase("what fails as a patch", lambda: lacking.update(self._prove_unpatched(failed, facts)))
         return lacking
 
-    def prove_at_once(self, names: Names, written: Sequence[Worker], facts: Facts, within_s: float) -> None:
+    def prove_at_once(self, names: ChangeNames, written: Sequence[Worker], facts: Facts, within_s: float) -> None:
         """Time a combination that nothing was known of and prove it, with all that its proof needs started beside it.
 
         It is chosen before anything was timed, so that it is not the luckiest of several, and need not be timed again
@@ -157,7 +159,7 @@ class Prover:
             self._session.leave([worker])
             if any(one.broken is not None for one in written):
                 return
-            result = measured(written, worker, least_gain(*written))
+            result = timed_beside(written, worker, least_gain(*written))
             if self.is_unwritten(names, worker) or result.lacks_memory:
                 return
             self._known.measured[names] = result
@@ -175,7 +177,7 @@ class Prover:
         finally:
             self.comparing.drop_early()
 
-    def forget(self, failed: Mapping[Names, Measured]) -> None:
+    def forget(self, failed: Mapping[ChangeNames, ChangeResult]) -> None:
         """Take combinations whose proof failed for lack of memory for what the search has shown of them."""
         self._known.measured |= failed
         self._known.again -= set(failed)
@@ -183,24 +185,24 @@ class Prover:
         patches = self._known.patches.items()
         self._known.patches = {names: patch for names, patch in patches if names not in failed}
 
-    def _forget_proofs(self, failed: Mapping[Names, Measured] | Sequence[Names]) -> None:
+    def _forget_proofs(self, failed: Mapping[ChangeNames, ChangeResult] | Sequence[ChangeNames]) -> None:
         self.comparing.right -= set(failed)
         proofs = self._known.proofs.items()
         self._known.proofs = {names: proof for names, proof in proofs if names not in failed}
 
     # ---------------------------------------------------------------- as patches, and without
 
-    def sources_of(self, tries: Sequence[Names]) -> dict[Names, dict[str, str]]:
+    def sources_of(self, tries: Sequence[ChangeNames]) -> dict[ChangeNames, dict[str, str]]:
         """Return the changed sources of those combinations that can be written into the script."""
         return _sources(self._texts(tries))
 
-    def job_of(self, names: Names, sources: Mapping[Names, dict[str, str]]) -> Job:
+    def job_of(self, names: ChangeNames, sources: Mapping[ChangeNames, dict[str, str]]) -> VariantJob:
         """Return a combination's job: as it stands in changed sources, or with changes applied from outside."""
         if names in sources:
             return replace(self._job, sources=sources[names], compiles=compiles(names))
         return replace(self._job, changes=names, compiles=compiles(names))
 
-    def is_unwritten(self, names: Names, worker: Worker) -> bool:
+    def is_unwritten(self, names: ChangeNames, worker: Worker) -> bool:
         """Tell whether a combination fails as a patch, and note why: it is tried without one then."""
         broken = worker.broken
         if not worker.job.sources or broken is None or broken.is_passing or broken.lacks_memory or broken.has_ended:
@@ -215,7 +217,7 @@ class Prover:
                 text = f"as written fails while it is timed: {worker.broken.reason}"
                 raise AdviseError(f"{self._job.configuration.target} {text}")
 
-    def _texts(self, tries: Sequence[Names]) -> dict[Names, Written | str]:
+    def _texts(self, tries: Sequence[ChangeNames]) -> dict[ChangeNames, Written | str]:
         """Return for each combination what it is as a patch of the script, or why there is none."""
         target = self._job.configuration.target
         if self.built is None or not is_script(target):
@@ -226,8 +228,8 @@ class Prover:
         }
 
     def _prove_written(
-        self, finalists: Sequence[Names], texts: Mapping[Names, Written | str], facts: Facts
-    ) -> tuple[set[Names], set[Names]]:
+        self, finalists: Sequence[ChangeNames], texts: Mapping[ChangeNames, Written | str], facts: Facts
+    ) -> tuple[set[ChangeNames], set[ChangeNames]]:
         """Prove combinations as they stand in the source, where they can, and note what became of their patches.
 
         Returns:
@@ -243,13 +245,13 @@ class Prover:
                 known.patches[names] = patch_of(text, known.measured[names], known.proofs.get(names))
         return lacking, broken
 
-    def _prove_unpatched(self, failed: Sequence[Names], facts: Facts) -> set[Names]:
+    def _prove_unpatched(self, failed: Sequence[ChangeNames], facts: Facts) -> set[ChangeNames]:
         if not self._budget.has_time("what fails as a patch was not proven without one", self.takes_s):
             return set()
         self._say(f"without a patch: {listed(failed)}")
         return self._prove_jobs({names: self.job_of(names, {}) for names in failed}, facts, {})
 
-    def _fails_as_patch(self, names: Names, searched: Measured) -> bool:
+    def _fails_as_patch(self, names: ChangeNames, searched: ChangeResult) -> bool:
         """Tell whether a combination fails once it is written into the source, where it did not as it was searched."""
         known = self._known
         patch, again, proof = known.patches[names], known.measured[names], known.proofs.get(names)
@@ -258,8 +260,8 @@ class Prover:
         return proof is not None or (searched.gain is not None and searched.gain.median >= CLEARLY)
 
     def _prove_jobs(
-        self, jobs: Mapping[Names, Job], facts: Facts, sources: Mapping[Names, dict[str, str]]
-    ) -> set[Names]:
+        self, jobs: Mapping[ChangeNames, VariantJob], facts: Facts, sources: Mapping[ChangeNames, dict[str, str]]
+    ) -> set[ChangeNames]:
         """Measure jobs again and compare them; return those that failed for lack of memory or time.
 
         What the comparison needs starts beside them, where there are the cores and a gain is to be expected. A patch
@@ -289,18 +291,22 @@ class Prover:
         self._say_proven(list(faster))
         return lacking
 
-    def _say_proven(self, some: Sequence[Names]) -> None:
+    def _say_proven(self, some: Sequence[ChangeNames]) -> None:
         proven = self._known.proven()
         for names in some:
             if names in proven:
                 self._say(f"proven: {' + '.join(names)}, {proven[names]:.2f} times as fast")
 
-    def _compared(self, jobs: Mapping[Names, Job], sources: Mapping[Names, dict[str, str]]) -> dict[Names, Finalist]:
+    def _compared(
+        self, jobs: Mapping[ChangeNames, VariantJob], sources: Mapping[ChangeNames, dict[str, str]]
+    ) -> dict[ChangeNames, Finalist]:
         """Return what is compared of some jobs: each as a whole, and what is exact of it."""
         exact = self.sources_of([part for names in sources if (part := exact_part(names))])
         return {names: (job, self._exact_job(names, names in sources, exact)) for names, job in jobs.items()}
 
-    def _exact_job(self, names: Names, is_patched: bool, exact: Mapping[Names, dict[str, str]]) -> Job | None:
+    def _exact_job(
+        self, names: ChangeNames, is_patched: bool, exact: Mapping[ChangeNames, dict[str, str]]
+    ) -> VariantJob | None:
         """Return the job of what is exact in a combination; None where that is nothing, or all of it."""
         part = exact_part(names)
         return self.job_of(part, exact if is_patched else {}) if part and part != names else None
@@ -311,7 +317,9 @@ class Prover:
     def _rounds_s(self) -> float:
         return min(_LONGEST_S, _ROUNDS_SHARE * self._budget.seconds)
 
-    def _measure_again(self, jobs: Mapping[Names, Job], later: Sequence[Job]) -> dict[Names, Measured]:
+    def _measure_again(
+        self, jobs: Mapping[ChangeNames, VariantJob], later: Sequence[VariantJob]
+    ) -> dict[ChangeNames, ChangeResult]:
         """Measure in new processes: those that came first were lucky, too."""
         self._say(f"again, in new processes: {', '.join(' + '.join(names) for names in jobs)}")
         base, twin, *workers = self._timed_again(list(jobs.values()), later)
@@ -325,18 +333,18 @@ class Prover:
         self._session.close([base, twin, *workers])
         # What was compiled then lies in caches now: how long the first start takes was seen in the search.
         return {
-            names: replace(measured([base, twin], worker, least), first_s=self._known.measured[names].first_s)
+            names: replace(timed_beside([base, twin], worker, least), first_s=self._known.measured[names].first_s)
             for names, worker in zip(jobs, workers, strict=True)
         }
 
-    def _timed_again(self, jobs: Sequence[Job], later: Sequence[Job]) -> list[Worker]:
+    def _timed_again(self, jobs: Sequence[VariantJob], later: Sequence[VariantJob]) -> list[Worker]:
         base, twin, *workers = self.comparing.started([self._job, self._job, *jobs], later)
         if base.broken is None and twin.broken is None:
             time_finalists(self._session, [base, twin], running(workers), self._rounds_s)
         return [base, twin, *workers]
 
 
-def patch_of(text: Written | str, known: Measured, proof: Judged | None) -> Patch:
+def patch_of(text: Written | str, known: ChangeResult, proof: Judgement | None) -> Patch:
     """Return what became of some changes as they stand in the source; without a patch, why there is none."""
     if isinstance(text, str):
         return Patch(reason=text)
@@ -347,7 +355,7 @@ def patch_of(text: Written | str, known: Measured, proof: Judged | None) -> Patc
     return Patch(diff=text.diff, folder=str(text.root), ratio=gain.median, ci_low=gain.low, ci_high=gain.high)
 
 
-def _fails_in_source(known: Measured, proof: Judged | None) -> str | None:
+def _fails_in_source(known: ChangeResult, proof: Judgement | None) -> str | None:
     """Return why changes are of no use once they are written into the source, or may be; None where they are."""
     if known.gain is None:
         return f"written into the source it fails: {known.broken}"
@@ -362,7 +370,7 @@ def _fails_in_source(known: Measured, proof: Judged | None) -> str | None:
     return None if proof.right else f"written into the source it does something else: {proof.reason}"
 
 
-def _sources(texts: Mapping[Names, Written | str]) -> dict[Names, dict[str, str]]:
+def _sources(texts: Mapping[ChangeNames, Written | str]) -> dict[ChangeNames, dict[str, str]]:
     return {names: text.sources for names, text in texts.items() if isinstance(text, Written)}
 
 
@@ -371,7 +379,7 @@ def running(workers: Sequence[Worker]) -> list[Worker]:
     return [worker for worker in workers if worker.broken is None]
 
 
-def listed(some: Sequence[Names]) -> str:
+def listed(some: Sequence[ChangeNames]) -> str:
     """Return the first of some combinations as text, and how many more there are."""
     shown = ", ".join(" + ".join(names) for names in some[:_LISTED])
     return f"{shown} and {len(some) - _LISTED} more" if len(some) > _LISTED else shown

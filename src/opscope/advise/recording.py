@@ -15,13 +15,13 @@ from torch.nn.parameter import is_lazy
 
 from opscope.advise.deferring import as_tensors
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import BLOCKS, Computed, LongRun, Recording, Values
+from opscope.advise.messages import BLOCKS, ComputedStep, LongRun, Values, VariantRecording
 from opscope.advise.routine import Ran, Routine, seed, whole_step
 from opscope.advise.variant import Variant
 from opscope.torch_support.device import synchronize
 from opscope.torch_support.tensors import own_tensors, parts_of, same_elements, tensors_of
 
-STEPS: Final = 4
+_STEPS: Final = 4
 _MOST_ELEMENTS: Final = 65_536  # of a tensor, spread over it
 _BLOCKS: Final = 1_024  # of a larger tensor: the norm of each is compared
 _UNORDERED: Final = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch has no minimum of them
@@ -33,19 +33,19 @@ _ZEROS: Final = "zeros"
 _OTHER_VALUES: Final = ("other values", "other values again", _ZEROS)
 
 
-def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
+def record(variant: Variant, steps: int = _STEPS) -> Routine[VariantRecording]:
     """Record some steps, each from a known seed, then the modules alone on other inputs."""
-    results: list[Computed] = []
+    results: list[ComputedStep] = []
     counted = [0 for _ in variant.optimizers]
     held, in_graph = _Held(), _InGraph()
     before, others_before = _kept(dict(_named(variant))), _kept(_others_of_state(variant))
     with _listening(variant, results, counted, held, in_graph):
         variant.capture_again()
         for number in range(steps):
-            results.append(Computed())
+            results.append(ComputedStep())
             seed(_FIRST_SEED + number)
             while (returned := (yield)) is Ran.INTERRUPTED:
-                results[-1] = Computed()
+                results[-1] = ComputedStep()
                 seed(_FIRST_SEED + number)
             synchronize(variant.device)
             in_graph.read_into(results[-1])
@@ -63,7 +63,7 @@ def record(variant: Variant, steps: int = STEPS) -> Routine[Recording]:
     kinds = [kind for kind in _OTHER_VALUES if not (by_batch and kind == _ZEROS)]
     computed_of_others = {kind: _of_others(variant, kind) for kind in kinds}
     updated = _updated(variant)
-    return Recording(
+    return VariantRecording(
         steps=results,
         others=computed_of_others,
         state=state,
@@ -147,7 +147,7 @@ def _norms(tensor: torch.Tensor) -> Values:
     return result
 
 
-def _keep_results(kept: Computed, name: str, value: object) -> None:
+def _keep_results(kept: ComputedStep, name: str, value: object) -> None:
     """Add what was returned, under a name."""
     parts = parts_of(value, name)
     kept.outputs.update(_kept(parts.tensors))
@@ -226,7 +226,7 @@ class _InGraph(Struct):
         self.constants |= parts.constants
         self.unknown += parts.unknown
 
-    def read_into(self, kept: Computed) -> None:
+    def read_into(self, kept: ComputedStep) -> None:
         """Add what a replay has left."""
         changed = {name: after for name, (before, after) in self.arguments.items() if not same_elements(before, after)}
         kept.outputs.update(_kept(self.outputs))
@@ -269,7 +269,7 @@ class _Held:
 
 @contextmanager
 def _listening(
-    variant: Variant, results: list[Computed], counted: list[int], held: _Held, in_graph: _InGraph
+    variant: Variant, results: list[ComputedStep], counted: list[int], held: _Held, in_graph: _InGraph
 ) -> Iterator[None]:
     listens = [True]
     calls: dict[int, int] = {}  # of modules, by step
@@ -322,7 +322,7 @@ def _listening(
             handle.remove()
 
 
-def _keep_changed(kept: Computed, before: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+def _keep_changed(kept: ComputedStep, before: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
     """Add what a call has changed in place of what it was given."""
     changed = {way: one for way, one in values.items() if not same_elements(before[way], one)}
     kept.arguments.update(_kept(changed))
@@ -352,9 +352,9 @@ def _parameters(optimizer: torch.optim.Optimizer, place: int) -> Iterator[tuple[
             yield f"{place}.{group}.{number}", parameter
 
 
-def _of_others(variant: Variant, kind: str) -> Computed:
+def _of_others(variant: Variant, kind: str) -> ComputedStep:
     """Return what the modules that a step calls return for other inputs of the same shapes."""
-    result = Computed()
+    result = ComputedStep()
     for place, root in enumerate(variant.roots):
         generator = torch.Generator().manual_seed(place + (1_000 if kind.endswith("again") else 0))
         args, kwargs = (_changed(value, kind, generator) for value in (root.args, root.kwargs))

@@ -6,10 +6,10 @@ from typing import Final
 from opscope.advise.changes import BY_NAME, class_of, fit_together, in_order, lower_than
 from opscope.documents.advise import ErrorClass
 
-Names = tuple[str, ...]
+ChangeNames = tuple[str, ...]
 
 # What takes seconds to start, as nothing is compiled: the best of these is proven while there is time for anything.
-_QUICK_RECIPES: Final[tuple[Names, ...]] = (
+_QUICK_RECIPES: Final[tuple[ChangeNames, ...]] = (
     ("sdpa", "fused_attention", "autocast_bf16", "channels_last", "deferred_items", "fused_optimizer"),
     ("sdpa", "fused_attention", "weights_bf16", "channels_last"),
     ("sdpa", "fused_attention", "tf32", "channels_last", "deferred_items", "fused_optimizer"),
@@ -17,7 +17,7 @@ _QUICK_RECIPES: Final[tuple[Names, ...]] = (
 )
 # Combinations that were the best of many workloads: what each part saves shows only with the others. They come before
 # what is tried alone, as time may be up before all is tried.
-_RECIPES: Final[tuple[Names, ...]] = (
+_RECIPES: Final[tuple[ChangeNames, ...]] = (
     ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "weights_fp16", "compile_reduce_overhead"),
@@ -32,7 +32,7 @@ _WITHOUT_A_DOUBT: Final = ("no_anomaly_detection",)
 # Alone they take seconds, and tell whether these recipes run.
 _IN_MANY_RECIPES: Final = ("sdpa", "fused_attention")
 # Those that are the best where captured graphs are not to be had, or fail.
-_LATER_RECIPES: Final[tuple[Names, ...]] = (
+_LATER_RECIPES: Final[tuple[ChangeNames, ...]] = (
     ("sdpa", "fused_attention", "compile"),
     ("tf32", "compile", "fused_optimizer"),
     ("autocast_bf16", "compile", "fused_optimizer"),
@@ -48,7 +48,7 @@ _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
 
 
 # Where the device waits for launches, captured graphs save most, and arithmetic next to nothing.
-_GRAPH_RECIPES: Final[tuple[Names, ...]] = (
+_GRAPH_RECIPES: Final[tuple[ChangeNames, ...]] = (
     ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
     ("sdpa", "fused_attention", "tf32", "deferred_items", "fused_optimizer"),
@@ -56,12 +56,12 @@ _GRAPH_RECIPES: Final[tuple[Names, ...]] = (
 )
 
 
-def compiles(names: Names) -> bool:
+def compiles(names: ChangeNames) -> bool:
     """Tell whether a combination compiles, which takes much longer than all else."""
     return any(name.startswith("compile") for name in names)
 
 
-def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[Names]:
+def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[ChangeNames]:
     """Return what is tried first: recipes as far as their changes are possible, and each possible change alone.
 
     Args:
@@ -70,7 +70,7 @@ def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[
     """
     plain = [name for name in _WITHOUT_A_DOUBT if name in possible]
 
-    def of(recipes: Sequence[Names]) -> list[Names]:
+    def of(recipes: Sequence[ChangeNames]) -> list[ChangeNames]:
         return [in_order([*(name for name in recipe if name in possible), *plain]) for recipe in recipes]
 
     quick, first, later = of(_QUICK_RECIPES), of(_RECIPES), of(_LATER_RECIPES)
@@ -85,7 +85,7 @@ def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[
     )
 
 
-def likeliest(possible: Sequence[str], *, launch_bound: bool) -> Names | None:
+def likeliest(possible: Sequence[str], *, launch_bound: bool) -> ChangeNames | None:
     """Return the combination that most likely helps; None where there is none.
 
     Where the device waits for launches, that is a captured graph. Elsewhere it is a combination that starts in seconds,
@@ -111,7 +111,7 @@ def _has_place(name: str, possible: Sequence[str]) -> bool:
     return any(BY_NAME[other].alone and not fit_together((name, other)) for other in possible if other != name)
 
 
-def without_broken(tries: Sequence[Names], broken: Collection[str]) -> list[Names]:
+def without_broken(tries: Sequence[ChangeNames], broken: Collection[str]) -> list[ChangeNames]:
     """Return what is to be tried with changes left out that fail alone, or change nothing.
 
     Args:
@@ -122,14 +122,14 @@ def without_broken(tries: Sequence[Names], broken: Collection[str]) -> list[Name
     return list(dict.fromkeys(names for names in kept if names))
 
 
-def best_of(gains: Mapping[Names, float], least: float) -> dict[ErrorClass, Names]:
+def best_of(gains: Mapping[ChangeNames, float], least: float) -> dict[ErrorClass, ChangeNames]:
     """Return per class the combination to go on from: the shortest of those that are nearly as fast as the fastest.
 
     Args:
         gains: how many times as fast the step is with each combination.
         least: gains up to this are none.
     """
-    results: dict[ErrorClass, Names] = {}
+    results: dict[ErrorClass, ChangeNames] = {}
     for error_class in ErrorClass:
         own = {names: gain for names, gain in gains.items() if class_of(names) is error_class and gain > least}
         if own:
@@ -139,7 +139,7 @@ def best_of(gains: Mapping[Names, float], least: float) -> dict[ErrorClass, Name
     return results
 
 
-def to_prove_first(gains: Mapping[Names, float], clearly: float) -> Names | None:
+def to_prove_first(gains: Mapping[ChangeNames, float], clearly: float) -> ChangeNames | None:
     """Return the combination to prove first: the most precise of those that are nearly as fast as the fastest.
 
     A proof takes as long as several measurements, and the less precise a combination computes, the more often it ends
@@ -154,7 +154,9 @@ def to_prove_first(gains: Mapping[Names, float], clearly: float) -> Names | None
     return min(near, key=lambda names: (order.index(class_of(names)), -gains[names]), default=None)
 
 
-def neighbours(best: Names, possible: Sequence[str], gains: Mapping[Names, float], least: float) -> Iterator[Names]:
+def neighbours(
+    best: ChangeNames, possible: Sequence[str], gains: Mapping[ChangeNames, float], least: float
+) -> Iterator[ChangeNames]:
     """Yield combinations that differ from the best one by one change: left out, added, or put in another's place.
 
     Args:
@@ -178,13 +180,13 @@ def neighbours(best: Names, possible: Sequence[str], gains: Mapping[Names, float
 
 
 def second_tries(
-    best: Iterable[Names], possible: Sequence[str], gains: Mapping[Names, float], least: float, most: int
-) -> list[Names]:
+    best: Iterable[ChangeNames], possible: Sequence[str], gains: Mapping[ChangeNames, float], least: float, most: int
+) -> list[ChangeNames]:
     """Return the neighbours of the best combinations that were not tried, in turns, at most so many."""
     around = [
         [names for names in neighbours(one, possible, gains, least) if names and names not in gains] for one in best
     ]
-    results: list[Names] = []
+    results: list[ChangeNames] = []
     while any(around) and len(results) < most:
         for names in around:
             if names and (one := names.pop(0)) not in results:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from opscope.advise.messages import FAILED, Broken, Built, Job, Time, Turn
+from opscope.advise.messages import FAILED, Broken, Built, Time, Turn, VariantJob
 from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.files import scratch
@@ -61,7 +61,7 @@ class Worker:
         connection: to it.
     """
 
-    def __init__(self, job: Job, process: multiprocessing.process.BaseProcess, connection: Connection) -> None:
+    def __init__(self, job: VariantJob, process: multiprocessing.process.BaseProcess, connection: Connection) -> None:
         self.job, self._process, self._connection = job, process, connection
         self.built: Built | None = None
         self.broken: Broken | None = None
@@ -148,7 +148,9 @@ class Session:
         folder: for files that processes share; removed at the end.
     """
 
-    def __init__(self, job: Job, *, width: int, timeout_s: float, seed: int = 0, ends_at: float = float("inf")) -> None:
+    def __init__(
+        self, job: VariantJob, *, width: int, timeout_s: float, seed: int = 0, ends_at: float = float("inf")
+    ) -> None:
         self._job, self.width, self._timeout, self._ends_at = job, width, timeout_s, ends_at
         self._is_stopped = False
         self._at_a_time = width  # how many of the processes that start now compile at once
@@ -173,7 +175,7 @@ class Session:
         self.close(self._open)
         self._scratch.__exit__(*exception)
 
-    def build(self, jobs: Sequence[Job], within_s: float | None = None) -> list[Worker]:
+    def build(self, jobs: Sequence[VariantJob], within_s: float | None = None) -> list[Worker]:
         """Start a process for each job, several at once, and wait until all run or have failed.
 
         Args:
@@ -237,7 +239,7 @@ class Session:
     def _patience(self, timeout: float) -> float:
         return max(0.0, min(timeout, self._ends_at - time.monotonic()))
 
-    def _built(self, job: Job, timeout: float) -> Worker:
+    def _built(self, job: VariantJob, timeout: float) -> Worker:
         if self._is_stopped or time.monotonic() >= self._ends_at:
             raise OutOfTimeError("the time is up")
         if _writes_weights(job):
@@ -254,7 +256,7 @@ class Session:
         if self._is_stopped:
             worker.kill()
 
-    def _start(self, job: Job) -> Worker:
+    def _start(self, job: VariantJob) -> Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=enter, args=(job, theirs, self._is_path_safe), daemon=False)
         compiling = str(max(1, cores() // self._at_a_time))
@@ -345,7 +347,7 @@ def _without_main() -> Iterator[None]:
             sys.modules["__main__"] = main
 
 
-def _writes_weights(job: Job) -> bool:
+def _writes_weights(job: VariantJob) -> bool:
     """Tell whether a job's process writes the weights that the others which are compared begin with."""
     return bool(job.begin) and job.is_as_written
 
@@ -355,7 +357,7 @@ def _is_launched_by_host(worker: Worker) -> bool:
     return worker.built is not None and worker.built.facts.device == "cuda" and not worker.built.facts.loaders
 
 
-def enter(job: Job, connection: Connection, is_path_safe: bool) -> None:
+def enter(job: VariantJob, connection: Connection, is_path_safe: bool) -> None:
     """Begin a process of a variant.
 
     Args:
@@ -366,6 +368,6 @@ def enter(job: Job, connection: Connection, is_path_safe: bool) -> None:
     """
     if not is_path_safe:
         os.environ.pop(SAFE_PATH, None)
-    from opscope.advise.worker import serve
+    from opscope.advise.worker import serve_variant
 
-    serve(job, connection)
+    serve_variant(job, connection)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from opscope.advise.places import Place
+from opscope.advise.places import CallSite
 from opscope.base.errors import OpscopeError
 
 LOOPS: Final = (ast.For, ast.While, ast.AsyncFor)
@@ -20,7 +20,7 @@ class NotWritableError(OpscopeError):
     """A change cannot be written into the source by itself."""
 
 
-class Source:
+class EditedFile:
     """One file, with the edits that are to be made.
 
     Args:
@@ -70,7 +70,7 @@ class Source:
 
     # ---------------------------------------------------------------- where
 
-    def call_at(self, place: Place) -> ast.Call:
+    def call_at(self, place: CallSite) -> ast.Call:
         """Return the call that is at a place."""
         wanted = (place.line, place.end_line, place.column, place.end_column)
         for node in ast.walk(self.tree):
@@ -78,7 +78,7 @@ class Source:
                 return node
         raise NotWritableError(f"line {place.line} of {self.path.name} holds no plain call")
 
-    def statement_at(self, place: Place) -> ast.stmt:
+    def statement_at(self, place: CallSite) -> ast.stmt:
         """Return the innermost statement around a place."""
         best: ast.stmt | None = None
         for node in ast.walk(self.tree):
@@ -335,7 +335,7 @@ def _span(node: ast.expr) -> tuple[int, int | None, int, int | None]:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
-def _holds(node: ast.stmt, place: Place) -> bool:
+def _holds(node: ast.stmt, place: CallSite) -> bool:
     begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
     return begin <= (place.line, place.column) and (place.end_line, place.end_column) <= end
 

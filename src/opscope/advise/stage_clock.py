@@ -13,7 +13,7 @@ import msgspec
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
-from opscope.advise.stages import Entry, Fetched, Function, StageTime, stage_of_each
+from opscope.advise.stages import Fetched, ProfiledFunction, RunningFunction, StageTime, stage_of_each
 
 _PROFILED_EVERY: Final = 4  # batches; a profile slows down what it measures, so the others give the times
 _KEPT_FUNCTIONS: Final = 12
@@ -96,10 +96,10 @@ def _profile() -> cProfile.Profile | None:
     return profile
 
 
-def _function_of(collate: Callable[..., Any]) -> Function:
+def _function_of(collate: Callable[..., Any]) -> RunningFunction:
     code = getattr(collate, "__code__", None)
     name = getattr(collate, "__qualname__", type(collate).__name__)
-    return Function(name) if code is None else Function(name, code.co_filename, code.co_firstlineno)
+    return RunningFunction(name) if code is None else RunningFunction(name, code.co_filename, code.co_firstlineno)
 
 
 def _stages(profile: cProfile.Profile) -> tuple[StageTime, ...]:
@@ -114,16 +114,20 @@ def _stages(profile: cProfile.Profile) -> tuple[StageTime, ...]:
     return tuple(StageTime(stage, function, seconds) for (stage, function), seconds in longest)
 
 
-def _entries(stats: Sequence[Any]) -> list[Entry]:
-    callers: dict[Function, dict[Function, float]] = {}
+def _entries(stats: Sequence[Any]) -> list[ProfiledFunction]:
+    callers: dict[RunningFunction, dict[RunningFunction, float]] = {}
     for one in stats:
         caller = _function(one.code)
         for callee in one.calls or ():
             into = callers.setdefault(_function(callee.code), {})
             into[caller] = into.get(caller, 0.0) + callee.inlinetime
     result = ((_function(one.code), one.inlinetime) for one in stats)
-    return [Entry(function, own, callers.get(function, {})) for function, own in result]
+    return [ProfiledFunction(function, own, callers.get(function, {})) for function, own in result]
 
 
-def _function(code: Any) -> Function:
-    return Function(code) if isinstance(code, str) else Function(code.co_name, code.co_filename, code.co_firstlineno)
+def _function(code: Any) -> RunningFunction:
+    return (
+        RunningFunction(code)
+        if isinstance(code, str)
+        else RunningFunction(code.co_name, code.co_filename, code.co_firstlineno)
+    )

@@ -10,7 +10,7 @@ from opscope.base.files import is_users
 from opscope.base.patterns import lazy_pattern
 
 
-class Stage(StrEnum):
+class LoadingStage(StrEnum):
     """What loading a batch is made of, in the order in which it happens."""
 
     READ = "read"
@@ -23,7 +23,7 @@ class Stage(StrEnum):
     COPY = "copy"  # to the GPU
 
 
-class Function(Struct, frozen=True):
+class RunningFunction(Struct, frozen=True):
     """A function that ran while a sample was made.
 
     Attributes:
@@ -37,7 +37,7 @@ class Function(Struct, frozen=True):
     line: int = 0
 
 
-class Entry(Struct, frozen=True):
+class ProfiledFunction(Struct, frozen=True):
     """What a profile says of a function.
 
     Attributes:
@@ -46,9 +46,9 @@ class Entry(Struct, frozen=True):
         callers: seconds in itself by the function that called it; empty where that is not known.
     """
 
-    function: Function
+    function: RunningFunction
     own_s: float
-    callers: dict[Function, float] = field(default_factory=dict)
+    callers: dict[RunningFunction, float] = field(default_factory=dict)
 
 
 class StageTime(Struct, frozen=True):
@@ -60,8 +60,8 @@ class StageTime(Struct, frozen=True):
         seconds: in one profiled batch.
     """
 
-    stage: Stage
-    function: Function
+    stage: LoadingStage
+    function: RunningFunction
     seconds: float
 
 
@@ -83,7 +83,7 @@ class Fetched(Struct, frozen=True):
     wall_ns: int
     cpu_ns: int
     collate_ns: int
-    collate: Function
+    collate: RunningFunction
     stages: tuple[StageTime, ...] = ()
 
 
@@ -97,36 +97,42 @@ _DECODES: Final = lazy_pattern(
 # Modules by a part of their path.
 _MODULES: Final = (
     (
-        Stage.DECODE,
+        LoadingStage.DECODE,
         ("PIL/ImageFile", "PIL/Jpeg", "PIL/Png", "PIL/Webp", "/json/", "/gzip", "/zlib", "/soundfile", "/av/"),
     ),
-    (Stage.DECODE, ("/pickle", "torchvision/io", "torchaudio/", "/csv", "/lzma", "/bz2", "/xml/")),
-    (Stage.READ, ("/h5py/", "/lmdb/", "/tarfile", "/zipfile", "/fsspec/", "/urllib/", "/requests/", "/socket", "/ssl")),
-    (Stage.READ, ("/pyarrow/", "/sqlite3/", "/boto", "torch/serialization", "numpy/lib/npyio", "numpy/lib/_npyio")),
-    (Stage.TRANSFORM, ("torchvision/transforms", "albumentations", "/tokenizers", "transformers/tokenization")),
-    (Stage.TRANSFORM, ("PIL/ImageOps", "PIL/ImageEnhance", "PIL/ImageFilter", "/scipy/", "/skimage/")),
+    (LoadingStage.DECODE, ("/pickle", "torchvision/io", "torchaudio/", "/csv", "/lzma", "/bz2", "/xml/")),
+    (
+        LoadingStage.READ,
+        ("/h5py/", "/lmdb/", "/tarfile", "/zipfile", "/fsspec/", "/urllib/", "/requests/", "/socket", "/ssl"),
+    ),
+    (
+        LoadingStage.READ,
+        ("/pyarrow/", "/sqlite3/", "/boto", "torch/serialization", "numpy/lib/npyio", "numpy/lib/_npyio"),
+    ),
+    (LoadingStage.TRANSFORM, ("torchvision/transforms", "albumentations", "/tokenizers", "transformers/tokenization")),
+    (LoadingStage.TRANSFORM, ("PIL/ImageOps", "PIL/ImageEnhance", "PIL/ImageFilter", "/scipy/", "/skimage/")),
 )
 # Names of the user's functions say what they do.
 _NAMES: Final = (
-    (Stage.DECODE, lazy_pattern(r"decod|decompress|unpack|pars|deserial|unzip|from_?(json|bytes|jpeg|png)")),
-    (Stage.READ, lazy_pattern(r"read|load|fetch|download|open|disk|storage|query")),
+    (LoadingStage.DECODE, lazy_pattern(r"decod|decompress|unpack|pars|deserial|unzip|from_?(json|bytes|jpeg|png)")),
+    (LoadingStage.READ, lazy_pattern(r"read|load|fetch|download|open|disk|storage|query")),
     (
-        Stage.TRANSFORM,
+        LoadingStage.TRANSFORM,
         lazy_pattern(r"transform|augment|crop|flip|resiz|normali|rotat|jitter|blur|tokeni|preproc|mask|pad\b"),
     ),
 )
 _DEEPEST: Final = 30  # callers that are followed
 
 
-def stage_of_each(entries: Sequence[Entry]) -> dict[tuple[Stage, Function], float]:
+def stage_of_each(entries: Sequence[ProfiledFunction]) -> dict[tuple[LoadingStage, RunningFunction], float]:
     """Return seconds by stage and by the function that decides the stage.
 
     A function's own time belongs to the stage that the function names; where it names none, to that of its callers, in
-    the proportion in which they call it; where none of them names one, to `Stage.SAMPLE`, and to the user's function
-    that is nearest.
+    the proportion in which they call it; where none of them names one, to `LoadingStage.SAMPLE`, and to the user's
+    function that is nearest.
     """
     known = {entry.function: entry for entry in entries}
-    results: dict[tuple[Stage, Function], float] = {}
+    results: dict[tuple[LoadingStage, RunningFunction], float] = {}
     for entry in entries:
         for key, share in _shares(entry.function, known, ()).items():
             results[key] = results.get(key, 0.0) + share * entry.own_s
@@ -134,25 +140,25 @@ def stage_of_each(entries: Sequence[Entry]) -> dict[tuple[Stage, Function], floa
 
 
 def _shares(
-    function: Function, known: Mapping[Function, Entry], seen: tuple[Function, ...]
-) -> dict[tuple[Stage, Function], float]:
+    function: RunningFunction, known: Mapping[RunningFunction, ProfiledFunction], seen: tuple[RunningFunction, ...]
+) -> dict[tuple[LoadingStage, RunningFunction], float]:
     stage, entry = named_stage(function), known.get(function)
     if stage is not None:
         return {(stage, _shown(function, known)): 1.0}
     values = {} if entry is None or len(seen) > _DEEPEST else entry.callers
     callers = {caller: took for caller, took in values.items() if caller not in (*seen, function)}
     whole = sum(callers.values())
-    results: dict[tuple[Stage, Function], float] = {}
+    results: dict[tuple[LoadingStage, RunningFunction], float] = {}
     for caller, took in callers.items() if whole > 0 else ():
         for (of_caller, shown), share in _shares(caller, known, (*seen, function)).items():
-            nearest = function if of_caller is Stage.SAMPLE and is_users(function.file) else shown
+            nearest = function if of_caller is LoadingStage.SAMPLE and is_users(function.file) else shown
             results[of_caller, nearest] = results.get((of_caller, nearest), 0.0) + share * took / whole
-    return results or {(Stage.SAMPLE, function): 1.0}
+    return results or {(LoadingStage.SAMPLE, function): 1.0}
 
 
-def _shown(function: Function, known: Mapping[Function, Entry]) -> Function:
+def _shown(function: RunningFunction, known: Mapping[RunningFunction, ProfiledFunction]) -> RunningFunction:
     """Return the function to show for one: the user's that is nearest among those that call it most, else itself."""
-    shown, seen = function, set[Function]()
+    shown, seen = function, set[RunningFunction]()
     while not is_users(shown.file) and shown not in seen:
         seen.add(shown)
         entry = known.get(shown)
@@ -162,12 +168,12 @@ def _shown(function: Function, known: Mapping[Function, Entry]) -> Function:
     return shown if is_users(shown.file) else function
 
 
-def named_stage(function: Function) -> Stage | None:
+def named_stage(function: RunningFunction) -> LoadingStage | None:
     """Return the stage that a function itself names; None where it names none."""
     if not function.file:
         if _DECODES.search(function.name):
-            return Stage.DECODE
-        return Stage.READ if _READS.search(function.name) else None
+            return LoadingStage.DECODE
+        return LoadingStage.READ if _READS.search(function.name) else None
     if is_users(function.file):
         return next((stage for stage, names in _NAMES if names.search(function.name.lower())), None)
     path = function.file.replace("\\", "/")

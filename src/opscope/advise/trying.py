@@ -12,13 +12,22 @@ from opscope.advise.batches import larger_batch, with_batch
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.input_proof import Proving
 from opscope.advise.journal import Heading, Journal, heading
-from opscope.advise.measured import CLEARLY, LEAST_GAIN, Known, Measured, is_faster, is_slower, least_gain, measured
+from opscope.advise.measured import (
+    CLEARLY,
+    LEAST_GAIN,
+    ChangeResult,
+    Known,
+    is_faster,
+    is_slower,
+    least_gain,
+    timed_beside,
+)
 from opscope.advise.measured import verdict as verdict_of
-from opscope.advise.messages import Built, Job, Load, Loaded, Profile, Work, Worked, least_steps
-from opscope.advise.proof import Judged
+from opscope.advise.messages import Built, Load, Loaded, Profile, VariantJob, Work, Worked, least_steps
+from opscope.advise.proof import Judgement
 from opscope.advise.proving import FIRST_ROUNDS, LAST_ROUNDS, TURN_S, Prover, listed, running
 from opscope.advise.search import (
-    Names,
+    ChangeNames,
     best_of,
     compiles,
     first_tries,
@@ -73,7 +82,7 @@ _MOST_ATTEMPTS: Final = 3  # to find one of each class that is as fast as it see
 Say = Callable[[str], None]
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class SearchPlan(Struct, frozen=True, kw_only=True):
     """What is to be tried.
 
     Attributes:
@@ -106,7 +115,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     traces: Path | None = None
 
 
-def advise(plan: Plan, say: Say) -> AdviseDocument:
+def try_changes(plan: SearchPlan, say: Say) -> AdviseDocument:
     """Try changes on a target.
 
     Args:
@@ -122,7 +131,7 @@ def advise(plan: Plan, say: Say) -> AdviseDocument:
         return _Trying(plan, session, job, say).run()
 
 
-def foreseen(plan: Plan, say: Say) -> list[str]:
+def foreseen(plan: SearchPlan, say: Say) -> list[str]:
     """Run the step as written, and return what would be tried and what not, a line each.
 
     Raises:
@@ -138,8 +147,8 @@ def foreseen(plan: Plan, say: Say) -> list[str]:
     return [*tries, *(f"not {' + '.join(one.changes)}: {one.reason}" for one in refused)]
 
 
-def _job(plan: Plan) -> Job:
-    return Job(
+def _job(plan: SearchPlan) -> VariantJob:
+    return VariantJob(
         configuration=plan.configuration,
         device=plan.device,
         arguments=plan.arguments,
@@ -149,7 +158,7 @@ def _job(plan: Plan) -> Job:
 
 
 class _Trying:
-    def __init__(self, plan: Plan, session: Session, job: Job, say: Say) -> None:
+    def __init__(self, plan: SearchPlan, session: Session, job: VariantJob, say: Say) -> None:
         self._plan, self._session, self._job = plan, session, job
         self._known = Known()
         self._telling = Telling(say, self._known.best_so_far)
@@ -350,7 +359,7 @@ class _Trying:
             self._prover.forget({names: known[names] for names in failed})
             self._proves_early = False
 
-    def _together_with(self, best: Names, proven: float) -> list[Names]:
+    def _together_with(self, best: ChangeNames, proven: float) -> list[ChangeNames]:
         """Return what is proven at once: where nothing has to be compiled, the best of more precise classes, too.
 
         A lower precision may be undecidable, and one more process of those that start in seconds costs little.
@@ -473,7 +482,7 @@ class _Trying:
                 )
         return refused, possible
 
-    def _measure(self, written: list[Worker], tries: Sequence[Names], what: str, facts: Facts) -> None:
+    def _measure(self, written: list[Worker], tries: Sequence[ChangeNames], what: str, facts: Facts) -> None:
         """Build and time combinations beside the step as written; as many as there is time for."""
         left = [names for names in tries if names not in self._known.measured]
         first = self._plan.width if self._known.proofs else min(_FIRST_TOGETHER, self._plan.width)
@@ -501,7 +510,7 @@ class _Trying:
         room = self._session.room()
         return max(_FEWEST_TOGETHER, together if room is None else min(together, room))
 
-    def _likely(self, possible: Sequence[str]) -> Names | None:
+    def _likely(self, possible: Sequence[str]) -> ChangeNames | None:
         """Return what helps so likely that it is proven before anything else is tried; None where nothing does."""
         # Its proof starts as many processes as there are cores for: on fewer, they would only delay each other.
         if self._known.measured or self._device_ns is None or self._session.width < _LIKELY_WIDTH:
@@ -510,7 +519,7 @@ class _Trying:
             return None
         return likeliest(possible, launch_bound=self._is_launch_bound)
 
-    def _prove_likely(self, written: list[Worker], names: Names, facts: Facts) -> None:
+    def _prove_likely(self, written: list[Worker], names: ChangeNames, facts: Facts) -> None:
         """Prove a combination before anything else is tried; where that fails, the search takes it up in its turn."""
         self._say(f"what most likely helps: {' + '.join(names)}")
         within_s = self._may_build_s
@@ -541,7 +550,7 @@ class _Trying:
             if len(names) == 1 and one.gain is None and not (one.is_passing or one.lacks_memory)
         }
 
-    def _measure_together(self, written: list[Worker], tries: Sequence[Names]) -> list[Names]:
+    def _measure_together(self, written: list[Worker], tries: Sequence[ChangeNames]) -> list[ChangeNames]:
         """Build and time combinations at once; return those that may do better alone, or not as a patch."""
         workers = self._built_to_search(tries)
         self._time([*written, *running(workers)], FIRST_ROUNDS)
@@ -551,7 +560,7 @@ class _Trying:
             self._time_written(written, running(workers), FIRST_ROUNDS)
         least = least_gain(written[0], written[1])
         for names, worker in zip(tries, workers, strict=True):
-            self._known.measured[names] = measured(written, worker, least)
+            self._known.measured[names] = timed_beside(written, worker, least)
             self._journal.keep(names, self._known.measured[names])
         self._session.close(workers)
         # Others that were built beside it held the rest of the memory.
@@ -561,7 +570,7 @@ class _Trying:
             *(names for names, worker in zip(tries, workers, strict=True) if self._prover.is_unwritten(names, worker)),
         ]
 
-    def _built_to_search(self, tries: Sequence[Names]) -> list[Worker]:
+    def _built_to_search(self, tries: Sequence[ChangeNames]) -> list[Worker]:
         """Start combinations; those that compile as they are proven: what was compiled before is compiled fast."""
         sources = self._prover.sources_of([names for names in tries if compiles(names)])
         jobs = [self._prover.job_of(names, sources) for names in tries]
@@ -596,7 +605,7 @@ class _Trying:
                 finalists = [names for names in finalists if names == first]
             self._prover.prove(finalists, facts)
 
-    def _finalists(self) -> list[Names]:
+    def _finalists(self) -> list[ChangeNames]:
         """Return the best of each class that was not measured again yet, the fastest first."""
         proven: dict[ErrorClass, float] = {}
         for names, gain in self._known.proven().items():
@@ -612,7 +621,7 @@ class _Trying:
     # ---------------------------------------------------------------- what is said
 
     def _tried(
-        self, names: Names, known: Measured, proof: Judged | None, facts: Facts, *, is_best_known: bool
+        self, names: ChangeNames, known: ChangeResult, proof: Judgement | None, facts: Facts, *, is_best_known: bool
     ) -> Tried:
         verdict, reason = verdict_of(known, proof, is_best_known=is_best_known)
         if verdict is Outcome.TIMED and names in self._prover.comparing.right:

@@ -20,7 +20,7 @@ from opscope.advise.found import Observed, Reached, RootCall, changed_state, obs
 from opscope.advise.loaders import Loaders, Made
 from opscope.advise.messages import least_steps
 from opscope.advise.padding import odd_products
-from opscope.advise.places import Places, Stack
+from opscope.advise.places import ScriptPlaces, Stack
 from opscope.advise.routine import Routine, T
 from opscope.base.files import is_users
 from opscope.documents.advise import Facts
@@ -67,7 +67,7 @@ class Variant(ABC):
         self.notes: dict[str, int] = {}
         self.deferred: Counted | None = None
         self.interrupted = self.preparing = self.warming_up = self.capturing = False
-        self.places = Places()
+        self.places = ScriptPlaces()
         self._changes: tuple[str, ...] | None = None
         self._attention: dict[str, tuple[str, int]] = {}  # where it is written out: for people, and file and line
         self._read: list[Made] = []  # the loaders that a step takes batches from
@@ -129,7 +129,7 @@ class Variant(ABC):
         self._attention = {one.place: one.at for one in written_out(self.tops)}
         optimizers = [*observed.optimizers, *reached.optimizers]
         self.optimizers = list({id(one): one for one in optimizers}.values())
-        self.places = Places(
+        self.places = ScriptPlaces(
             [root.place for root in observed.roots],
             observed.backward_stacks,
             observed.kept_stacks,

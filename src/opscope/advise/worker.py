@@ -28,16 +28,16 @@ from opscope.advise.messages import (
     FAILED,
     FIRST_STEPS,
     NO_WEIGHTS,
+    AskLosses,
     Broken,
     Built,
-    Job,
     Load,
     Loaded,
-    Losses,
     Profile,
     Record,
     Time,
     Turn,
+    VariantJob,
     Work,
     Worked,
 )
@@ -68,7 +68,7 @@ _COMES_S: Final = 60.0  # for so long one process waits for the weights that ano
 _LONGEST: Final = 200  # characters of a reason
 
 
-def serve(job: Job, connection: Connection) -> None:
+def serve_variant(job: VariantJob, connection: Connection) -> None:
     """Build a variant and answer what is asked, until no one asks any more. Ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     end_with_parent(signal.SIGKILL)
@@ -106,7 +106,9 @@ def _end(connection: Connection, error: BaseException | None) -> None:
             traceback.print_exception(error)
         with contextlib.suppress(OSError):
             lacks = isinstance(error, torch.OutOfMemoryError) or _OUT_OF_MEMORY in str(error)
-            connection.send(Broken(described(error), lacks_memory=lacks, has_ended=isinstance(error, ScriptEndedError)))
+            connection.send(
+                Broken(_described(error), lacks_memory=lacks, has_ended=isinstance(error, ScriptEndedError))
+            )
     for child in multiprocessing.active_children():  # exit functions would wait for them
         child.terminate()
     # What was compiled leaves processes and semaphores. But threads that the user's code left running shall not keep
@@ -118,7 +120,7 @@ def _end(connection: Connection, error: BaseException | None) -> None:
     os._exit(0)
 
 
-def described(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     """Return an exception as one short line."""
     text = " ".join(str(error).split())
     if isinstance(error, OpscopeError):
@@ -129,7 +131,7 @@ def described(error: BaseException) -> str:
     return f"{message} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else message
 
 
-def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
+def _serve(job: VariantJob, connection: Connection, end: Callable[[BaseException | None], None]) -> None:
     loaders = Loaders(seeded=job.proving, replay=job.replay)
     loaders.listen()
     if job.stages:
@@ -148,7 +150,7 @@ def _serve(job: Job, connection: Connection, end: Callable[[BaseException | None
         function.drive(_conversation(function, job, connection))
 
 
-def _conversation(variant: Variant, job: Job, connection: Connection) -> Routine[None]:
+def _conversation(variant: Variant, job: VariantJob, connection: Connection) -> Routine[None]:
     """Observe the step as written, make the changes, then answer what is asked; ends with the connection."""
     yield from variant.observe()
     facts = variant.facts
@@ -216,7 +218,7 @@ def _answer(variant: Variant, asked: object) -> Routine[object]:
             return (yield from _worked(variant, steps))
         case Record(steps):
             return (yield from record(variant, steps))
-        case Losses(steps, number):
+        case AskLosses(steps, number):
             return (yield from losses(variant, steps, number))
     raise TypeError(f"no one answers {type(asked).__name__}")
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from opscope.base.errors import UsageError
 from opscope.report.by import By
 
-MOST_ROWS: Final = 50
+MOST_TOOL_ROWS: Final = 50
 _BRIEF: Final = "--brief"
 _LONGEST: Final = 4_096  # characters of a value
 _MOST_TEXTS: Final = 100  # of a list
@@ -179,12 +179,12 @@ TOOLS: Final = (
     ),
     Tool(
         "table",
-        f"A table of a trace: its operators, kernels, modules, gaps, ..., at most {MOST_ROWS} rows.",
+        f"A table of a trace: its operators, kernels, modules, gaps, ..., at most {MOST_TOOL_ROWS} rows.",
         "analyze",
         (
             _trace(),
             Parameter("by", Kind.TEXT, "what a row stands for", "--by", required=True, choices=tuple(map(str, By))),
-            Parameter("top", Kind.COUNT, "how many rows", "--top", most=MOST_ROWS),
+            Parameter("top", Kind.COUNT, "how many rows", "--top", most=MOST_TOOL_ROWS),
             Parameter("sort", Kind.TEXT, "a column to sort by, by its heading", "--sort"),
         ),
     ),

@@ -19,11 +19,11 @@ from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, 
 from opscope.analysis.costs.sums import kernel_table, operator_tables, with_unlinked
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import HostTime
-from opscope.analysis.idle.steps import operator_time_on_host, phase_times, steps_of
+from opscope.analysis.idle.steps import idle_steps, operator_time_on_host, phase_times
 from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
 from opscope.analysis.idle.waits import Waits, waits_of
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.build import steps_of as replayable_steps
+from opscope.analysis.replay.build import replayed_steps as replayable_steps
 from opscope.analysis.replay.path import critical_operators
 from opscope.analysis.structure.annotations import annotation_table
 from opscope.analysis.structure.api_masks import names_that
@@ -42,7 +42,7 @@ from opscope.analysis.structure.stacks import callers
 from opscope.analysis.structure.step_work import activities_of_steps
 from opscope.analysis.structure.streams import stream_table
 from opscope.analysis.structure.window import Window, step_table, window_of
-from opscope.analysis.trust.checks import Evidence, check_trace
+from opscope.analysis.trust.checks import CheckInput, check_trace
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.iterations import iteration_table
@@ -657,7 +657,7 @@ def analyze(
             unlinked_activities=unlinked.height,
             activities_ns=int(trace.activities["duration_ns"].sum()),
         ),
-        trust=check_trace(Evidence(trace, links, launches, timelines, implausible, expect_device_work), losses),
+        trust=check_trace(CheckInput(trace, links, launches, timelines, implausible, expect_device_work), losses),
         graph_capture=graph_capture,
         losses=losses,
     )
@@ -670,4 +670,4 @@ def _of_devices(trace: Trace, links: Links) -> tuple[HostTime, tuple[DeviceTimel
 
         return host, *devices_of_part(trace, trace.around)
     timelines = device_timelines(trace, links, host)
-    return host, timelines, steps_of(trace, links, timelines)
+    return host, timelines, idle_steps(trace, links, timelines)

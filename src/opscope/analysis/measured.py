@@ -45,7 +45,7 @@ _NO_VERDICT: Final = Bound(
 )
 
 
-def summarise(samples_ns: Sequence[int]) -> SampleSummary | None:
+def summarise_samples(samples_ns: Sequence[int]) -> SampleSummary | None:
     """Summarise samples; None where there are none. The interval of the median is None where samples are too few."""
     if not samples_ns:
         return None
@@ -117,13 +117,13 @@ class Measured(Struct, frozen=True, dict=True):
 
     def _measurement(self) -> Measurement:
         record, benchmark = self.record, self._benchmark
-        step, profiled = self._step, summarise(self._step_spans())
+        step, profiled = self._step, summarise_samples(self._step_spans())
         sequences, tokens = self._throughput()
         return Measurement(
             cold_step_ns=record.cold_step_ns if record else None,
             step=step,
-            wall=summarise(benchmark.wall_ns) if benchmark else None,
-            event=summarise(benchmark.event_ns or ()) if benchmark else None,
+            wall=summarise_samples(benchmark.wall_ns) if benchmark else None,
+            event=summarise_samples(benchmark.event_ns or ()) if benchmark else None,
             profiled_step=profiled,
             profiler_overhead_percent=None if step is None or profiled is None else _overhead(profiled, step),
             benchmark_reason=self._benchmark_reason(),

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.idle.causes import has_long_pauses
 from opscope.analysis.idle.host_time import HostTime, work_extent
-from opscope.analysis.idle.steps import steps_of
+from opscope.analysis.idle.steps import idle_steps
 from opscope.analysis.idle.timeline import DeviceTimeline, Periods, device_timelines, steps_of_devices
 from opscope.analysis.structure.arrays import column, end_of, extent_of
 from opscope.analysis.structure.intervals import Intervals
@@ -196,7 +196,7 @@ def devices_of_part(part: "Trace", around: Around) -> tuple[tuple[DeviceTimeline
     host = HostTime(wide, links, extent=around.extent_ns, near=around.near_ns)
     known = {line.device: _periods(line, around.steps) for line in around.devices}
     timelines = device_timelines(wide, links, host, known, long_pauses=around.long_pauses)
-    steps = steps_of(wide, links, timelines, step_table(part))
+    steps = idle_steps(wide, links, timelines, step_table(part))
     calls, records = (_rows_within(table, around.spans) for table in (wide.launches, wide.overheads))
     return tuple(_own(part, line, calls, records) for line in timelines), steps
 

@@ -58,8 +58,8 @@ def advise(
     if find_spec("torch") is None:
         raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
     from opscope.advise.changes import BY_NAME
-    from opscope.advise.trying import Plan
-    from opscope.advise.trying import advise as tried
+    from opscope.advise.trying import SearchPlan
+    from opscope.advise.trying import try_changes as tried
 
     if unknown := [name for name in only if name not in (*BY_NAME, INPUT, LARGER_BATCH)]:
         raise UsageError(f"unknown change {unknown[0]!r}: choose from {', '.join((*BY_NAME, INPUT, LARGER_BATCH))}")
@@ -73,7 +73,7 @@ def advise(
         raise UsageError(f"{name} is a script: it decides device and sizes itself; arguments=[...] go to it")
     sizes = {one: values[:1] for one, values in default_sizes(name).items()}
     with scratch() as folder:
-        plan = Plan(
+        plan = SearchPlan(
             configuration=expand(name, {**sizes, **{one: (value,) for one, value in parameters.items()}})[0],
             device=device,
             arguments=shlex.join(arguments),

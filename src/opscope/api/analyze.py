@@ -162,10 +162,10 @@ def analyze(
     result = analyzed.analyze(
         trace, functions, expect_device_work=expect_device_work, graph_capture=graph_capture, gpu=gpu
     )
-    return shown(result)
+    return notebook_analysis(result)
 
 
-def shown(analysis: analyzed.Analysis) -> Analysis:
+def notebook_analysis(analysis: analyzed.Analysis) -> Analysis:
     """Return an analysis that shows itself in a notebook; what was computed of it is kept."""
     fields: dict[str, Any] = {name: getattr(analysis, name) for name in analysis.__struct_fields__}
     result = Analysis(**fields)

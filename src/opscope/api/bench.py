@@ -13,7 +13,7 @@ from opscope.documents import bench as doc
 from opscope.documents.bench import BenchDocument, BenchResult
 from opscope.render.markdown import render
 from opscope.report.bench_document import bench_section
-from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.stopping import MeasuringLimits
 
 
 class Comparison(Struct, frozen=True):
@@ -121,7 +121,7 @@ def bench(
     from opscope.torch_support.device import current, resolve_device
     from opscope.workbench.benchmarking.case import Case
     from opscope.workbench.benchmarking.run import bench_case
-    from opscope.workbench.jobs.bench_written import document_of
+    from opscope.workbench.jobs.bench_written import bench_document_of
 
     named = {getattr(variants, "__name__", "function"): variants} if callable(variants) else dict(variants)
     if not named:
@@ -131,8 +131,10 @@ def bench(
     where = resolve_device(device)
     case = Case("opscope.bench", named, make, reference)
     with current(where):
-        results = bench_case(case, {}, where, Limits(half_width=precision, seconds=seconds, calls=calls), progress)
-    return Comparison(document_of(results, where))
+        results = bench_case(
+            case, {}, where, MeasuringLimits(half_width=precision, seconds=seconds, calls=calls), progress
+        )
+    return Comparison(bench_document_of(results, where))
 
 
 def _giving(value: object) -> Callable[[], object]:

@@ -22,7 +22,7 @@ from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.render.markdown import render
 from opscope.report.difference_sections import change, difference_section
 from opscope.report.page.frame import Page
-from opscope.runs.inputs import TraceFile, files_of, measured_of, unmeasured_of
+from opscope.runs.inputs import TraceFile, measured_of, traces_below, unmeasured_of
 from opscope.runs.pipeline import new_page
 from opscope.trace.model import Trace
 
@@ -234,7 +234,7 @@ def traces_by_name(
         BadInputError: a file that was named by itself, or every file of a folder, cannot be read.
     """
     functions, taken = NativeFunctions.shipped(), set[str]()
-    for file in files_of(paths):
+    for file in traces_below(paths):
         try:
             trace = read(file.path, max_bytes=max_bytes)
         except BadInputError as error:

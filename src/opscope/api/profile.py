@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.measured import Measured
-from opscope.api.analyze import Analysis, shown, to_do
+from opscope.api.analyze import Analysis, notebook_analysis, to_do
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import kept_scratch
 from opscope.base.summary import Summarised, Summary
@@ -33,7 +33,7 @@ from opscope.runs.store import RunDirectory, with_entry
 from opscope.sweep.plan import new_manifest
 from opscope.sweep.runner import described, written_sweep
 from opscope.trace.model import Trace
-from opscope.workloads.catalog import short_name
+from opscope.workloads.catalog import target_name
 
 if TYPE_CHECKING:
     import torch
@@ -323,7 +323,9 @@ def _finish(record: CaptureRecord, manifest: Manifest, directory: RunDirectory, 
     manifest = described(with_entry(manifest, reported.entry), record)
     manifest = written_sweep(directory, directory.with_digests(manifest, manifest.entries))
     first = reported.results[0]
-    run = Run(record, first.analysis.trace, shown(first.analysis), first.measured, first.document, directory.path)
+    run = Run(
+        record, first.analysis.trace, notebook_analysis(first.analysis), first.measured, first.document, directory.path
+    )
     if temporary:  # the directory lives as long as the run that refers to it
         weakref.finalize(run, shutil.rmtree, directory.path, ignore_errors=True)
     return run
@@ -453,14 +455,14 @@ class ProfileSession:
         """Write the collected trace and the record, and read them back as a `Run`."""
         from opscope.collect.environment import peak_memory
         from opscope.collect.torch_profiler import write_trace
-        from opscope.sweep.measure import Outcome, Task, write_record
+        from opscope.sweep.measure import MeasurementResult, Task, write_record
 
         manifest = new_manifest([self._configuration], self._options, ["opscope.profile"])
         files, target = manifest.entries[0].files, self._configuration.target
         name = files.cycles[0].trace
         replaced = write_trace(self._profiler, self._directory.inside(name))
-        outcome = Outcome(None, None, peak_memory(self._device), (RawTrace(name, replaced),))
-        info = WorkloadInfo(short_name(target), f"{target} (a with block)", own_step=True)
+        outcome = MeasurementResult(None, None, peak_memory(self._device), (RawTrace(name, replaced),))
+        info = WorkloadInfo(target_name(target), f"{target} (a with block)", own_step=True)
         task = Task(self._configuration, self._options, self._directory, files)
         record = write_record(task, self._device, info, outcome)
         return _finish(record, manifest, self._directory, temporary=self._output_dir is None)

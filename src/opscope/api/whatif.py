@@ -5,7 +5,7 @@ from pathlib import Path
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
-from opscope.analysis.replay.build import Steps, steps_of
+from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.changes import above_zero
 from opscope.base.errors import UsageError
 from opscope.documents.whatif import WhatIfDocument
@@ -89,7 +89,7 @@ def _analysis(source: str | Path | Analysis) -> Analysis:
 
 
 def _steps_of(analysis: Analysis) -> Steps:
-    steps = steps_of(analysis.trace, analysis.links)
+    steps = replayed_steps(analysis.trace, analysis.links)
     if steps is None:
         raise UsageError("nothing could be replayed: no operator, call or work of a device was recorded")
     return steps

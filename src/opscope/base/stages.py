@@ -30,7 +30,7 @@ class Stage(StrEnum):
     RENDER = "render"
 
 
-class Span(Struct, frozen=True):
+class StageRun(Struct, frozen=True):
     """One run of a stage on one thread.
 
     Attributes:
@@ -49,7 +49,7 @@ class Span(Struct, frozen=True):
 
 class _Recorder:
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[StageRun] = []
         self.open = threading.local()  # per thread the time of stages inside the one that runs: [wall, cpu]
 
 
@@ -62,14 +62,14 @@ def record_stages() -> None:
     _recorder = _Recorder()
 
 
-def stop_recording() -> tuple[Span, ...]:
+def stop_recording() -> tuple[StageRun, ...]:
     """End the recording; return what was recorded, in the order in which it ended."""
     global _recorder
     spans, _recorder = recorded_stages(), None
     return spans
 
 
-def recorded_stages() -> tuple[Span, ...]:
+def recorded_stages() -> tuple[StageRun, ...]:
     """Return what was recorded, in the order in which it ended."""
     return tuple(_recorder.spans) if _recorder is not None else ()
 
@@ -88,7 +88,7 @@ def stage(which: Stage) -> Iterator[None]:
         yield
     finally:
         end, cpu = time.perf_counter_ns(), time.thread_time_ns() - cpu
-        recorder.spans.append(Span(which, begin, end, end - begin - inside[0], cpu - inside[1]))
+        recorder.spans.append(StageRun(which, begin, end, end - begin - inside[0], cpu - inside[1]))
         if outer is not None:
             outer[0] += end - begin
             outer[1] += cpu

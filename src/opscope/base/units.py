@@ -83,6 +83,6 @@ def utc_timestamp(moment: datetime | None = None) -> str:
     return (moment or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
 
 
-def percent(value: float | None) -> str:
+def percentage(value: float | None) -> str:
     """Format a percentage; ``-`` for unknown."""
     return "-" if value is None else f"{value:.1f} %"

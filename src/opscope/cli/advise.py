@@ -166,12 +166,12 @@ def command(
     }  # fmt: skip
     sizes = {name: values[:1] for name, values in default_sizes(target).items()}
     configuration = expand(target, {**sizes, **values_of(options, own)})[0]
-    from opscope.advise.trying import Plan, advise, foreseen
+    from opscope.advise.trying import SearchPlan, foreseen, try_changes
     from opscope.report.advise_document import advise_section, advise_values
 
     with scratch() as folder:
         log = folder / "log.txt"
-        plan = Plan(
+        plan = SearchPlan(
             configuration=configuration,
             device=device,
             arguments=shlex.join(arguments),
@@ -192,7 +192,7 @@ def command(
                 return
             began = time.monotonic()
             with stopped_like_ctrl_c() as signals:
-                document = advise(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
+                document = try_changes(plan, lambda line: say(f"{time.monotonic() - began:4.0f} s  {line}"))
         except KeyboardInterrupt as interrupt:
             say("opscope: interrupted")
             sys.exit(interrupted_code(interrupt))

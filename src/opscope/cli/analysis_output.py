@@ -56,7 +56,7 @@ class Analysed(Struct, frozen=True):
         return self.measured.analysis
 
 
-class Rows(Struct, frozen=True):
+class RowChoice(Struct, frozen=True):
     """Which rows tables have.
 
     Attributes:
@@ -101,7 +101,7 @@ def print_lines(analysed: Sequence[Analysed], output_format: str, sort: str | No
     )
 
 
-def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: Rows, *, why: bool = False) -> None:
+def print_analyses(analysed: Sequence[Analysed], output_format: str, rows: RowChoice, *, why: bool = False) -> None:
     """Print the analyses of one or more traces.
 
     Args:
@@ -181,7 +181,7 @@ def brief_of(one: Analysed) -> "BriefDocument":
     return build_brief(one.called or one.path, one.measured, build_trace_document(one.measured, one.functions))
 
 
-def _table(one: Analysed, by: By, rows: Rows, *, short_names: bool) -> Table:
+def _table(one: Analysed, by: By, rows: RowChoice, *, short_names: bool) -> Table:
     losses, part = one.analysis.losses, f"the table by {by}"
     table = partial(table_by, one.analysis, by, sort=rows.sort, top=shown_rows(rows.top), short_names=short_names)
     return or_reason(losses, part, lambda: (table(),), lambda reason: Table((part,), ((reason,),)))[0]

@@ -135,7 +135,7 @@ def command(
     # The imports take as long as reading 50 MB does, and go on meanwhile.
     import_libraries(libraries_imported)
     with stage(Stage.IMPORT):
-        from opscope.cli.analysis_output import Analysed, Rows, print_analyses, print_briefs, print_lines
+        from opscope.cli.analysis_output import Analysed, RowChoice, print_analyses, print_briefs, print_lines
         from opscope.documents.trust import Verdict
         from opscope.knowledge.native_functions import NativeFunctions
 
@@ -150,7 +150,7 @@ def command(
     elif _at_a_glance(inputs, len(analysed), output_format, asked=each or by is not None or top is not None):
         print_lines(analysed, output_format, sort)
     else:
-        rows = Rows(None if by is None else By(by), sort, top, full_names)
+        rows = RowChoice(None if by is None else By(by), sort, top, full_names)
         print_analyses(analysed, output_format, rows, why=why)
     # Damage (exit code 4) comes before what --strict says of the other checks.
     doubted = tuple(Doubted.of(one.path, one.measured.trust) for one in analysed)

@@ -151,7 +151,7 @@ def command(
         )
         say(f"opscope: kept as {path}")
         return
-    document = _redacted(bench_process.benchmark(request, processes, timeout, _say), redactor)
+    document = _redacted(bench_process.benchmark_in_processes(request, processes, timeout, _say), redactor)
     if output is not None:
         write_output(output, encode(document))
     if pytest_benchmark_json is not None:

@@ -17,7 +17,7 @@ from opscope.documents.build import BuildDocument
 from opscope.knowledge.binaries.elf import is_elf
 from opscope.render.blocks import Bullets, Section
 from opscope.report.build_document import build_lines, kernels_table
-from opscope.workbench.toolchain.building import SUFFIXES, build_file, chosen, listing_of
+from opscope.workbench.toolchain.building import SUFFIXES, build_file, chosen_capabilities, listing_of
 from opscope.workbench.toolchain.nvcc import BuildKind
 
 
@@ -72,7 +72,7 @@ def command(
     """
     if universal and arch:
         raise UsageError("--universal builds for all architectures, --arch for some: give one of them")
-    numbers = chosen(arch, universal=universal)
+    numbers = chosen_capabilities(arch, universal=universal)
     if emit is not None:
         if len(numbers) > 1:
             say(f"opscope: for {numbers[-1]} alone: --emit shows one architecture")

@@ -9,7 +9,7 @@ import click
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import refuse_outputs, write_output
 from opscope.cli.bench_words import axes_of, words_options
-from opscope.cli.diff_bench import Again, are_benchmarks, compare_benchmarks
+from opscope.cli.diff_bench import Remeasure, are_benchmarks, compare_benchmarks
 from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option, shown_rows, top_option
 from opscope.cli.reading import input_option
 from opscope.cli.say import say
@@ -119,7 +119,7 @@ def command(
     5 if that cannot be decided. Nothing that a file names is run: with --again, inconclusive results are measured once
     more, four times as long, of the targets that you name, with the options of opscope bench.
     """
-    repeat = Again(
+    repeat = Remeasure(
         wanted=again, targets=targets, inputs=inputs, reference=reference, axes=axes_of(size, dtype, settings)
     )
     if before is not None and after is not None and are_benchmarks(before, after):
@@ -192,10 +192,10 @@ def _compare_jobs(
     *,
     any_device: bool,
 ) -> None:
-    from opscope.cli.diff_ranks import difference_of_jobs, exit_code, show
+    from opscope.cli.diff_ranks import difference_of_jobs, exit_code, show_ranks_difference
 
     document = difference_of_jobs(before, after, any_device=any_device)
-    show(document, top, output_format, report)
+    show_ranks_difference(document, top, output_format, report)
     sys.exit(exit_code(document, fail_over))
 
 

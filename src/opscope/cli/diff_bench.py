@@ -20,7 +20,7 @@ _HEAD = 4096  # bytes in which a document names its schema
 _MOST_PROCESSES = 64  # whatever a file says
 
 
-class Again(Struct, frozen=True, kw_only=True):
+class Remeasure(Struct, frozen=True, kw_only=True):
     """What is run to measure inconclusive results once more, as the command line names it.
 
     Attributes:
@@ -63,7 +63,7 @@ def _is_benchmark(path: Path) -> bool:
 
 
 def compare_benchmarks(
-    before: Path, now: Path, fail_over: float | None, again: Again, output_format: str, *, any_environment: bool
+    before: Path, now: Path, fail_over: float | None, again: Remeasure, output_format: str, *, any_environment: bool
 ) -> int:
     """Print whether anything takes longer in one of two benchmarks, and return the exit code.
 
@@ -96,7 +96,7 @@ def compare_benchmarks(
     return INCONCLUSIVE if result is RegressionVerdict.INCONCLUSIVE else 1
 
 
-def _request(again: Again) -> BenchRequest | None:
+def _request(again: Remeasure) -> BenchRequest | None:
     """Return what to measure again, from the words of this command line alone; None where nothing is."""
     if not again.wanted:
         if not again.is_empty:
@@ -144,12 +144,12 @@ def _again(
 
     if find_spec("torch") is None:
         return None
-    from opscope.workbench.jobs.bench_process import benchmark
+    from opscope.workbench.jobs.bench_process import benchmark_in_processes
 
     def announce(text: str) -> None:
         say(f"opscope: again: {text}")
 
-    measured = benchmark(request, min(second.processes, _MOST_PROCESSES), 3600.0, announce)
+    measured = benchmark_in_processes(request, min(second.processes, _MOST_PROCESSES), 3600.0, announce)
     if differences(second, measured):  # measured in another environment, it says nothing of NOW
         return None
     return changes(first, measured, fail_over)

@@ -10,7 +10,7 @@ from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import INCONCLUSIVE
 from opscope.cli.say import say
-from opscope.distributed.difference import difference_of, gate_of
+from opscope.distributed.difference import difference_of, job_gate_of
 from opscope.distributed.engines import engine_for
 from opscope.distributed.inputs import files_of, record_of
 from opscope.distributed.job import Job, read_job
@@ -52,7 +52,7 @@ def _read(path: Path) -> Job:
     return job
 
 
-def show(document: RanksDifference, top: int | None, output_format: str, report: Path | None) -> None:
+def show_ranks_difference(document: RanksDifference, top: int | None, output_format: str, report: Path | None) -> None:
     """Print what changed, and write it to a file if one is named."""
     section = ranks_difference_section(document, top)
     emit(Output.of_section(document, lambda: ranks_difference_values(document), lambda: section), output_format)
@@ -69,7 +69,7 @@ def exit_code(document: RanksDifference, fail_over: float | None) -> int:
     """
     if fail_over is None:
         return 0
-    gate = gate_of(document, fail_over)
+    gate = job_gate_of(document, fail_over)
     for reason in _reasons(document, gate):
         say(f"opscope: {gate}: {reason}")
     return {Gate.FINE: 0, Gate.REGRESSION: 1}.get(gate, INCONCLUSIVE)

@@ -22,7 +22,7 @@ from opscope.report.explain_sections import explain_section
 
 if TYPE_CHECKING:
     from opscope.documents.dossier import DossierDocument
-    from opscope.lookup.dossier import Measure
+    from opscope.lookup.dossier import MeasureCounters
     from opscope.lookup.explain import Lookup
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -142,7 +142,7 @@ def _print_dossier(
     end_with(doubted, told=output_format in TOLD, allow_damaged=allow_damaged)
 
 
-def _measure() -> "Measure":
+def _measure() -> "MeasureCounters":
     """Return what reads hardware counters; it is imported only for this."""
     from opscope.collect.nsight_compute import counters_of, find_ncu
 

@@ -23,7 +23,7 @@ from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.readers import Reading, read
-from opscope.runs.inputs import TraceFile, files_of, is_execution, measured_of
+from opscope.runs.inputs import TraceFile, is_execution, measured_of, traces_below
 
 if TYPE_CHECKING:
     from opscope.analysis.part import Part
@@ -163,7 +163,7 @@ def _write_tables(
     from opscope.analysis.part import read_part
     from opscope.readers import parquet
 
-    files = [file.path for file in files_of(inputs)]
+    files = [file.path for file in traces_below(inputs)]
     targets = [folder] if len(files) == 1 else [folder / name for name in _names(files)]
     # All targets are checked before anything is read or written.
     for path, target in zip(files, targets, strict=True):
@@ -208,7 +208,7 @@ def _write_chrome(
     if ranks:
         _export_ranks(input_path, output, steps, max_size, max_input, overwrite=overwrite)
         return
-    files = list(files_of([input_path]))
+    files = list(traces_below([input_path]))
     if len(files) > 1 and not is_execution(input_path):
         raise UsageError(f"{input_path} holds {len(files)} traces: name one, such as {files[0]}")
     file = files[0]
@@ -245,7 +245,7 @@ def _export_ranks(
 ) -> None:
     """Write some steps of all ranks of a job."""
     tune_for_one_analysis()
-    from opscope.distributed.engines import Here
+    from opscope.distributed.engines import InThisProcess
     from opscope.distributed.inputs import files_of as traces_in
     from opscope.distributed.inputs import record_of
     from opscope.distributed.job import read_job
@@ -257,7 +257,7 @@ def _export_ranks(
     files = traces_in([str(folder)])
     refuse_output(output, [folder, *files], overwrite=overwrite)
     stale = _refused_parts(output, files, overwrite=overwrite)
-    job = read_job(files, Here(), record_of([str(folder)]))
+    job = read_job(files, InThisProcess(), record_of([str(folder)]))
     trace, untied = one_timeline(job, steps, max_input)
     if untied:
         listed = ", ".join(map(str, untied))

@@ -21,7 +21,7 @@ from opscope.machine.driver import driver
 from opscope.record.codec import encode
 from opscope.record.peaks import MeasuredPeaks, PeaksList
 from opscope.render.blocks import Name, Paragraph, Section, Table
-from opscope.report.gpus_document import chosen, gpus_here, gpus_table, known_gpus
+from opscope.report.gpus_document import chosen_gpus, gpus_here, gpus_table, known_gpus
 
 _MISSING = 3  # exit code
 _TERA = 1e12
@@ -65,7 +65,7 @@ def command(
         return
     document = gpus_here(driver()) if detect else GpusDocument(gpus=known_gpus())
     document = GpusDocument(
-        gpus=chosen(document.gpus, words, architecture),
+        gpus=chosen_gpus(document.gpus, words, architecture),
         driver=document.driver,
         driver_cuda=document.driver_cuda,
         problem=document.problem,

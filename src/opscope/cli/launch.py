@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from opscope.analysis.costs.launch_check import Launch
+from opscope.analysis.costs.launch_check import LaunchConfiguration
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.text import printable
 from opscope.cli.emit import Output, emit
@@ -15,7 +15,7 @@ from opscope.documents.launch import LaunchDocument
 from opscope.knowledge.compute_capabilities import capability_of
 from opscope.machine.driver import driver
 from opscope.render.blocks import Bullets, Section
-from opscope.report.gpus_document import chosen, gpus_here, known_gpus
+from opscope.report.gpus_document import chosen_gpus, gpus_here, known_gpus
 from opscope.report.launch_document import build_launch, launch_lines, launch_on, launch_values
 
 
@@ -62,7 +62,7 @@ def command(
     opscope kernel build shows the registers and the shared memory of a kernel. Exits with code 1 if the kernel cannot
     be launched.
     """
-    launch = Launch(grid, block, registers, shared)
+    launch = LaunchConfiguration(grid, block, registers, shared)
     document = _checked(launch, gpu, arch)
     lines = tuple(launch_lines(document))
     output = Output(
@@ -76,7 +76,7 @@ def command(
         sys.exit(1)
 
 
-def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocument:
+def _checked(launch: LaunchConfiguration, gpu: str | None, arch: str | None) -> LaunchDocument:
     if arch is not None:
         if gpu is not None:
             raise UsageError("--gpu and --arch say different things: give one of them")
@@ -88,7 +88,7 @@ def _checked(launch: Launch, gpu: str | None, arch: str | None) -> LaunchDocumen
 
 
 def _model(name: str) -> GpuFacts:
-    result = chosen(known_gpus(), [name], None) if name.strip() else ()
+    result = chosen_gpus(known_gpus(), [name], None) if name.strip() else ()
     # A name that a model ends with is that model, although others contain it too. A name without a number is a line of
     # models: rtx.
     has_number = any(character.isdigit() for character in name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from opscope.analysis.costs.limits import UNKNOWN
+from opscope.analysis.costs.limits import NO_MODEL
 from opscope.analysis.measured import Measured
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import Positive, format_option, shown_rows, top_option
@@ -79,7 +79,7 @@ def command(
 def _asking_pytorch(measured: Measured) -> Iterator[Measured]:
     """Let PyTorch tell the costs of calls that no rule knows, where there are any and it is installed."""
     analysis = measured.analysis
-    if not any(row.reason == UNKNOWN for row in analysis.limits) or find_spec("torch") is None:
+    if not any(row.reason == NO_MODEL for row in analysis.limits) or find_spec("torch") is None:
         yield measured
         return
     from opscope.collect.rebuilt_costs import costs_by_pytorch

@@ -22,7 +22,7 @@ _STEPS: Final = lazy_pattern(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 # What a number of milliseconds, seconds, percent or times as fast may be: sums and quotients of such stay numbers, and
 # a wait of 30 years can still be asked of a system.
 SMALLEST: Final = 1e-6
-LARGEST: Final = 1e9
+LARGEST_NUMBER: Final = 1e9
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -61,7 +61,7 @@ class Positive(click.FloatRange):
     """A number above 0 that can be computed with: ``nan``, which compares as false, and infinities are none."""
 
     def __init__(self, least: float = SMALLEST) -> None:
-        super().__init__(min=least, max=LARGEST)
+        super().__init__(min=least, max=LARGEST_NUMBER)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read a number within the limits."""
@@ -69,8 +69,8 @@ class Positive(click.FloatRange):
             number = float(value)
         except (ValueError, OverflowError):
             number = math.nan
-        if not (self.min or 0) <= number <= LARGEST:
-            self.fail(f"{value!r} is not a number between {self.min:g} and {LARGEST:g}", param, ctx)
+        if not (self.min or 0) <= number <= LARGEST_NUMBER:
+            self.fail(f"{value!r} is not a number between {self.min:g} and {LARGEST_NUMBER:g}", param, ctx)
         return number
 
     def _describe_range(self) -> str:
@@ -89,7 +89,7 @@ class Percent(click.ParamType[float]):
             share = float(str(value).removesuffix("%")) / 100
         except ValueError:
             share = -1.0
-        if not 0 <= share <= LARGEST:  # so that nan, which compares as false, is refused too
+        if not 0 <= share <= LARGEST_NUMBER:  # so that nan, which compares as false, is refused too
             self.fail(f"{value!r} is not a percentage from 0 on", param, ctx)
         return share
 

@@ -17,7 +17,7 @@ from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
-from opscope.runs.inputs import files_of, measured_of
+from opscope.runs.inputs import measured_of, traces_below
 
 _BENCH: Final = b'"opscope.bench/1"'
 _ADVICE: Final = b'"opscope.advise/1"'
@@ -70,7 +70,7 @@ def command(
     jobs = [read_ranks(path) for path in of_jobs]
     counters = JoinedCounters(counted, gpu) if counted else None
     # How many traces there are decides how much of each the page can show, so they are counted before any is read.
-    count, unreadable, libraries_imported = sum(1 for _ in files_of(others)), list[str](), Event()
+    count, unreadable, libraries_imported = sum(1 for _ in traces_below(others)), list[str](), Event()
     traces = traces_of(others, max_input, unreadable, libraries_imported) if others else ()
     import_libraries(libraries_imported)
     from opscope.knowledge.native_functions import NativeFunctions

@@ -43,12 +43,12 @@ from opscope.sweep.launchers import launch_named
 from opscope.sweep.plan import PRESETS, default_sizes, expand, is_size, new_manifest, resumed
 from opscope.sweep.process import InProcess
 from opscope.sweep.warm import warm_process
-from opscope.workloads.catalog import BUILT_IN, is_script, short_name
+from opscope.workloads.catalog import BUILT_IN, is_script, target_name
 
 # Failures that would hit every configuration alike, by their kind: the command ends with the exit code of their cause.
 _FATAL_EXIT_CODES = {"usage": 2, "environment": 3}
 if TYPE_CHECKING:
-    from opscope.sweep.job import Job
+    from opscope.sweep.job import JobPlan
     from opscope.sweep.runner import Measurer, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -256,9 +256,9 @@ def command(
         )
     command_line = ("opscope", *redactor.arguments(sys.argv[1:]))
     if launch is not None:
-        from opscope.sweep.job import Job
+        from opscope.sweep.job import JobPlan
 
-        job = Job(launch, Path(), new_manifest(sweeps[0].configurations, options, command_line), timeout, redactor)
+        job = JobPlan(launch, Path(), new_manifest(sweeps[0].configurations, options, command_line), timeout, redactor)
         sys.exit(_exit_code(_of_job(job, output_dir, output_format, overwrite=overwrite)))
     measurer = _measurer(target, timeout, actual, in_process=in_process)
     plans = [
@@ -272,7 +272,7 @@ def command(
         for sweep in sweeps
     ]
     # Made only now: a command that is refused above leaves no folder behind.
-    root = new_folder(short_name(target)) if output_dir is None else None
+    root = new_folder(target_name(target)) if output_dir is None else None
     finished = []
     try:
         with stopped_like_ctrl_c():
@@ -298,12 +298,12 @@ def _check_job(settings: Mapping[str, Any], *, resume: bool) -> None:
         raise UsageError("--check-clock runs one process with a clock alone: leave it out for a job")
 
 
-def _of_job(job: "Job", output_dir: Path | None, output_format: str, *, overwrite: bool) -> list[Manifest]:
+def _of_job(job: "JobPlan", output_dir: Path | None, output_format: str, *, overwrite: bool) -> list[Manifest]:
     """Profile the ranks of a job into their folders; return their manifests."""
     from opscope.cli.profile_job import Replaced, job_folder, profile_job
 
     replaced = Replaced({}) if output_dir is None else job_folder(output_dir, job.entry, overwrite=overwrite)
-    root = new_folder(short_name(job.entry.configuration.target)) if output_dir is None else output_dir
+    root = new_folder(target_name(job.entry.configuration.target)) if output_dir is None else output_dir
     try:
         root.mkdir(parents=True, exist_ok=True)
         with stopped_like_ctrl_c():

@@ -19,7 +19,7 @@ from opscope.record.run_files import JOB
 from opscope.record.sweep import Entry, Manifest
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import PAGE, RunDirectory
-from opscope.sweep.job import FAILED_LOG, LOG, Job, Measured, Ranks, measure_job, report_ranks
+from opscope.sweep.job import FAILED_LOG, LOG, JobPlan, MeasuredRanks, Ranks, measure_job, report_ranks
 from opscope.sweep.runner import worthless_entries
 
 _SHOWN = 8  # ranks, a line each
@@ -67,7 +67,7 @@ def job_folder(folder: Path, entry: Entry, *, overwrite: bool) -> Replaced:
     return Replaced(results)
 
 
-def profile_job(job: Job, replaced: Replaced, output_format: str) -> list[Manifest]:
+def profile_job(job: JobPlan, replaced: Replaced, output_format: str) -> list[Manifest]:
     """Measure a job, print what its ranks say together, and return the manifests of its ranks.
 
     Raises:
@@ -94,7 +94,7 @@ def _make_way(folder: Path, replaced: Replaced, world: int) -> None:
             directory.remove_run()
 
 
-def _print_job(folder: Path, measured: Measured, done: Ranks, output_format: str) -> None:
+def _print_job(folder: Path, measured: MeasuredRanks, done: Ranks, output_format: str) -> None:
     from opscope.distributed.engines import engine_for
     from opscope.distributed.inputs import files_of, record_of
     from opscope.distributed.job import document_of, read_job
@@ -130,7 +130,7 @@ def _step_of(directory: RunDirectory, manifest: Manifest) -> str:
     return f"{step_text(document.step_time)}, {document.bound.kind}, {page}"
 
 
-def _print_problems(folder: Path, measured: Measured, done: Ranks) -> None:
+def _print_problems(folder: Path, measured: MeasuredRanks, done: Ranks) -> None:
     """Print which ranks have no result: the one that failed first with its reason, then the others by theirs."""
     first = measured.first_failed
     reasons: dict[str, list[int]] = {}

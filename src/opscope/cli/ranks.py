@@ -89,7 +89,7 @@ def command(
         return
     job = read_job(files, engine, record_of(paths))
     document = document_of(job)
-    from opscope.report.ranks_document import TABLES, ranks_section, ranks_values
+    from opscope.report.ranks_document import RANKS_TABLES, ranks_section, ranks_values
 
     if by is None:
         emit(
@@ -100,7 +100,7 @@ def command(
     from opscope.cli.terminal import echo_table
     from opscope.render.blocks import Section
 
-    table = TABLES[by](document)
+    table = RANKS_TABLES[by](document)
     emit(
         Output(
             document=lambda: document,

@@ -14,7 +14,7 @@ from opscope.cli.options import StepRange, TimeRange
 from opscope.cli.say import say
 from opscope.readers import Reading
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
-from opscope.runs.inputs import TraceFile, distinct, files_of
+from opscope.runs.inputs import TraceFile, distinct, traces_below
 
 if TYPE_CHECKING:
     from opscope.analysis.part import Part
@@ -106,9 +106,9 @@ def _gpu_called(name: str) -> "Device":
         UsageError: no GPU of the table has this name, or several that differ.
     """
     from opscope.knowledge.devices import known_devices
-    from opscope.report.gpus_document import chosen, known_gpus
+    from opscope.report.gpus_document import chosen_gpus, known_gpus
 
-    names = [gpu.name for gpu in chosen(known_gpus(), (name,), None)]
+    names = [gpu.name for gpu in chosen_gpus(known_gpus(), (name,), None)]
     results = [device for device in known_devices() if device.name in names and device.peaks]
     # A name that models end with means those, although others contain it too; models with the same peaks are as one.
     results = [device for device in results if f" {device.name.lower()}".endswith(f" {name.lower()}")] or results
@@ -148,7 +148,7 @@ def traces_of(
         BadInputError: a run directory is damaged, a file that was named cannot be read, or there is no trace at all.
         UsageError: a part is wanted of a run, whose record is of the whole trace; or a trace has no such part.
     """
-    files = distinct(files_of(paths))
+    files = distinct(traces_below(paths))
     if part is not None:
         return _read(((file, _of_part(file, part, max_bytes)) for file in files), unreadable, skipped)
     first = next(files, None)

@@ -18,7 +18,7 @@ from opscope.record.sweep import Failure, Manifest
 from opscope.render.blocks import Block, Name, Paragraph, Section, Tone, Toned, Whole
 from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.brief import screen_blocks
-from opscope.report.comparison import compare
+from opscope.report.comparison import comparison_of
 from opscope.report.comparison_report import comparison_table, comparison_values
 from opscope.report.overview import own_clock_text
 from opscope.report.step_parts import step_text
@@ -42,7 +42,9 @@ def print_sweep(finished: Sequence[tuple[RunDirectory, Manifest]], output_format
     """
     rank = rank_here()
     results = [(directory, manifest, list(read_documents(directory, manifest))) for directory, manifest in finished]
-    comparisons = {str(directory.path): compare(documents, manifest) for directory, manifest, documents in results}
+    comparisons = {
+        str(directory.path): comparison_of(documents, manifest) for directory, manifest, documents in results
+    }
     if output_format == "json":
         several = tuple(comparisons.values())
         show(encode(several[0] if len(several) == 1 else SweepComparisons(sweeps=several)).decode())

@@ -71,7 +71,7 @@ def command(
         from opscope.documents.brief import ShownDocument
         from opscope.knowledge.native_functions import NativeFunctions
         from opscope.render.blocks import Name, Table
-        from opscope.report.addresses import shown, shown_section
+        from opscope.report.addresses import shown_section, value_at
         from opscope.report.trace_document import build_trace_document
 
         shipped = NativeFunctions.shipped()
@@ -80,7 +80,7 @@ def command(
         raise UsageError(f"{path} has several traces: name one, such as {file.name} or {other[0].name}")
     measured, functions = measured_of(file, trace, shipped, step_time_ms=step_time, gpu=gpu)
     whole = build_trace_document(measured, functions)
-    document = ShownDocument(trace=path, values=tuple(shown(whole, one) for one in wanted))
+    document = ShownDocument(trace=path, values=tuple(value_at(whole, one) for one in wanted))
     cells = tuple((Name(one.address), Name(one.text), one.means or "") for one in document.values)
     table = Table(("address", "value", "means"), cells)
     sections = tuple(shown_section(one) for one in document.values)

@@ -95,7 +95,7 @@ def say_why_failed(target: str, arguments: Sequence[str], reasons: Sequence[str]
         )
 
 
-class Stopped(KeyboardInterrupt):
+class EndedBySignal(KeyboardInterrupt):
     """A signal other than Ctrl-C's asked the command to end."""
 
     def __init__(self, number: int) -> None:
@@ -110,7 +110,7 @@ def stopped_like_ctrl_c() -> Iterator[list[int]]:
 
     def stop(number: int, _frame: FrameType | None) -> None:
         signals.append(number)
-        raise Stopped(number)
+        raise EndedBySignal(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
@@ -125,4 +125,4 @@ def stopped_like_ctrl_c() -> Iterator[list[int]]:
 
 def interrupted_code(interrupt: KeyboardInterrupt) -> int:
     """Return the exit code of a command that was ended by a signal."""
-    return 128 + (interrupt.number if isinstance(interrupt, Stopped) else signal.SIGINT)
+    return 128 + (interrupt.number if isinstance(interrupt, EndedBySignal) else signal.SIGINT)

@@ -13,7 +13,7 @@ from opscope.base.files import STANDARD_OUTPUT, refuse_output
 from opscope.base.files import output as output_file
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import (
-    LARGEST,
+    LARGEST_NUMBER,
     SMALLEST,
     Positive,
     format_option,
@@ -46,7 +46,7 @@ class Scaling(click.ParamType[tuple[str, float]]):
             number = float(factor)
         except ValueError:
             number = -1.0
-        if not name or not 0 <= number <= LARGEST:
+        if not name or not 0 <= number <= LARGEST_NUMBER:
             self.fail(f"takes a name and a factor, such as aten::mm=0.5, not {value!r}", param, ctx)
         return name, number
 
@@ -70,7 +70,7 @@ def factor_in(text: str) -> float | None:
         number = float(text.removesuffix("x"))
     except ValueError:
         return None
-    return number if SMALLEST <= number <= LARGEST else None
+    return number if SMALLEST <= number <= LARGEST_NUMBER else None
 
 
 class Faster(click.ParamType[tuple[str, float]]):
@@ -273,9 +273,9 @@ def _only(traces: Iterator[tuple[TraceFile, "Trace"]], path: Path) -> tuple[Trac
 
 
 def _replayable(name: str, trace: "Trace", links: "Links") -> "Steps":
-    from opscope.analysis.replay.build import steps_of
+    from opscope.analysis.replay.build import replayed_steps
 
-    steps = steps_of(trace, links)
+    steps = replayed_steps(trace, links)
     if steps is None:
         raise UsageError(f"{name} holds nothing that could be replayed: no operator, call or work of a device")
     return steps

@@ -38,7 +38,7 @@ _LONGEST_ANSWER: Final = 1 << 16  # bytes of a line
 MadeAgain = Callable[[LaunchShape], Rebuilt | None]
 
 
-def cost_of(row: LaunchShape, category: Category, made_again: MadeAgain) -> Cost | None:
+def least_cost(row: LaunchShape, category: Category, made_again: MadeAgain) -> Cost | None:
     """Return the least work of a call, as far as it is certain.
 
     Args:
@@ -73,7 +73,7 @@ def costs_by_pytorch() -> Iterator[Callable[[LaunchShape, Category], Cost | None
     with scratch() as empty:
         process = _MetaProcess(empty)
         try:
-            yield lambda row, category: cost_of(row, category, process.made_again)
+            yield lambda row, category: least_cost(row, category, process.made_again)
         finally:
             process.end()
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from opscope.distributed.summary import IDLE, RankSummary
+from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.ranks import Bubble
 from opscope.knowledge.collectives import MESSAGES
 
@@ -26,7 +26,7 @@ def bubbles_of(ranks: Mapping[int, RankSummary], every: pl.DataFrame) -> list[Bu
         steps = ranks[rank].steps.join(of_rank, on="row", how="left")
         messages_ns = pl.min_horizontal(pl.col("messages_ns").fill_null(0), "communication_ns")
         middle = steps.select(
-            bubble_ns=(pl.sum_horizontal(*IDLE.values()) + messages_ns).median(),
+            bubble_ns=(pl.sum_horizontal(*IDLE_COLUMNS.values()) + messages_ns).median(),
             messages_ns=messages_ns.median(),
             of_step_ns=pl.col("device_ns").median(),
         ).row(0)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from opscope.base.units import format_ns
 from opscope.distributed.lateness import Late, Own
-from opscope.distributed.summary import IDLE, RankSummary
+from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.bound import IdleCause
 from opscope.documents.ranks import LateCause
 
@@ -23,13 +23,17 @@ _MOST: Final = 0.5  # a cause explains at least half of the lateness, else it is
 _LONGER: Final = 1.03  # kernels of the same work differ by less between two devices of a kind: 1.5 % on two H100
 _ALL: Final = 0.9  # of the time of kernels that are longer: then it is the device
 _ON_HOST: Final = tuple(
-    IDLE[cause]
+    IDLE_COLUMNS[cause]
     for cause in (
         *(IdleCause.HOST_WORK, IdleCause.DISPATCH, IdleCause.LATENCY, IdleCause.TAIL),
         *(IdleCause.ALLOCATION, IdleCause.COLD_START, IdleCause.INPUT),
     )
 )
-_AROUND_WAITS: Final = (IDLE[IdleCause.BLOCKING], IDLE[IdleCause.DISPATCH], IDLE[IdleCause.LATENCY])
+_AROUND_WAITS: Final = (
+    IDLE_COLUMNS[IdleCause.BLOCKING],
+    IDLE_COLUMNS[IdleCause.DISPATCH],
+    IDLE_COLUMNS[IdleCause.LATENCY],
+)
 _MOST_KERNELS: Final = 0.7
 _LARGER: Final = 1.01  # sizes that differ by less explain no lateness
 _AS_LONG: Final = 0.9  # of an operator's time: then it is nothing of this rank alone

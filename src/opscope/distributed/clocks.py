@@ -17,11 +17,9 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.structure.nesting import Floats, Ints
 from opscope.base.medians import DEVIATION_OF_MEDIAN
 from opscope.knowledge.collectives import TIES, TOGETHER
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _ROUNDS: Final = 8  # of new weights
 _ITERATIONS: Final = 300  # of conjugate gradients; they end earlier
@@ -42,7 +40,7 @@ _WAITED: Final = 3.0  # times the shortest of the same size between the same ran
 _WAITED_NS: Final = 50_000
 
 
-class Clocks(Struct, frozen=True):
+class RankClocks(Struct, frozen=True):
     """How the clocks of ranks differ from the median of all.
 
     Attributes:
@@ -75,7 +73,7 @@ class Clocks(Struct, frozen=True):
         return result
 
 
-def clocks_of(calls: pl.DataFrame) -> Clocks | None:
+def clocks_of(calls: pl.DataFrame) -> RankClocks | None:
     """Return the clocks of the ranks in some matched collectives; None where these do not tie ranks together.
 
     Args:
@@ -98,7 +96,7 @@ def clocks_of(calls: pl.DataFrame) -> Clocks | None:
     return result if result.scale_ns <= _MOST_SCALE_NS else None
 
 
-def contradicted(calls: pl.DataFrame, clocks: Clocks) -> float:
+def contradicted(calls: pl.DataFrame, clocks: RankClocks) -> float:
     """Return the share of collectives that somebody leaves before the last has entered, by some clocks.
 
     Args:
@@ -195,7 +193,7 @@ class _Fit:
         self.last = ((duration == shortest[call]) & ~is_message).astype(np.float64)
         self.weight = np.ones(len(end))
 
-    def solved(self, ranks: Ints, by_messages: npt.NDArray[np.bool_], untied: Ints) -> Clocks:
+    def solved(self, ranks: Ints, by_messages: npt.NDArray[np.bool_], untied: Ints) -> RankClocks:
         result, scale = np.zeros(2 * self.count + 1), _FIRST_SCALE_NS
         deviations = np.concatenate(
             [np.full(self.count, _OFFSET_NS), np.full(self.count, max(_DRIFT * self.span, 1e-9)), [_BIAS_NS]]
@@ -211,7 +209,7 @@ class _Fit:
             self.last = self._last(result)
         offset, drift, bias = result[: self.count], result[self.count : -1] / self.span, float(result[-1])
         middle_drift = float(np.median(drift))
-        return Clocks(
+        return RankClocks(
             ranks=ranks,
             offset_ns=_from_median(offset + self.guess),
             drift=drift - middle_drift,

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from opscope.distributed.clocks import Clocks
+from opscope.distributed.clocks import RankClocks
 from opscope.distributed.links import peaks_of_groups
 from opscope.distributed.match import Matched
 from opscope.distributed.summary import RankSummary
@@ -18,7 +18,7 @@ _NS: Final = 1e9
 
 
 def collectives_of(
-    result: Matched, every: pl.DataFrame, clocks: Clocks | None, entries: list[RankEntry]
+    result: Matched, every: pl.DataFrame, clocks: RankClocks | None, entries: list[RankEntry]
 ) -> list[JobCollective]:
     """Return what collectives of one kind and size take, those first that take longest together.
 
@@ -52,7 +52,7 @@ def _grouped(table: pl.DataFrame, keys: list[str]) -> list[tuple[tuple[object, .
     return list(table.group_by(keys, maintain_order=True)) if table.height else []
 
 
-def _each_call(calls: pl.DataFrame, clocks: Clocks | None) -> pl.DataFrame:
+def _each_call(calls: pl.DataFrame, clocks: RankClocks | None) -> pl.DataFrame:
     """Return one row per matched collective: its transfer, its waits, and the rank that entered last."""
     duration = pl.col("end_ns") - pl.col("start_ns")
     entered = pl.col("start_ns")

@@ -11,18 +11,18 @@ import polars as pl
 from opscope.distributed.frames import steps_of, work_of
 from opscope.distributed.job import Job, document_of
 from opscope.distributed.lateness import own_times
-from opscope.distributed.summary import IDLE, RankFacts
+from opscope.distributed.summary import IDLE_COLUMNS, RankFacts
 from opscope.documents.difference import Gate
 from opscope.documents.ranks import JobCollective, JobStep, RanksDocument, RankState
 from opscope.documents.ranks_difference import (
     CollectiveChange,
-    GroupChange,
     JobSide,
+    JobStepChange,
     LateChange,
     PartOfStep,
+    ProcessGroupChange,
     RanksDifference,
-    StepChange,
-    WorkChange,
+    RankWorkChange,
 )
 
 # Three steps of each side that do not mix come about once in ten times where nothing has changed, four once in 35.
@@ -37,7 +37,7 @@ _PARTS: Final = {
     "compute_ns": "compute",
     "communication_ns": "exposed communication",
     "memcpy_ns": "copies and fills",
-    **{column: f"idle: {cause}" for cause, column in IDLE.items()},
+    **{column: f"idle: {cause}" for cause, column in IDLE_COLUMNS.items()},
 }
 
 
@@ -73,7 +73,7 @@ def difference_of(before: Job, after: Job, names: tuple[str, str]) -> RanksDiffe
     )
 
 
-def gate_of(document: RanksDifference, fail_over: float) -> Gate:
+def job_gate_of(document: RanksDifference, fail_over: float) -> Gate:
     """Judge whether steps take longer than allowed: proven, disproven, or neither.
 
     What a part of the ranks says is not the job's: while one is missing, nothing is proven either way.
@@ -171,16 +171,16 @@ def _side(name: str, job: Job, document: RanksDocument) -> JobSide:
     )
 
 
-def _step(before: JobSide, after: JobSide) -> StepChange:
+def _step(before: JobSide, after: JobSide) -> JobStepChange:
     if min(before.steps, after.steps) < _LEAST_STEPS:
-        return StepChange.UNDECIDED
+        return JobStepChange.UNDECIDED
     assert before.longest_ns is not None
     assert before.shortest_ns is not None
     assert after.longest_ns is not None
     assert after.shortest_ns is not None
     if after.shortest_ns > before.longest_ns:
-        return StepChange.LONGER
-    return StepChange.SHORTER if after.longest_ns < before.shortest_ns else StepChange.UNDECIDED
+        return JobStepChange.LONGER
+    return JobStepChange.SHORTER if after.longest_ns < before.shortest_ns else JobStepChange.UNDECIDED
 
 
 def _parts(before: Job, after: Job) -> list[PartOfStep]:
@@ -191,7 +191,7 @@ def _parts(before: Job, after: Job) -> list[PartOfStep]:
     return sorted((one for one in results if one.before_ns or one.after_ns), key=lambda one: -_by(one))
 
 
-def _by(one: PartOfStep | WorkChange) -> int:
+def _by(one: PartOfStep | RankWorkChange) -> int:
     return abs(one.after_ns - one.before_ns)
 
 
@@ -201,7 +201,7 @@ def _late(before: RanksDocument, after: RanksDocument) -> list[LateChange]:
     return sorted(results, key=lambda one: -max(one.before_ns or 0, one.after_ns or 0))
 
 
-def _groups(before: RanksDocument, after: RanksDocument) -> list[GroupChange]:
+def _groups(before: RanksDocument, after: RanksDocument) -> list[ProcessGroupChange]:
     sides: list[dict[str, int]] = []
     for document in (before, after):
         sums: dict[str, int] = {}
@@ -209,7 +209,7 @@ def _groups(before: RanksDocument, after: RanksDocument) -> list[GroupChange]:
             sums[one.description] = sums.get(one.description, 0) + one.exposed_ns
         sides.append(sums)
     names = dict.fromkeys((*sides[0], *sides[1]))
-    results = [GroupChange(name, sides[0].get(name), sides[1].get(name)) for name in names]
+    results = [ProcessGroupChange(name, sides[0].get(name), sides[1].get(name)) for name in names]
     return sorted(results, key=lambda one: -abs((one.after_ns or 0) - (one.before_ns or 0)))
 
 
@@ -236,7 +236,7 @@ def _whole(one: JobCollective) -> int:
     return (one.transfer_ns or 0) + (one.wait_ns or 0)
 
 
-def _work(before: Job, after: Job) -> list[WorkChange]:
+def _work(before: Job, after: Job) -> list[RankWorkChange]:
     keys = ["operator", "kernel"]
     sides = [_work_of_step(job, keys) for job in (before, after)]
     joined = sides[0].join(sides[1], on=keys, how="full", coalesce=True, suffix="_after", nulls_equal=True)
@@ -244,7 +244,7 @@ def _work(before: Job, after: Job) -> list[WorkChange]:
         (pl.col("ns_after") - pl.col("ns")).abs(), descending=True
     )
     return [
-        WorkChange(
+        RankWorkChange(
             operator=row["operator"] or "(no operator)",
             kernel=row["kernel"],
             before_calls=row["calls"],

@@ -36,7 +36,7 @@ class Engine(Protocol):
         ...
 
 
-class Here:
+class InThisProcess:
     """Runs everything in this process."""
 
     def run(self, task: Callable[[T], R], items: Iterable[T]) -> "Iterator[tuple[T, R | Lost]]":
@@ -160,7 +160,7 @@ def engine_for(files: int, jobs: int, dask: str | None) -> Engine:
 
         return DaskCluster(dask)
     wanted = min(jobs, files)
-    return Processes(wanted) if wanted > 1 else Here()
+    return Processes(wanted) if wanted > 1 else InThisProcess()
 
 
 class DaskCluster:

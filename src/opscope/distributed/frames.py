@@ -10,7 +10,7 @@ from msgspec import Struct
 from opscope.distributed.job import Job, matched_on_clocks
 from opscope.distributed.lateness import Collectives, own_times
 from opscope.distributed.match import rows_of
-from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE, STEPS, WORK, RankSummary
+from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE_COLUMNS, STEPS, WORK, RankSummary
 from opscope.documents.ranks import RankState
 
 
@@ -125,7 +125,7 @@ _OF_STEPS: Final = {
     "communication_ns": "time in which the device communicated and did nothing else",
     "hidden_communication_ns": "time in which it communicated and computed",
     "memcpy_ns": "time in which it copied or filled memory and did nothing else",
-    **{column: f"time in which the device did nothing: {cause}" for cause, column in IDLE.items()},
+    **{column: f"time in which the device did nothing: {cause}" for cause, column in IDLE_COLUMNS.items()},
     "own_ns": "what the rank needs when it does not wait for others; null where not all ranks recorded the step",
     "late_ns": "how much more of its own it has than the (lower) median of the ranks; null like own_ns",
 }

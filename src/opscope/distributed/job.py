@@ -16,7 +16,7 @@ from opscope.base.files import path_text
 from opscope.base.units import format_bytes, format_ns, format_rate
 from opscope.distributed.bubbles import bubbles_of
 from opscope.distributed.causes import Why, why_late
-from opscope.distributed.clocks import Clocks, clocks_of, contradicted
+from opscope.distributed.clocks import RankClocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.inputs import Recorded
@@ -188,7 +188,7 @@ def document_of(job: Job) -> RanksDocument:
     )
 
 
-def matched_on_clocks(rows: pl.DataFrame, world: int | None) -> tuple[Matched, Clocks | None]:
+def matched_on_clocks(rows: pl.DataFrame, world: int | None) -> tuple[Matched, RankClocks | None]:
     """Match the collectives of some ranks, and return the clocks that follow from them; None where none do.
 
     Args:
@@ -267,7 +267,7 @@ def _heat(own: Own) -> HeatMap | None:
     )
 
 
-def _clocks(clocks: Clocks) -> list[RankClock]:
+def _clocks(clocks: RankClocks) -> list[RankClock]:
     return [
         RankClock(int(rank), round(float(offset)), round(float(drift) * 1e6, 3), round(float(error)))
         for rank, offset, drift, error in zip(
@@ -276,7 +276,7 @@ def _clocks(clocks: Clocks) -> list[RankClock]:
     ]
 
 
-def _clock_note(clocks: Clocks | None) -> str:
+def _clock_note(clocks: RankClocks | None) -> str:
     """Say what the clocks rest on."""
     if clocks is None:
         return "not compared: no collective ties them together"

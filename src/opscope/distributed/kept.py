@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import is_own, is_own_folder, path_text, regular, write_whole
-from opscope.distributed.one_rank import summarise
+from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import VERSION, RankSummary
 from opscope.record.run_files import KEPT
 
@@ -49,7 +49,7 @@ def _kept(path: Path) -> tuple[bytes, str | None]:
             summary = RankSummary.from_bytes(_read(place))
             summary.check()
             return _of_file(summary, path), None
-    content = _of_file(summarise(path), path)
+    content = _of_file(summarise_rank(path), path)
     return content, _failure_to_keep(place, content)
 
 

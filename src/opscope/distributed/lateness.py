@@ -12,18 +12,14 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.structure.nesting import Floats, Ints
 from opscope.base.medians import DEVIATION_OF_MEDIAN
-from opscope.distributed.summary import IDLE, RankSummary
+from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.bound import IdleCause
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
-
-Ints = npt.NDArray[np.int64]
-
-Floats = npt.NDArray[np.float64]
 
 # A rank is late where it costs a twentieth of the step in half of its steps, or a tenth in single ones: what TraceML
 # (github.com/traceopt-ai/traceml) calls a straggler begins at 5 and 10 %.
@@ -206,10 +202,10 @@ def _waited(collectives: Collectives, ranks: list[int], rows: Ints) -> Floats:
 
 
 def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
-    of_profiler = pl.col(IDLE[IdleCause.PROFILER])
+    of_profiler = pl.col(IDLE_COLUMNS[IdleCause.PROFILER])
     # Work that is queued and does not begin waits for something that is not recorded: a collective's kernel that the
     # profiler lost, say.
-    waits = pl.col("communication_ns") + pl.col(IDLE[IdleCause.DEPENDENCY])
+    waits = pl.col("communication_ns") + pl.col(IDLE_COLUMNS[IdleCause.DEPENDENCY])
     device = pl.col("device_ns") - waits - of_profiler
     host = pl.col("host_ns") - pl.col("host_waits_ns") - of_profiler
     return steps.with_columns(

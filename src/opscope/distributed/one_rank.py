@@ -29,7 +29,7 @@ from opscope.base.patterns import lazy_pattern
 from opscope.distributed.summary import (
     COMMUNICATIONS,
     GAPS,
-    IDLE,
+    IDLE_COLUMNS,
     STEPS,
     WAITS,
     WORK,
@@ -49,7 +49,7 @@ _LATEST_NS: Final = 1 << 62  # nanoseconds since 1970 until 2116
 _MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
 
 
-def summarise(path: Path) -> RankSummary:
+def summarise_rank(path: Path) -> RankSummary:
     """Read one rank's trace and return its summary.
 
     Raises:
@@ -167,7 +167,7 @@ def _steps(analysis: _Analysis, device: DeviceTimeline | None, base: int) -> pl.
         "memcpy_ns": busy - without_copies,
     }
     idle = _with_long_latencies(device.idle)
-    for cause, name in IDLE.items():
+    for cause, name in IDLE_COLUMNS.items():
         columns[name] = _within(spans, idle.pieces.chosen(idle.is_any_of((cause,))))
     return pl.DataFrame(columns, schema=STEPS)
 

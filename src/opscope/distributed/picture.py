@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from opscope.base.units import format_count
-from opscope.distributed.clocks import Clocks
+from opscope.distributed.clocks import RankClocks
 from opscope.distributed.lateness import Own
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import JobTimeline, RankLane
@@ -18,7 +18,7 @@ _MOST_CALLS: Final = 60  # of a rank, the longest
 
 
 def picture_of(
-    ranks: Mapping[int, RankSummary], calls: pl.DataFrame, clocks: Clocks | None, own: Own
+    ranks: Mapping[int, RankSummary], calls: pl.DataFrame, clocks: RankClocks | None, own: Own
 ) -> JobTimeline | None:
     """Return the step in which a rank is latest, as far as it fits; None without steps or a common clock.
 
@@ -75,7 +75,7 @@ def picture_of(
 
 
 def _of_step(
-    calls: pl.DataFrame, step: int | None, cycle: int, span: tuple[int, int], ranks: set[int], clocks: Clocks
+    calls: pl.DataFrame, step: int | None, cycle: int, span: tuple[int, int], ranks: set[int], clocks: RankClocks
 ) -> pl.DataFrame:
     """Return the collectives of a step of some ranks: begin on the common clock, length, the part that is waiting.
 

@@ -11,16 +11,14 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
-from opscope.distributed.clocks import Clocks
+from opscope.analysis.structure.nesting import Ints
+from opscope.distributed.clocks import RankClocks
 from opscope.distributed.match import Matched, members_of
 from opscope.distributed.summary import RankSummary
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
-
-Ints = npt.NDArray[np.int64]
 
 _MOST_EVENTS: Final = 100_000  # of a job: a fifth of a second for each replay
 _QUEUED_NS: Final = 20_000  # between the end of one kernel and the start of the next on its stream
@@ -220,7 +218,7 @@ class Replays(Struct, frozen=True):
         return None if begun is None or early is None else Saving(begun, early)
 
 
-def replays_of(ranks: Mapping[int, RankSummary], result: Matched, clocks: Clocks | None) -> Replays | None:
+def replays_of(ranks: Mapping[int, RankSummary], result: Matched, clocks: RankClocks | None) -> Replays | None:
     """Take the recorded steps apart; None where they cannot be replayed so that they take as long as they did.
 
     Args:
@@ -253,7 +251,7 @@ def replays_of(ranks: Mapping[int, RankSummary], result: Matched, clocks: Clocks
     return Replays(*both)
 
 
-def _aligned(calls: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
+def _aligned(calls: pl.DataFrame, clocks: RankClocks) -> pl.DataFrame:
     """Return the calls on the common clock, numbered from 0; what does not make ranks wait has a number per rank."""
     rank = calls["rank"].to_numpy()
     name = pl.col("collective").cast(pl.String)
@@ -273,13 +271,13 @@ def _aligned(calls: pl.DataFrame, clocks: Clocks) -> pl.DataFrame:
     )
 
 
-def _end(summary: RankSummary, rank: int, calls: pl.DataFrame, clocks: Clocks) -> int:
+def _end(summary: RankSummary, rank: int, calls: pl.DataFrame, clocks: RankClocks) -> int:
     last = summary.steps.row(-1, named=True)
     host = int(clocks.true(np.array([rank]), np.array([last["begin_ns"] + last["host_ns"]]))[0])
     return max(host, int(calls["end"].to_numpy().max()))
 
 
-def _begin(summary: RankSummary, rank: int, calls: pl.DataFrame, clocks: Clocks) -> int:
+def _begin(summary: RankSummary, rank: int, calls: pl.DataFrame, clocks: RankClocks) -> int:
     host = int(clocks.true(np.array([rank]), summary.steps["begin_ns"].head(1).to_numpy())[0])
     return min(host, int(calls["start"].to_numpy().min()))
 

@@ -31,14 +31,14 @@ _TIMES: Final = (
     *("begin_ns", "host_ns", "host_waits_ns", "host_loading_ns", "device_ns"),
     *("compute_ns", "communication_ns", "hidden_communication_ns", "memcpy_ns"),
 )
-IDLE: Final = {cause: f"idle_{cause.name.lower()}_ns" for cause in IdleCause}
+IDLE_COLUMNS: Final = {cause: f"idle_{cause.name.lower()}_ns" for cause in IdleCause}
 # One row per step, in order; ``step`` is the profiler's number, null where no steps are marked. ``communication_ns`` is
 # time in which the device communicates and does nothing else, ``hidden_communication_ns`` in which it computes as well;
 # ``host_loading_ns`` is time in which the host fetched batches.
 STEPS: Final[dict[str, type[pl.DataType]]] = {
     "row": pl.Int32,
     "step": pl.Int64,
-    **dict.fromkeys((*_TIMES, *IDLE.values()), pl.Int64),
+    **dict.fromkeys((*_TIMES, *IDLE_COLUMNS.values()), pl.Int64),
 }
 # One row per collective or message that ran on the device, in the order in which the host issued them.
 COMMUNICATIONS: Final[dict[str, type[pl.DataType]]] = {
@@ -83,7 +83,7 @@ GAPS: Final[dict[str, type[pl.DataType]]] = {
 }
 # Where the host waited for the device: the operator around such calls.
 WAITS: Final[dict[str, type[pl.DataType]]] = {"row": pl.Int32, "operator": pl.String, "calls": pl.Int64}
-TABLES: Final = {"steps": STEPS, "communications": COMMUNICATIONS, "work": WORK, "gaps": GAPS, "waits": WAITS}
+_TABLES: Final = {"steps": STEPS, "communications": COMMUNICATIONS, "work": WORK, "gaps": GAPS, "waits": WAITS}
 
 
 class RankFacts(Struct, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class RankSummary:
     @classmethod
     def empty(cls) -> "RankSummary":
         """Return the summary of a trace without events."""
-        return cls(RankFacts(path=""), {name: pl.DataFrame(schema=columns) for name, columns in TABLES.items()})
+        return cls(RankFacts(path=""), {name: pl.DataFrame(schema=columns) for name, columns in _TABLES.items()})
 
     def changed(self, facts: RankFacts | None = None, **tables: pl.DataFrame) -> "RankSummary":
         """Return the summary with other facts, or some other tables."""
@@ -176,7 +176,7 @@ class RankSummary:
     def _table(self, name: str) -> pl.DataFrame:
         result = self._tables[name]
         if isinstance(result, bytes):
-            result = self._tables[name] = _unpacked(result, TABLES[name])
+            result = self._tables[name] = _unpacked(result, _TABLES[name])
         return result
 
     def to_bytes(self) -> bytes:
@@ -199,7 +199,7 @@ class RankSummary:
             kept = msgspec.msgpack.decode(packed, type=_Kept)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadInputError(f"no summary of a rank: {error}") from error
-        if kept.version != VERSION or kept.tables.keys() != TABLES.keys():
+        if kept.version != VERSION or kept.tables.keys() != _TABLES.keys():
             raise BadInputError(f"a summary of version {kept.version}, and not {VERSION}")
         return cls(kept.facts, kept.tables)
 
@@ -215,7 +215,7 @@ class RankSummary:
             raise BadInputError("the summary of a rank says what no trace does")
         if not self.steps["row"].equals(pl.Series("row", range(steps), dtype=pl.Int32)):
             raise BadInputError("the summary of a rank has steps out of order")
-        for name, columns in TABLES.items():
+        for name, columns in _TABLES.items():
             one = self._tables[name]  # not kept unpacked: few are looked at
             table = _unpacked(one, columns) if isinstance(one, bytes) else one
             if not table.select(sound=pl.all_horizontal(_sound(columns, steps)))["sound"].all():

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from opscope.analysis.merged import merged
 from opscope.analysis.part import Part, read_part
 from opscope.base.errors import UsageError
-from opscope.distributed.clocks import Clocks
+from opscope.distributed.clocks import RankClocks
 from opscope.distributed.job import Job, matched_on_clocks
 from opscope.distributed.match import rows_of
 from opscope.distributed.one_rank import BASE_TIMES, base_of
@@ -80,7 +80,7 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
     )
 
 
-def _on_clock(trace: Trace, rank: int, clocks: Clocks | None) -> Trace:
+def _on_clock(trace: Trace, rank: int, clocks: RankClocks | None) -> Trace:
     base = base_of(trace)
     if clocks is None or rank not in clocks.ranks:
         return _moved(trace, lambda time: time + base)

@@ -86,7 +86,7 @@ class Unmeasured(Struct, frozen=True):
     why: str
 
 
-class Command(Struct, frozen=True):
+class NextCommand(Struct, frozen=True):
     """A command to run next, and what it is for."""
 
     command: str
@@ -145,7 +145,7 @@ class BriefDocument(FirstScreen, frozen=True, kw_only=True):
 
     schema: Literal["opscope.brief/1"] = "opscope.brief/1"
     trace: str
-    next: tuple[Command, ...]
+    next: tuple[NextCommand, ...]
 
 
 class ShownValue(Struct, frozen=True, kw_only=True):

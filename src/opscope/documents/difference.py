@@ -42,7 +42,7 @@ class DiffBy(StrEnum):
     CATEGORY = "category"
 
 
-class Matched(StrEnum):
+class MatchedBy(StrEnum):
     """How work on one side was matched with work on the other."""
 
     SAME = "operator and inputs"
@@ -85,7 +85,7 @@ class UnprofiledChange(Struct, frozen=True, kw_only=True):
     ratio_high: float | None = None
 
 
-class Part(Struct, frozen=True):
+class ChangePart(Struct, frozen=True):
     """A part of a change."""
 
     name: str
@@ -136,7 +136,7 @@ class WorkChange(Struct, frozen=True, kw_only=True):
     operator: str | None
     renamed_to: str | None
     category: str
-    matched: Matched
+    matched: MatchedBy
     why: str | None
     inputs_before: str | None
     inputs_after: str | None
@@ -188,8 +188,8 @@ class StepChange(Struct, frozen=True, kw_only=True):
     change_ns: int
     work: tuple[WorkChange, ...] = ()
     work_ns: int = 0
-    parts: tuple[Part, ...] = ()
-    idle: tuple[Part, ...] = ()
+    parts: tuple[ChangePart, ...] = ()
+    idle: tuple[ChangePart, ...] = ()
     recorded_before_ns: float
     recorded_after_ns: float
     window: str
@@ -212,8 +212,8 @@ class HostChange(Struct, frozen=True, kw_only=True):
     before_ns: float
     after_ns: float
     change_ns: int
-    parts: tuple[Part, ...]
-    operators: tuple[Part, ...]
+    parts: tuple[ChangePart, ...]
+    operators: tuple[ChangePart, ...]
 
 
 class GroupChange(Struct, frozen=True, kw_only=True):

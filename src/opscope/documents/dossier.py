@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from opscope.documents.explain import ExplainDocument
 from opscope.documents.findings import Finding
-from opscope.documents.statements import Findings
+from opscope.documents.statements import OperatorStatements
 from opscope.documents.trust import Check
 
 
@@ -14,7 +14,7 @@ class Dossier(Struct, frozen=True):
     """One operator: its explanation, as from ``opscope explain``, and the statements on it."""
 
     explanation: ExplainDocument
-    findings: Findings
+    findings: OperatorStatements
 
 
 class DossierDocument(Struct, frozen=True, kw_only=True):

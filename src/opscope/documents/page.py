@@ -17,7 +17,7 @@ from opscope.documents.ranks import RanksDocument
 from opscope.documents.trace import TraceDocument
 
 
-class Part(Struct, frozen=True):
+class StepPart(Struct, frozen=True):
     """A part of a step, in nanoseconds per step."""
 
     name: str
@@ -95,7 +95,7 @@ class StepBar(Struct, frozen=True, kw_only=True):
     """
 
     device: int
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     step_ns: float
     per_step: bool
     window: str
@@ -196,7 +196,7 @@ class MarkEntry(Struct, frozen=True, kw_only=True):
     piece_count: int
 
 
-class PlaceEntry(Struct, frozen=True):
+class PagePlace(Struct, frozen=True):
     """A place in the program: the module and the line of Python, as indices of names; -1 if not recorded."""
 
     module: int
@@ -229,7 +229,7 @@ class TimelineEntry(Struct, frozen=True, kw_only=True):
     merged_below_ns: int
     python_merged_below_ns: int
     tracks: tuple[TrackEntry, ...]
-    places: tuple[PlaceEntry, ...]
+    places: tuple[PagePlace, ...]
     curves: tuple[CurveEntry, ...]
     path: PathEntry | None = None
     marks: tuple[MarkEntry, ...] = ()

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from opscope.documents.ranks import LateCause
 
 
-class StepChange(StrEnum):
+class JobStepChange(StrEnum):
     """What the recorded steps of two jobs say of their length."""
 
     LONGER = "longer"
@@ -52,7 +52,7 @@ class PartOfStep(Struct, frozen=True):
     after_ns: int
 
 
-class GroupChange(Struct, frozen=True):
+class ProcessGroupChange(Struct, frozen=True):
     """What process groups of one use cost.
 
     Attributes:
@@ -105,7 +105,7 @@ class LateChange(Struct, frozen=True):
     after_ns: int | None
 
 
-class WorkChange(Struct, frozen=True):
+class RankWorkChange(Struct, frozen=True):
     """Kernels of one name under one operator: per rank and step.
 
     Attributes:
@@ -147,14 +147,14 @@ class RanksDifference(Struct, frozen=True, kw_only=True):
     schema: Literal["opscope.ranks_difference/1"] = "opscope.ranks_difference/1"
     before: JobSide
     after: JobSide
-    step: StepChange
+    step: JobStepChange
     ratio_low: float | None = None
     ratio_high: float | None = None
     undecided: str | None = None
     incomplete: list[str] = field(default_factory=list)
     parts: list[PartOfStep]
     late: list[LateChange]
-    groups: list[GroupChange]
+    groups: list[ProcessGroupChange]
     collectives: list[CollectiveChange]
-    work: list[WorkChange]
+    work: list[RankWorkChange]
     notes: list[str] = field(default_factory=list)

@@ -357,7 +357,7 @@ class Statement(Struct, frozen=True, kw_only=True):
         return str(self.evidence.__struct_config__.tag)
 
 
-class Findings(Struct, frozen=True):
+class OperatorStatements(Struct, frozen=True):
     """All statements on one operator.
 
     Attributes:

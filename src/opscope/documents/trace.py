@@ -13,7 +13,7 @@ from opscope.documents.brief import FirstScreen, StepFigure
 from opscope.documents.findings import Finding, Together
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
-from opscope.documents.statements import Findings
+from opscope.documents.statements import OperatorStatements
 from opscope.documents.trust import Trust
 from opscope.record.capture import Clocks, PeakMemory, WorkloadInfo
 from opscope.record.configuration import CaptureOptions, Configuration
@@ -178,7 +178,7 @@ class OperatorDetail(Struct, frozen=True):
     kernel_count: int
     kernels: tuple[KernelRow, ...]
     called_from: tuple[CallerRow, ...] | None
-    findings: Findings | None
+    findings: OperatorStatements | None
 
 
 class OperatorRow(Struct, frozen=True):

@@ -65,7 +65,7 @@ class Product(Struct, frozen=True):
         return 2 * self.batch * self.rows * self.columns * self.depth
 
 
-Rule = Callable[[RecordedCall], Cost | None]
+_Rule = Callable[[RecordedCall], Cost | None]
 
 
 def cost_of(operator: str, category: Category, call: RecordedCall) -> Cost | None:
@@ -109,7 +109,7 @@ def _total(sizes: Sequence[int | None]) -> int | None:
 # ---------------------------------------------------------------- matrix products
 
 
-def _product(first: str, second: str, added: str | None = None) -> Rule:
+def _product(first: str, second: str, added: str | None = None) -> _Rule:
     def rule(call: RecordedCall) -> Cost | None:
         a, b = call.shape(first), call.shape(second)
         if a is None or b is None or len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
@@ -140,7 +140,7 @@ def _linear(call: RecordedCall) -> Cost | None:
     return Cost(_total(parts), product.flop, product.flop, product, dtype)
 
 
-def _matrix_vector(matrix: str, vector: str) -> Rule:
+def _matrix_vector(matrix: str, vector: str) -> _Rule:
     def rule(call: RecordedCall) -> Cost | None:
         a, x = call.shape(matrix), call.shape(vector)
         if a is None or x is None or len(a) != 2 or a[-1] != x[-1]:
@@ -273,7 +273,7 @@ _VARIABLE: Final = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k", "s
 _WINDOWS: Final = ("window_size_left", "window_size_right", "window_size")
 
 
-def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: str = "is_causal") -> Rule:
+def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: str = "is_causal") -> _Rule:
     """Return the rule for attention.
 
     Args:
@@ -311,7 +311,7 @@ def _attention(queries: int = 2, heads: int = 1, *, products: int = 2, causal: s
 # ---------------------------------------------------------------- rows and elements
 
 
-def _read_and_written(first: str, *, reads: int = 1, writes: int = 1) -> Rule:
+def _read_and_written(first: str, *, reads: int = 1, writes: int = 1) -> _Rule:
     """Return the rule for work that reads and writes tensors of the size of one argument."""
 
     def rule(call: RecordedCall) -> Cost | None:
@@ -329,7 +329,7 @@ def _softmax_backward(call: RecordedCall) -> Cost | None:
     return Cost(2 * size + min(size, 2 * math.prod(shape)))
 
 
-def _read(name: str) -> Rule:
+def _read(name: str) -> _Rule:
     return _read_and_written(name, reads=1, writes=0)
 
 
@@ -338,7 +338,7 @@ def _written(call: RecordedCall) -> Cost | None:
     return None if size is None else Cost(size)
 
 
-def _of_all(names: Sequence[str], written: str | None = None) -> Rule:
+def _of_all(names: Sequence[str], written: str | None = None) -> _Rule:
     """Return the rule for work that moves each of these arguments once, and writes a tensor of the size of another."""
 
     def rule(call: RecordedCall) -> Cost | None:
@@ -496,7 +496,7 @@ def _triton(call: RecordedCall) -> Cost | None:
     return Cost(total) if total else None
 
 
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, _Rule]] = {
     "mm": _product("self", "mat2"),
     "bmm": _product("self", "mat2"),
     "addmm": _product("mat1", "mat2", "self"),
@@ -585,7 +585,7 @@ _RULES: Final[Mapping[str, Rule]] = {
         _compared,
     ),
 }
-_BY_CATEGORY: Final[Mapping[Category, Rule]] = {
+_BY_CATEGORY: Final[Mapping[Category, _Rule]] = {
     Category.ELEMENTWISE: _elementwise,
     Category.ACTIVATION: _elementwise,
     Category.REDUCTION: _read("self"),

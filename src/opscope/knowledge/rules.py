@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opscope.base.patterns import lazy_pattern
 
-Entry = Mapping[str, str | list[str]]
+_Entry = Mapping[str, str | list[str]]
 MANY_NAMES: Final = 2_000  # with as many, patterns are looked for in all of them at once (`many_names.py`)
 
 
@@ -28,14 +28,14 @@ class NameRule(Struct, frozen=True):
     origin: str
 
     @classmethod
-    def of_entry(cls, entry: Entry) -> "NameRule":
+    def of_entry(cls, entry: _Entry) -> "NameRule":
         """Make a rule of an entry in a file of rules; a list as its pattern is a list of alternatives."""
         pattern = entry["pattern"]
         alternatives = [pattern] if isinstance(pattern, str) else pattern
         return cls("|".join(alternatives), str(entry["example"]), str(entry["origin"]))
 
 
-def entries_of(file: str) -> Mapping[str, Sequence[Entry]]:
+def entries_of(file: str) -> Mapping[str, Sequence[_Entry]]:
     """Read a file of rules on the names of kernels.
 
     Args:

@@ -68,7 +68,7 @@ def _capture(result: re.Match[str]) -> Iteration:
 
 _N: Final = r"[0-9]{1,9}"
 # The pattern of a whole name, what reads it, and an example.
-FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]] = (
+ITERATION_FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]] = (
     (
         rf"execute_context_(?P<context>{_N})\((?P<context_tokens>{_N})(?:_{_N})?\)"
         rf"_generation_(?P<generation>{_N})\((?P<generation_tokens>{_N})(?:_{_N})?\)",
@@ -89,7 +89,7 @@ FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], str], ...]
     (rf"execute_diffusion_(?P<requests>{_N})_(?P<size>{_N}x{_N})", _diffusion, "execute_diffusion_4_1024x1024"),
     (rf"capture_(?P<size>{_N})_(?P<mode>FULL|PIECEWISE|DECODE)", _capture, "capture_64_PIECEWISE"),
 )
-_COMPILED: Final = tuple((lazy_pattern(pattern), read) for pattern, read, _ in FORMATS)
+_COMPILED: Final = tuple((lazy_pattern(pattern), read) for pattern, read, _ in ITERATION_FORMATS)
 
 
 @lru_cache(maxsize=1 << 16)

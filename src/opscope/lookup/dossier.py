@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from opscope.analysis.costs import statements as rules
-from opscope.analysis.costs.launch_shapes import rows_of
+from opscope.analysis.costs.launch_shapes import launch_shape_rows
 from opscope.analysis.costs.occupancy import occupancy_of
 from opscope.analysis.costs.parallelism import parallelism
 from opscope.analysis.costs.statements import OperatorEvidence
@@ -16,10 +16,10 @@ from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.patterns import lazy_pattern
 from opscope.documents.bound import BoundKind
 from opscope.documents.dossier import Dossier, DossierDocument
-from opscope.documents.statements import Findings, Statement
+from opscope.documents.statements import OperatorStatements, Statement
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.costs import cost_of
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.kernels.patterns import pattern_of
 from opscope.lookup.explain import Lookup
@@ -30,7 +30,7 @@ _NOT_ASKED = "hardware counters were not asked for"
 # Anonymous namespaces, as Nsight Compute writes (and cuts) them.
 _UNNAMED = lazy_pattern(r"^(?:\w+ )?[\w:<]*unnamed>::")
 # Replays a call and returns the hardware counters of its kernels.
-Measure = Callable[[OperatorCall], tuple[Counters, ...]]
+MeasureCounters = Callable[[OperatorCall], tuple[Counters, ...]]
 
 
 class _Inputs(Struct, frozen=True):
@@ -42,7 +42,7 @@ class _Inputs(Struct, frozen=True):
     concrete_inputs: str | None = None
 
 
-def build_dossier(lookup: Lookup, top: int | None, measure: Measure | None = None) -> DossierDocument:
+def build_dossier(lookup: Lookup, top: int | None, measure: MeasureCounters | None = None) -> DossierDocument:
     """Build the dossiers of the operators that took the most device time.
 
     Args:
@@ -66,7 +66,7 @@ def build_dossier(lookup: Lookup, top: int | None, measure: Measure | None = Non
     )
 
 
-def statements_on(lookup: Lookup, operator: str, measure: Measure | None = None) -> Findings:
+def statements_on(lookup: Lookup, operator: str, measure: MeasureCounters | None = None) -> OperatorStatements:
     """Collect what is known of an operator with those inputs that took most of its time.
 
     Args:
@@ -90,14 +90,14 @@ def statements_on(lookup: Lookup, operator: str, measure: Measure | None = None)
     def statements(rule: Callable[[OperatorEvidence], Iterator[Statement]]) -> tuple[Statement, ...]:
         return tuple(worded(statement) for statement in rule(evidence))
 
-    return Findings(
+    return OperatorStatements(
         inputs=inputs.input_dims,
         kernel=None if evidence.launch is None else evidence.launch.name,
         parallel=dict(result.parallel) if result else {},
         reduced=dict(result.reduced) if result else {},
         parallelism=statements(rules.parallel_work),
         coverage=statements(rules.coverage),
-        resources=statements(rules.resources),
+        resources=statements(rules.resource_statements),
         memory_access=statements(rules.memory_access),
         synchronisation=statements(rules.synchronisation),
         gains=statements(rules.gains),
@@ -125,7 +125,7 @@ def _evidence(
 ) -> OperatorEvidence:
     analysis = lookup.analysis
     assert analysis is not None
-    launch = next(rows_of(kernels), None)
+    launch = next(launch_shape_rows(kernels), None)
     call = RecordedCall.read(
         inputs.input_dims,
         inputs.input_types,
@@ -134,7 +134,7 @@ def _evidence(
         names=lookup.argument_names(operator, inputs.input_types),
     )
     category = lookup.classifier.classify(operator).category
-    decoded = decode(launch.name) if launch else None
+    decoded = decode_name(launch.name) if launch else None
     devices = {device.index: device for device in analysis.trace.devices}
     device = devices.get(launch.device) if launch and launch.device is not None else None
     time = int(analysis.operators.filter(pl.col("name") == operator)["self_device_ns"].sum())
@@ -160,7 +160,7 @@ def _evidence(
 
 
 def _counters(
-    lookup: Lookup, operator: str, inputs: _Inputs, measure: Measure | None
+    lookup: Lookup, operator: str, inputs: _Inputs, measure: MeasureCounters | None
 ) -> tuple[tuple[Counters, ...], str | None]:
     """Replay the operator with these inputs; return its counters. Never raises: a failure becomes the reason."""
     if measure is None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.costs.launch_shapes import rows_of
+from opscope.analysis.costs.launch_shapes import launch_shape_rows
 from opscope.analysis.costs.occupancy import entry_of, occupancy_of
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
@@ -31,9 +31,9 @@ from opscope.documents.source import NativeFunctionDetail
 from opscope.documents.trust import Check
 from opscope.knowledge.categories import Category, Classification, Classifier, classifier_of
 from opscope.knowledge.kernels.candidates import KernelCandidates, kernel_candidates, namesakes
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.index import SourceIndex
-from opscope.knowledge.kernels.kernel_source import How, SourceResolver, link
+from opscope.knowledge.kernels.kernel_source import How, SourceResolver, repository_link
 from opscope.knowledge.kernels.kinds import classification_of
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
 from opscope.lookup.operator_source import OperatorSources, file_text
@@ -159,7 +159,7 @@ class Lookup(Struct, dict=True):
     # ------------------------------------------------------------ kernels
 
     def _kernel(self, name: str) -> ExplainDocument:
-        decoded = decode(name)
+        decoded = decode_name(name)
         rows = self._launches(pl.col("name") == name)
         classification = self._classification_of_kernel(rows, name)
         source, cost = self.sources.of_kernel(name, rows), self._cost_of_kernel(name)
@@ -255,7 +255,7 @@ class Lookup(Struct, dict=True):
         return NativeFunctionEntry(
             name=listed or name,
             detail=detail,
-            yaml_url=link(_YAML, detail.yaml_line, git) if detail.yaml_line else None,
+            yaml_url=repository_link(_YAML, detail.yaml_line, git) if detail.yaml_line else None,
             host_file=self._host_file(detail.cpp_function),
             derivatives=dict(function.derivatives) if function else {},
             calls=self._calls(name),
@@ -290,13 +290,13 @@ class Lookup(Struct, dict=True):
         return next((function for function in overloads if function.yaml_name == listed), None)
 
     def _link(self, file: str) -> str | None:
-        return link(file, None, self.index.git) if self.index else None
+        return repository_link(file, None, self.index.git) if self.index else None
 
     def _host_file(self, cpp_function: str | None) -> HostFileEntry | None:
         result = None if cpp_function is None else self.resolver.host_source(cpp_function)
         if result is None or result.file is None:
             return None
-        return HostFileEntry(result.file, result.how, result.basis, link(result.file, None, result.git))
+        return HostFileEntry(result.file, result.how, result.basis, repository_link(result.file, None, result.git))
 
     def _calls(self, name: str) -> dict[str, int]:
         if self.analysis is None:
@@ -330,14 +330,14 @@ class Lookup(Struct, dict=True):
 
     def _rows(self, rows: pl.DataFrame | None) -> Iterator[LaunchRow]:
         devices = {} if self.analysis is None else {device.index: device for device in self.analysis.trace.devices}
-        for row in () if rows is None else rows_of(rows):
+        for row in () if rows is None else launch_shape_rows(rows):
             result = occupancy_of(row, devices.get(row.device) if row.device is not None else None)
             yield LaunchRow(
                 operator=row.operator,
                 input_dims=row.input_dims,
                 input_types=row.input_types,
                 kernel=row.name,
-                summary=decode(row.name).summary,
+                summary=decode_name(row.name).summary,
                 kind=row.kind,
                 device=row.device,
                 grid=row.grid,

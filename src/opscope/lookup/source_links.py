@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from opscope.documents.source import NativeFunctionDetail, PlaceEntry, SourceEntry
-from opscope.knowledge.kernels.kernel_source import KernelSource, link
+from opscope.knowledge.kernels.kernel_source import KernelSource, repository_link
 from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, Resolution
 from opscope.render.blocks import Inline, Name
 
@@ -58,7 +58,9 @@ def detail_of(resolution: Resolution, functions: NativeFunctions) -> tuple[Nativ
 def source_entry(source: KernelSource) -> SourceEntry:
     """Return what a document says of a kernel's source."""
     sites = tuple(
-        PlaceEntry(site.file, site.line or None, site.function or None, link(site.file, site.line, source.git))
+        PlaceEntry(
+            site.file, site.line or None, site.function or None, repository_link(site.file, site.line, source.git)
+        )
         for site in source.launch_sites
     )
     place = source.definition
@@ -69,7 +71,7 @@ def source_entry(source: KernelSource) -> SourceEntry:
         basis=source.basis,
         definition=None
         if place is None
-        else PlaceEntry(place.file, place.line or None, None, link(place.file, place.line, source.git)),
+        else PlaceEntry(place.file, place.line or None, None, repository_link(place.file, place.line, source.git)),
         launch_site=sites[0] if len(sites) == 1 else None,
         launch_sites=sites,
         library=source.library,

@@ -16,7 +16,7 @@ from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.stages import Stage, staged
 from opscope.readers.content import Content, read_content
 from opscope.readers.native import ALL, FRAMES, HOST, OPERATORS, NativeReader
-from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, Source
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, InputFile
 from opscope.readers.wanted import OUTLINE, Wanted
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_UNPACKED_BYTES, wanted: Wante
     """
     if not os.path.isfile(path):  # a pipe may be silent, and only a `Reading` can be interrupted then
         return Reading(Path(path), max_bytes).trace()
-    source = Source(Path(path), max_bytes, wanted)
+    source = InputFile(Path(path), max_bytes, wanted)
     return _trace(source, lambda: _whole(source))
 
 
@@ -79,7 +79,7 @@ def read_outline(path: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Outline 
     """
     if not os.path.isfile(path):  # standard input cannot be read twice, and of a store any part is read quickly
         return None
-    source = Source(path, max_bytes, OUTLINE)
+    source = InputFile(path, max_bytes, OUTLINE)
     content = read_content(source)
     reader = content.reader
     if not isinstance(reader, NativeReader):
@@ -105,7 +105,7 @@ class Reading:
             libraries_imported: set by the caller once numpy and polars are imported; the thread then builds the tables
                 too. None leaves that to `trace`.
         """
-        self._source, self._libraries_imported = Source(path, max_bytes), libraries_imported
+        self._source, self._libraries_imported = InputFile(path, max_bytes), libraries_imported
         self._content: Content | None = None
         self._made: Trace | None = None
         self._error: BaseException | None = None
@@ -178,20 +178,20 @@ def _parsed(content: Content) -> "Trace":
     return trace
 
 
-def _whole(source: Source) -> "Trace":
+def _whole(source: InputFile) -> "Trace":
     return _of_directory(source) if os.path.isdir(source.path) else _parsed(read_content(source))
 
 
 @staged(Stage.READ)
-def _of_directory(source: Source) -> "Trace":
+def _of_directory(source: InputFile) -> "Trace":
     if (source.path / STORE_MANIFEST).is_file():
         from opscope.readers import parquet
 
-        return parquet.read(source.path, source.max_bytes)
+        return parquet.read_parquet(source.path, source.max_bytes)
     raise BadInputError(f"{source.path} is a directory without {STORE_MANIFEST}: expected a trace, or a converted one")
 
 
-def _trace(source: Source, whole: Callable[[], "Trace"]) -> "Trace":
+def _trace(source: InputFile, whole: Callable[[], "Trace"]) -> "Trace":
     try:
         return whole()
     except MemoryError as error:

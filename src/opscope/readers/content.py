@@ -8,9 +8,9 @@ from msgspec import Struct, field
 from opscope.base.errors import BadInputError
 from opscope.base.stages import Stage, staged
 from opscope.readers import native
-from opscope.readers.formats import ContentReader, Format, format_of
+from opscope.readers.formats import ContentReader, TraceFormat, format_of
 from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
-from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STANDARD_INPUT, Source
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STANDARD_INPUT, InputFile
 from opscope.readers.whole import OpenedReader, WholeReader
 
 # Events that the compiled reader hands back are decoded one by one, and slowly. So they are limited to a 1,024th of the
@@ -31,8 +31,8 @@ class Content(Struct):
         unreadable_bytes: total length of the stretches that are not events.
     """
 
-    source: Source
-    format: Format
+    source: InputFile
+    format: TraceFormat
     reader: ContentReader
     events: list[Mapping[str, Any]] = field(default_factory=list)
     replaced_bytes: int = 0
@@ -45,7 +45,7 @@ class Content(Struct):
 
 
 @staged(Stage.READ)
-def read_content(source: Source) -> Content:
+def read_content(source: InputFile) -> Content:
     """Read a file.
 
     Raises:
@@ -77,12 +77,12 @@ def read_content(source: Source) -> Content:
 class _Reading:
     """Chooses the format by the beginning of the file, and yields what the format's reader hands back."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: InputFile) -> None:
         self._source = source
-        self._chosen: tuple[Format, ContentReader] | None = None
+        self._chosen: tuple[TraceFormat, ContentReader] | None = None
 
     @property
-    def chosen(self) -> tuple[Format, ContentReader]:
+    def chosen(self) -> tuple[TraceFormat, ContentReader]:
         """The format and its reader; for an empty file, Kineto's, which reports that it is empty."""
         if self._chosen is None:
             self._choose(b"")

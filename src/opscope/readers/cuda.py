@@ -18,18 +18,18 @@ from opscope.base.files import path_text
 from opscope.base.patterns import lazy_pattern
 from opscope.base.units import NS_PER_S
 from opscope.readers.content import Content
-from opscope.readers.cuda_file import CudaFile, Rows, read_cuda_file
+from opscope.readers.cuda_file import CudaFile, RecordArray, read_cuda_file
 from opscope.readers.cupti_names import (
     ACCESSES,
-    CAUSES,
     DIRECTIONS,
     MAPPING_CAUSES,
     MEMORY,
+    MIGRATION_CAUSES,
     MIGRATIONS,
     NOT_MEANT,
     OVERHEADS,
     RECORDS,
-    WAITS,
+    SYNCHRONIZATIONS,
     call_name,
     cause,
     copy_name,
@@ -37,21 +37,21 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS
-from opscope.readers.table_rows import build, shaped
-from opscope.readers.unpacked import MAX_UNPACKED_BYTES, Source
+from opscope.readers.table_rows import build_trace, shaped
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, InputFile
 from opscope.readers.whole import whole
 from opscope.record.ranks import rank_and_size
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
-Ints = npt.NDArray[np.int64]
+_Ints = npt.NDArray[np.int64]
 
 _NUMBER: Final = lazy_pattern(r"[0-9]{1,9}")
 _DRIVER_CALL: Final = 0x8000  # the bit that marks a call of the driver; others are the runtime's
 _SAME_CLOCK_NS: Final = 10_000  # reading two clocks one after the other takes less
 _TRANSFERS: Final = (Migration.TO_DEVICE, Migration.TO_HOST, Migration.BETWEEN_DEVICES)
 _CAUSES: Final = {
-    **dict.fromkeys(_TRANSFERS, CAUSES),
+    **dict.fromkeys(_TRANSFERS, MIGRATION_CAUSES),
     Migration.GPU_FAULT: ACCESSES,
     Migration.REMOTE_MAPPING: MAPPING_CAUSES,
 }
@@ -90,7 +90,7 @@ def parse(content: Content) -> Trace:
         raise BadInputError(f"{path} does not hold what opscope exec writes: {error}") from error
 
 
-def _refuse_padded(source: Source, path: str) -> None:
+def _refuse_padded(source: InputFile, path: str) -> None:
     """Refuse a file that unpacks to far more than its size, unless the user set the limit.
 
     Times and correlation ids grow from row to row, so honest recordings unpack to three to twenty times their size.
@@ -150,7 +150,7 @@ class _Reading:
             not_recorded=tuple(self._not_recorded()),
             dropped_records=int(self._file.tables["dropped"]["records"].sum()),
         )
-        return build(source, tuple(self._devices()), self._threads, frames)
+        return build_trace(source, tuple(self._devices()), self._threads, frames)
 
     # ------------------------------------------------------------ what is said of the recording
 
@@ -248,7 +248,7 @@ class _Reading:
 
     # ------------------------------------------------------------ tables
 
-    def _timed(self, name: str, end: str | None = None) -> tuple[Rows, Ints, Ints]:
+    def _timed(self, name: str, end: str | None = None) -> tuple[RecordArray, _Ints, _Ints]:
         """Return a table's rows with possible times, their starts (shifted) and their durations, in nanoseconds."""
         rows = self._file.tables[name]
         start = rows["start_ns"].astype(np.int64)
@@ -261,7 +261,7 @@ class _Reading:
     def _text_of(self, numbers: npt.NDArray[Any]) -> pl.Series:
         return self._texts.gather(np.minimum(numbers.astype(np.int64), len(self._file.texts)))
 
-    def _thread_of(self, numbers: npt.NDArray[Any]) -> Ints:
+    def _thread_of(self, numbers: npt.NDArray[Any]) -> _Ints:
         """Translate the collector's thread numbers into the trace's; unknown ones become the main thread."""
         places = {pair: number for number, pair in enumerate(self._threads)}
         main = places[self._process, self._process]
@@ -331,7 +331,7 @@ class _Reading:
         names = _mapped(rows["memory"], lambda memory: fill_name(named(MEMORY, memory)))
         return self._transfers("memset", rows, start, duration, names)
 
-    def _transfers(self, kind: str, rows: Rows, start: Ints, duration: Ints, names: pl.Series) -> pl.DataFrame:
+    def _transfers(self, kind: str, rows: RecordArray, start: _Ints, duration: _Ints, names: pl.Series) -> pl.DataFrame:
         table = pl.DataFrame(
             {
                 "kind": _constant(kind, len(rows)),
@@ -355,7 +355,7 @@ class _Reading:
         devices = dict(zip(contexts["context"].tolist(), contexts["device"].tolist(), strict=True))
         table = pl.DataFrame(
             {
-                "name": _mapped(rows["kind"], lambda kind: named(WAITS, kind, WAITS[0])),
+                "name": _mapped(rows["kind"], lambda kind: named(SYNCHRONIZATIONS, kind, SYNCHRONIZATIONS[0])),
                 "device": pl.Series([devices.get(context) for context in rows["context"].tolist()], dtype=pl.Int32),
                 "stream": rows["stream"].astype(np.int64),
                 "event": rows["event"].astype(np.int64),
@@ -428,11 +428,11 @@ class _Reading:
         return shaped("annotations", table.filter(nested)), shaped("ranges", table.filter(~nested))
 
 
-def _is(kind: Ints, *meant: Migration) -> npt.NDArray[np.bool_]:
+def _is(kind: _Ints, *meant: Migration) -> npt.NDArray[np.bool_]:
     return np.isin(kind, [number for number, name in MIGRATIONS.items() if name in meant])
 
 
-def _device_of(kind: Ints, rows: Rows) -> pl.Series:
+def _device_of(kind: _Ints, rows: RecordArray) -> pl.Series:
     """Return the device of each row, which is its source or destination by kind; null if none is recorded."""
     from_device = _is(kind, Migration.TO_HOST, Migration.GPU_FAULT, Migration.THROTTLING)
     devices = np.where(from_device, rows["source"], rows["destination"]).astype(np.int64)
@@ -478,6 +478,6 @@ def _constant(value: str, count: int) -> pl.Series:
     return pl.repeat(value, count, dtype=pl.String, eager=True)
 
 
-def _dimensions(ways: Rows, name: str) -> pl.Series:
+def _dimensions(ways: RecordArray, name: str) -> pl.Series:
     columns = [ways[f"{name}_{axis}"].tolist() for axis in "xyz"]
     return pl.Series([",".join(map(str, one)) for one in zip(*columns, strict=True)], dtype=pl.String)

@@ -25,7 +25,7 @@ _TEXT: Final = struct.Struct("<II")  # the text's number, and how many bytes fol
 _STRINGS: Final = "strings"
 _LONGEST_TEXT: Final = 1 << 20
 
-Rows = npt.NDArray[Any]
+RecordArray = npt.NDArray[Any]
 
 
 _MOST_TEXTS: Final = 4_000_000  # each stands once, whatever uses it
@@ -52,7 +52,7 @@ class CudaFile(Struct, frozen=True):
         damage: why reading stopped before the end; None if the file is whole.
     """
 
-    tables: Mapping[str, Rows]
+    tables: Mapping[str, RecordArray]
     texts: tuple[str, ...]
     damage: str | None
 
@@ -77,7 +77,7 @@ def read_cuda_file(content: bytes, path: str) -> CudaFile:
     layouts = _layouts(content[:end].decode("utf-8", "replace").split("\n"), path)
     names = list(layouts)
     view = memoryview(content)
-    parts: dict[str, list[Rows]] = {name: [] for name in names if name != _STRINGS}
+    parts: dict[str, list[RecordArray]] = {name: [] for name in names if name != _STRINGS}
     counts: Counter[str] = Counter()
     texts: list[str] = []
     damage, at = None, end + 2  # blocks begin after the empty line that ends the header

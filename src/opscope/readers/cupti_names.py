@@ -12,9 +12,9 @@ from opscope.trace.model import Migration
 UNKNOWN: Final = "Unknown"
 DIRECTIONS: Final = (UNKNOWN, "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 MEMORY: Final = (UNKNOWN, "Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static")
-WAITS: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
+SYNCHRONIZATIONS: Final = ("Synchronize", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 # Why unified memory moved; which access of a GPU caused a page fault; why memory was mapped remotely.
-CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
+MIGRATION_CAUSES: Final = (None, "user", "coherence", "prefetch", "eviction", "access counters")
 ACCESSES: Final = (None, "read", "write", "atomic", "prefetch")
 MAPPING_CAUSES: Final = (None, "coherence", "thrashing", "policy", "out of memory", "eviction")
 # Events of unified memory; kinds of records that CUPTI may refuse; overheads of profiler and driver.

@@ -57,7 +57,7 @@ class EventReader(ContentReader, Protocol):
         """The number of bytes after the list of events."""
 
 
-class Format(Struct, frozen=True):
+class TraceFormat(Struct, frozen=True):
     """A kind of file that traces are read from.
 
     Attributes:
@@ -80,13 +80,13 @@ class Format(Struct, frozen=True):
 
 
 def _kineto_reader() -> EventReader:
-    library = native.load()
+    library = native.load_kineto()
     return PythonReader() if library is None else native.NativeReader(library)
 
 
 # Kineto's recognises any file: its JSON text may be damaged at the beginning. It must be the last of FORMATS, and its
 # parser says what is wrong with a file that is not a trace.
-KINETO: Final = Format(
+KINETO: Final = TraceFormat(
     "kineto",
     lambda _: True,
     _kineto_reader,
@@ -95,14 +95,14 @@ KINETO: Final = Format(
     is_pytorch=True,
     has_operators=True,
 )
-CUDA: Final = Format(
+CUDA: Final = TraceFormat(
     "opscope exec",
     lambda text: text.startswith(b"opscope.cuda/"),
     WholeReader,
     "opscope.readers.cuda",
     endings=(".cudarec",),
 )
-NSYS: Final = Format(
+NSYS: Final = TraceFormat(
     "Nsight Systems",
     lambda text: text.startswith(b"SQLite format 3\0"),
     OpenedReader,
@@ -122,7 +122,7 @@ _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
 )
 
 
-def format_of(beginning: bytes, path: Path) -> Format:
+def format_of(beginning: bytes, path: Path) -> TraceFormat:
     """Return the format of a file.
 
     Args:
@@ -138,6 +138,6 @@ def format_of(beginning: bytes, path: Path) -> Format:
     return next(known for known in FORMATS if known.recognises(beginning))
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str) -> TraceFormat:
     """Return the format with a name (`TraceSource.format`); Kineto's if the name is unknown."""
     return next((known for known in FORMATS if known.name == name), KINETO)

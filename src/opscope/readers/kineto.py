@@ -25,8 +25,8 @@ from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, N
 from opscope.readers.native.filled import Array, take
 from opscope.readers.odd import decode_event
 from opscope.readers.repair import repaired
-from opscope.readers.table_rows import Rows, build, sorted_by_start
-from opscope.readers.unpacked import Source
+from opscope.readers.table_rows import Rows, build_trace, sorted_by_start
+from opscope.readers.unpacked import InputFile
 from opscope.trace.columns import TABLES, ColumnKind
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
@@ -160,7 +160,7 @@ def parse(content: Content) -> Trace:
         rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
     devices = tuple(_devices(header.get("deviceProperties", header.get("computeProperties"))))
-    return restored(build(_described(content, oddities, header), devices, rows.threads(), frames), header)
+    return restored(build_trace(_described(content, oddities, header), devices, rows.threads(), frames), header)
 
 
 def _reader_of(content: Content) -> EventReader:
@@ -319,7 +319,7 @@ def _devices(entries: Any) -> Iterator[DeviceProperties]:
             yield device
 
 
-def _no_trace(source: Source, reader: EventReader) -> str:
+def _no_trace(source: InputFile, reader: EventReader) -> str:
     """Describe a file that holds no trace events."""
     beginning = reader.header
     if source.damage is not None:

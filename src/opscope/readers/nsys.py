@@ -20,11 +20,11 @@ from opscope.base.files import path_text
 from opscope.readers.content import Content
 from opscope.readers.cupti_names import (
     ACCESSES,
-    CAUSES,
     DIRECTIONS,
     MEMORY,
+    MIGRATION_CAUSES,
     NOT_MEANT,
-    WAITS,
+    SYNCHRONIZATIONS,
     call_name,
     cause,
     copy_name,
@@ -32,7 +32,7 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS
-from opscope.readers.table_rows import build, shaped
+from opscope.readers.table_rows import build_trace, shaped
 from opscope.readers.whole import OpenedReader, whole
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
@@ -65,7 +65,7 @@ _BYTES_PER_SECOND: Final = 20e6
 _STEPS_BETWEEN: Final = 10_000  # of SQLite's machine, between two looks at the clock
 _ROWS_AT_ONCE: Final = 10_000
 
-Row = tuple[Any, ...]
+_Row = tuple[Any, ...]
 
 
 def parse(content: Content) -> Trace:
@@ -114,13 +114,13 @@ class _Bounds:
             raise sqlite3.DataError(self.exceeded)
         return kept.decode("utf-8", "replace")
 
-    def rows(self, cursor: sqlite3.Cursor) -> list[Row]:
+    def rows(self, cursor: sqlite3.Cursor) -> list[_Row]:
         """Return the rows of a query.
 
         Raises:
             sqlite3.DataError: there are more rows than the file's bytes can hold.
         """
-        rows: list[Row] = []
+        rows: list[_Row] = []
         while more := cursor.fetchmany(_ROWS_AT_ONCE):
             rows += more
             if len(rows) > self._rows:
@@ -218,7 +218,7 @@ class _Export:
             metadata=self._metadata(),
             not_recorded=tuple(self._warnings()),
         )
-        return build(source, tuple(self._devices()), tuple(ordered), frames)
+        return build_trace(source, tuple(self._devices()), tuple(ordered), frames)
 
     # ------------------------------------------------------------ what is said of the recording
 
@@ -345,7 +345,7 @@ class _Export:
             stream=pl.col("streamId").replace(NOT_MEANT, None),
             event=pl.col("eventId").replace(NOT_MEANT, None),
         )
-        names = _mapped(frame["syncType"], lambda kind: named(WAITS, kind, WAITS[0]))
+        names = _mapped(frame["syncType"], lambda kind: named(SYNCHRONIZATIONS, kind, SYNCHRONIZATIONS[0]))
         correlation = self._correlations(frame, "globalPid")
         return shaped("synchronizations", columns.with_columns(name=names, correlation=correlation))
 
@@ -363,7 +363,7 @@ class _Export:
                     "device": device,
                     "address": _bounded(address),
                     "bytes": size,
-                    "cause": cause(CAUSES, why),
+                    "cause": cause(MIGRATION_CAUSES, why),
                     **times,
                 }
 
@@ -422,7 +422,7 @@ class _Export:
 
     # ------------------------------------------------------------ values
 
-    def _rows(self, table: str, wanted: Sequence[str], *, texts: bool = False) -> list[Row]:
+    def _rows(self, table: str, wanted: Sequence[str], *, texts: bool = False) -> list[_Row]:
         """Return columns of a table as numbers or None (or as texts); no rows if there is no such table.
 
         A column that the table lacks is None in every row.

@@ -160,7 +160,7 @@ def _put(whole: Path, directory: Path, scratch: Path) -> None:
     raise EnvironmentLacksError(f"cannot write to {directory}: others write there all the time")
 
 
-def read(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
+def read_parquet(directory: Path, max_bytes: int = MAX_UNPACKED_BYTES) -> Trace:
     """Read a trace back.
 
     A store comes from anywhere, so its values are checked against what readers of traces guarantee.

@@ -7,14 +7,14 @@ import polars as pl
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
-Row = tuple[object, ...]
+_Row = tuple[object, ...]
 
 
 class Rows:
     """Collects rows per table, with the columns of the table's schema."""
 
     def __init__(self, threads: Iterable[tuple[str, str]] = ()) -> None:
-        self._rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+        self._rows: dict[str, list[_Row]] = {name: [] for name in SCHEMAS}
         self._threads = {pair: number for number, pair in enumerate(threads)}
 
     def add(self, table: str, **values: object) -> None:
@@ -50,7 +50,7 @@ class Rows:
         return frame.with_columns(thread=numbers.gather(frame["thread"]))
 
 
-def build(
+def build_trace(
     source: TraceSource,
     devices: tuple[DeviceProperties, ...],
     threads: tuple[tuple[str, str], ...],
@@ -78,4 +78,4 @@ def sorted_by_start(name: str, frame: pl.DataFrame) -> pl.DataFrame:
 def empty_trace() -> Trace:
     """Return a trace without records; its tables have all columns."""
     source = TraceSource("", "none", 0, 0, 0, 0, 0, None, {})
-    return build(source, (), (), {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})
+    return build_trace(source, (), (), {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})

@@ -43,7 +43,7 @@ class Takes(Protocol):
         """Read pieces of some size from a file descriptor; return how many bytes (0 only at its end), and texts."""
 
 
-class Source(Struct):
+class InputFile(Struct):
     """A file to read once.
 
     Attributes:

@@ -49,7 +49,7 @@ class EntryFiles(Struct, frozen=True):
     light: str | None = None
 
 
-Status = Literal["pending", "done", "failed"]
+EntryStatus = Literal["pending", "done", "failed"]
 
 
 class Entry(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Entry(Struct, frozen=True):
 
     configuration: Configuration
     files: EntryFiles
-    status: Status = "pending"
+    status: EntryStatus = "pending"
     measured: bool = False
     failure: Failure | None = None
     seconds: float | None = None

@@ -33,7 +33,7 @@ _COLUMNS: Final = 7  # of a table of entries, beside their addresses
 _LONG: Final = 160  # characters of a value in a list
 
 
-def shown(document: Struct, address: str) -> ShownValue:
+def value_at(document: Struct, address: str) -> ShownValue:
     """Return the value at an address of a document.
 
     Args:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.rows import gaps_table, iterations_table, steps_table
-from opscope.analysis.structure.annotations import SEPARATOR
+from opscope.analysis.structure.annotations import RANGE_SEPARATOR
 from opscope.analysis.structure.arrays import kept
 from opscope.base.errors import UsageError
 from opscope.base.shapes import tensor_shapes
@@ -47,13 +47,13 @@ def _kernel(value: Any, _: Analysis) -> str:
 
 def _range(value: Any, _: Analysis) -> str:
     """Indent a nested range under the one around it."""
-    *outer, name = str(value).split(SEPARATOR)
+    *outer, name = str(value).split(RANGE_SEPARATOR)
     return Name(f"{'. ' * len(outer)}{name}")
 
 
 def _branch(value: Any, analysis: Analysis) -> str:
     """Indent a node of a tree under the one around it; kernels have their short names."""
-    *outer, name = str(value).split(SEPARATOR)
+    *outer, name = str(value).split(RANGE_SEPARATOR)
     kernels = kept(analysis.kernels, "names", lambda: frozenset(analysis.kernels["name"].cast(pl.String)))
     return Name(f"{'. ' * len(outer)}{short_name(name) if name in kernels else name}")
 

@@ -75,7 +75,7 @@ def _blocks(document: BenchDocument, *, with_bars: bool) -> Iterator[Block]:
         yield bars_table(document.results)
     yield ran_table(document.results)
     if document.comparisons:
-        yield comparison_table(document.comparisons)
+        yield _comparison_table(document.comparisons)
         yield Paragraph.of(_how(document))
 
 
@@ -209,7 +209,7 @@ def ran_table(results: Sequence[BenchResult]) -> Table:
     return table_of(columns, first.values())
 
 
-def comparison_table(comparisons: Sequence[VariantComparison]) -> Table:
+def _comparison_table(comparisons: Sequence[VariantComparison]) -> Table:
     """Build a table with a row per comparison of a variant with its baseline."""
     columns: tuple[Column[VariantComparison], ...] = (
         Column("Variant", lambda result: Name(result.variant)),

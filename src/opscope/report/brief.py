@@ -10,7 +10,7 @@ from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import printable, shell_path
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import BoundKind
-from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, Command, FirstScreen, Unmeasured
+from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, FirstScreen, NextCommand, Unmeasured
 from opscope.documents.findings import Finding, Where
 from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Trust, Verdict
@@ -75,7 +75,7 @@ def build_brief(path: str, measured: Measured, document: TraceDocument) -> Brief
         document: its document.
     """
     part = measured.analysis.losses.part
-    following = part("what to run next", lambda: tuple(_next(path, measured, document)), tuple[Command, ...])
+    following = part("what to run next", lambda: tuple(_next(path, measured, document)), tuple[NextCommand, ...])
     screen = first_screen(measured)
     fields = {name: getattr(screen, name) for name in FirstScreen.__struct_fields__}
     return BriefDocument(trace=printable(path), next=following, **fields)
@@ -169,7 +169,7 @@ def _not_measured(measured: Measured) -> Iterator[Unmeasured]:
         yield Unmeasured("in the recording", line)
 
 
-def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Command]:
+def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[NextCommand]:
     quoted = shell_path(path)
     is_replayed = measured.advice.replayed is not None  # else whatif gives no saving
     replayable = [
@@ -177,16 +177,16 @@ def _next(path: str, measured: Measured, document: TraceDocument) -> Iterator[Co
     ]
     if replayable:
         changes = " ".join(f"--finding {name}" for name in replayable)
-        yield Command(f"opscope whatif {quoted} {changes}", "the step with these findings done, by replay")
+        yield NextCommand(f"opscope whatif {quoted} {changes}", "the step with these findings done, by replay")
     if document.findings:
         address = f"findings/{document.findings[0].id}"
-        yield Command(f"opscope show {quoted} {address}", "all evidence of the first finding")
+        yield NextCommand(f"opscope show {quoted} {address}", "all evidence of the first finding")
     by = "operator" if document.operators else "kernel"
     if document.operators or document.kernels:
-        yield Command(f"opscope analyze {quoted} --by {by} --brief", f"the most expensive {by}s")
+        yield NextCommand(f"opscope analyze {quoted} --by {by} --brief", f"the most expensive {by}s")
     if measured.analysis.limits_of_steps:
-        yield Command(f"opscope limits {quoted} --brief", "which work is far from the device's limit")
-    yield Command(f"opscope page {quoted}", "a page with timeline, flame view and roofline")
+        yield NextCommand(f"opscope limits {quoted} --brief", "which work is far from the device's limit")
+    yield NextCommand(f"opscope page {quoted}", "a page with timeline, flame view and roofline")
 
 
 # ---------------------------------------------------------------- as the first lines of a screen

@@ -17,7 +17,7 @@ _WALL = "wall"
 ON_DEVICE, IN_PROCESS = "device, allocated", "process, resident"
 
 
-def compare(documents: Sequence[TraceDocument], manifest: Manifest) -> SweepComparison:
+def comparison_of(documents: Sequence[TraceDocument], manifest: Manifest) -> SweepComparison:
     """Build the comparison of a sweep's configurations.
 
     Args:

@@ -33,7 +33,7 @@ _MEMORY_KINDS = {
 }
 
 
-class Turn(Struct, frozen=True):
+class BoundChange(Struct, frozen=True):
     """A change of the step's bound between two neighbouring sizes of a sweep.
 
     Attributes:
@@ -171,13 +171,13 @@ def _bound_grid(rows: Sequence[ComparisonRow], down: str, across: str, others: S
     return Table((f"{axis_name(down)} \\ {axis_name(across)}", *map(str, sizes[across])), tuple(lines))
 
 
-def _turn(turn: Turn) -> Inline:
+def _turn(turn: BoundChange) -> Inline:
     others = f" ({turn.others})" if turn.others else ""
     between = f"Between {axis_name(turn.along)} {turn.smaller} and {turn.larger}{others}"
     return (f"{between} the bound changes from {_bound_name(turn.before)} to {_bound_name(turn.after)}.",)
 
 
-def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
+def turns(rows: Sequence[ComparisonRow]) -> Iterator[BoundChange]:
     """Yield neighbouring sizes between which the step's bound changes, along each axis with all others fixed."""
     for along in _axes(rows):
         groups: dict[str, dict[int, ComparisonRow]] = {}
@@ -190,7 +190,7 @@ def turns(rows: Sequence[ComparisonRow]) -> Iterator[Turn]:
             for smaller, larger in pairwise(sorted(own)):
                 before, after = own[smaller].bound, own[larger].bound
                 if before != after:
-                    yield Turn(along, others, smaller, larger, before, after)
+                    yield BoundChange(along, others, smaller, larger, before, after)
 
 
 def axis_name(name: str) -> str:

@@ -19,7 +19,7 @@ from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
 from opscope.base.text import or_unknown
-from opscope.base.units import format_bytes, format_count, format_ns, percent
+from opscope.base.units import format_bytes, format_count, format_ns, percentage
 from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitedBy
 from opscope.knowledge.counted_work import INTEGER_UNITS
@@ -135,16 +135,16 @@ _COLUMNS: Final[tuple[Column[CounterRow], ...]] = (
     Column("Launches", lambda row: format_count(row.measured), numeric=True, optional=True),
     Column("In the run", lambda row: "-" if row.run_ns is None else format_ns(row.run_ns), numeric=True),
     Column(_UNDER_NCU, lambda row: "-" if row.ncu_ns is None else format_ns(row.ncu_ns), numeric=True),
-    Column("SM %", lambda row: percent(row.sm_percent), numeric=True, optional=True),
-    Column("Memory %", lambda row: percent(row.memory_percent), numeric=True, optional=True),
-    Column("DRAM %", lambda row: percent(row.dram_percent), numeric=True, optional=True),
+    Column("SM %", lambda row: percentage(row.sm_percent), numeric=True, optional=True),
+    Column("Memory %", lambda row: percentage(row.memory_percent), numeric=True, optional=True),
+    Column("DRAM %", lambda row: percentage(row.dram_percent), numeric=True, optional=True),
     Column(
         "DRAM bytes",
         lambda row: "-" if row.dram_bytes is None else format_bytes(row.dram_bytes),
         numeric=True,
         optional=True,
     ),
-    Column("Occupancy %", lambda row: percent(row.occupancy_percent), numeric=True, optional=True),
+    Column("Occupancy %", lambda row: percentage(row.occupancy_percent), numeric=True, optional=True),
     Column("TFLOP/s", lambda row: _of_work(row, _teraflops, "{:.2f}"), numeric=True),
     Column("FLOP/byte", lambda row: _of_work(row, lambda work: work.operations_per_byte, "{:.2f}"), numeric=True),
     Column("of limit", lambda row: _of_work(row, lambda work: work.share, "{:.1%}"), numeric=True),

@@ -13,7 +13,7 @@ from opscope.documents.difference import (
     DiffBy,
     DiffDocument,
     GroupChange,
-    Matched,
+    MatchedBy,
     MemoryChange,
     MemoryPart,
     PairDiff,
@@ -325,7 +325,7 @@ def _both_counts(before: float, after: float) -> str:
 
 def _reasons(row: WorkChange) -> Iterator[str]:
     """Yield the reasons for a group's change, the largest first, with their parts if there are several."""
-    if row.matched in (Matched.GONE, Matched.NEW):
+    if row.matched in (MatchedBy.GONE, MatchedBy.NEW):
         return
     words_of = {**_REASONS, "kernel_changed_ns": f"other kernels{_kernels(row)}"}
     reasons = {words: ns for name, words in words_of.items() if (ns := getattr(row, name))}

@@ -18,7 +18,7 @@ def first_things(findings: Sequence[Finding]) -> Iterator[Inline]:
         # Of findings that overlap, only those listed above are named.
         same = ", ".join(str(numbers[name]) for name in finding.overlaps if numbers.get(name, number) < number)
         of_it = f"; some of the same time as {same}" if same else ""
-        yield (Toned(f"{number}. {headline(finding)}", Tone.STRONG),)
+        yield (Toned(f"{number}. {_headline(finding)}", Tone.STRONG),)
         yield ("   ", Name(finding.action), f" [{finding.rule}{of_it}", *place(finding.where), "]")
 
 
@@ -36,7 +36,7 @@ def left_text(together: Together) -> str:
     return f"all together likely {format_ns(together.likely_ns)} of {format_ns(together.of_step_ns)}"
 
 
-def headline(finding: Finding) -> str:
+def _headline(finding: Finding) -> str:
     """Return one line with what a finding could save, and its title."""
     saving = f"{finding.saving[0].upper()}{finding.saving[1:]}: " if finding.saving else ""
     return f"{saving}{printable(finding.title)}"
@@ -64,7 +64,7 @@ def findings_section(
         return Section(("What to do",), (Paragraph.of(reason or "-"),))
     blocks: list[Block] = []
     for number, finding in enumerate(findings, start=1):
-        blocks.append(Paragraph((f"{number}. ", headline(finding), *place(finding.where), f" [{finding.id}]")))
+        blocks.append(Paragraph((f"{number}. ", _headline(finding), *place(finding.where), f" [{finding.id}]")))
         blocks.append(Bullets(tuple(_lines(finding))))
     if together is not None:
         blocks.append(Paragraph(together_line(together)))

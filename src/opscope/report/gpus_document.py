@@ -168,7 +168,7 @@ def _by_driver(device: DriverDevice) -> dict[str, object]:
     }
 
 
-def chosen(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | None) -> tuple[GpuFacts, ...]:
+def chosen_gpus(gpus: Iterable[GpuFacts], names: Iterable[str], architecture: str | None) -> tuple[GpuFacts, ...]:
     """Choose GPUs by name, architecture, compute capability, ``sm`` or kind.
 
     Consecutive words that match together count as one phrase: ``3060 ti``. Words of names are compared whole, so that

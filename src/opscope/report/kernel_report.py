@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from opscope.analysis.analyzed import Accounting
 from opscope.base.losses import Losses
 from opscope.base.shapes import input_shapes
-from opscope.base.units import format_bytes, format_count, format_ns, format_share, percent
+from opscope.base.units import format_bytes, format_count, format_ns, format_share, percentage
 from opscope.documents.trace import (
     CaptureEntry,
     CategoryRow,
@@ -147,7 +147,7 @@ def _kernel_table(kernels: tuple[KernelRow, ...]) -> Table:
         Column("Block", lambda kernel: kernel.block or "-"),
         Column("Registers", lambda kernel: format_count(kernel.registers_per_thread), numeric=True),
         Column("Shared memory", lambda kernel: format_bytes(kernel.shared_memory_bytes), numeric=True),
-        Column("Theoretical occupancy", lambda kernel: percent(kernel.theoretical_occupancy_percent), numeric=True),
+        Column("Theoretical occupancy", lambda kernel: percentage(kernel.theoretical_occupancy_percent), numeric=True),
     )
     return table_of(columns, kernels)
 

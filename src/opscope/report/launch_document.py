@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from opscope.analysis.costs.launch_check import Launch, check_launch
+from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
 from opscope.analysis.costs.occupancy import entry_of
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.units import format_count
@@ -12,7 +12,7 @@ from opscope.knowledge.compute_capabilities import compute_capabilities
 from opscope.render.blocks import Name, Table
 
 
-def build_launch(launch: Launch, device: str, number: str, multiprocessors: int | None) -> LaunchDocument:
+def build_launch(launch: LaunchConfiguration, device: str, number: str, multiprocessors: int | None) -> LaunchDocument:
     """Build the document.
 
     Args:
@@ -43,7 +43,7 @@ def build_launch(launch: Launch, device: str, number: str, multiprocessors: int 
     )
 
 
-def launch_on(launch: Launch, gpu: GpuFacts) -> LaunchDocument:
+def launch_on(launch: LaunchConfiguration, gpu: GpuFacts) -> LaunchDocument:
     """Build the document of a launch on a GPU of the table, or on a device of this machine.
 
     Raises:

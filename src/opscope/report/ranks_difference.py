@@ -6,13 +6,13 @@ from typing import Final
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.ranks_difference import (
     CollectiveChange,
-    GroupChange,
     JobSide,
+    JobStepChange,
     LateChange,
     PartOfStep,
+    ProcessGroupChange,
     RanksDifference,
-    StepChange,
-    WorkChange,
+    RankWorkChange,
 )
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, field_values, table_of
@@ -56,15 +56,15 @@ def _first(document: RanksDifference) -> Iterator[Inline]:
         return
     change, ratio = after.step_ns - before.step_ns, f"{after.step_ns / max(before.step_ns, 1):.3g}"
     match document.step:
-        case StepChange.LONGER:
+        case JobStepChange.LONGER:
             yield (
                 f"Steps are longer: by {format_ns(change)}, {ratio} times as long; no step is as short as one before",
             )
-        case StepChange.SHORTER:
+        case JobStepChange.SHORTER:
             yield (
                 f"Steps are shorter: by {format_ns(-change)}, {ratio} times as long; all are shorter than any before",
             )
-        case StepChange.UNDECIDED:
+        case JobStepChange.UNDECIDED:
             yield (_undecided(document),)
 
 
@@ -123,13 +123,13 @@ def _late(rows: Sequence[LateChange]) -> Table:
     )
 
 
-def _groups(rows: Sequence[GroupChange]) -> Table:
+def _groups(rows: Sequence[ProcessGroupChange]) -> Table:
     return table_of(
         [
-            Column[GroupChange]("Group", lambda one: Name(one.description)),
-            Column[GroupChange]("Before", lambda one: _optional(one.before_ns), numeric=True),
-            Column[GroupChange]("After", lambda one: _optional(one.after_ns), numeric=True),
-            Column[GroupChange]("Change", lambda one: _change(one.before_ns, one.after_ns), numeric=True),
+            Column[ProcessGroupChange]("Group", lambda one: Name(one.description)),
+            Column[ProcessGroupChange]("Before", lambda one: _optional(one.before_ns), numeric=True),
+            Column[ProcessGroupChange]("After", lambda one: _optional(one.after_ns), numeric=True),
+            Column[ProcessGroupChange]("Change", lambda one: _change(one.before_ns, one.after_ns), numeric=True),
         ],
         rows,
     )
@@ -150,19 +150,19 @@ def _collectives(rows: Sequence[CollectiveChange]) -> Table:
     )
 
 
-def _calls(one: WorkChange) -> str:
+def _calls(one: RankWorkChange) -> str:
     return f"{format_count(one.before_calls)} -> {format_count(one.after_calls)}"
 
 
-def _work(rows: Sequence[WorkChange]) -> Table:
+def _work(rows: Sequence[RankWorkChange]) -> Table:
     return table_of(
         [
-            Column[WorkChange]("Operator", lambda one: Name(one.operator)),
-            Column[WorkChange]("Kernel", lambda one: Name(one.kernel)),
-            Column[WorkChange]("Calls", _calls, numeric=True),
-            Column[WorkChange]("Before", lambda one: format_ns(one.before_ns), numeric=True),
-            Column[WorkChange]("After", lambda one: format_ns(one.after_ns), numeric=True),
-            Column[WorkChange]("Change", lambda one: _change(one.before_ns, one.after_ns), numeric=True),
+            Column[RankWorkChange]("Operator", lambda one: Name(one.operator)),
+            Column[RankWorkChange]("Kernel", lambda one: Name(one.kernel)),
+            Column[RankWorkChange]("Calls", _calls, numeric=True),
+            Column[RankWorkChange]("Before", lambda one: format_ns(one.before_ns), numeric=True),
+            Column[RankWorkChange]("After", lambda one: format_ns(one.after_ns), numeric=True),
+            Column[RankWorkChange]("Change", lambda one: _change(one.before_ns, one.after_ns), numeric=True),
         ],
         rows,
     )

@@ -111,7 +111,7 @@ def _by_reason(entries: Sequence[RankEntry]) -> dict[str, list[str]]:
 def _finding(document: RanksDocument) -> Iterator[Inline]:
     for one in document.findings:
         if not one.is_small:
-            yield (Name(one.sentence), f". {saving_text(one)}")
+            yield (Name(one.sentence), f". {_saving_text(one)}")
     small = [str(one.rank) for one in document.findings if one.is_small and one.rank is not None]
     if small:
         more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
@@ -121,7 +121,7 @@ def _finding(document: RanksDocument) -> Iterator[Inline]:
         )
 
 
-def saving_text(one: JobFinding) -> str:
+def _saving_text(one: JobFinding) -> str:
     """Say what a step would save, and how that is known."""
     if one.replayed_ns is not None:
         least, most = one.replayed_ns
@@ -239,7 +239,7 @@ def rank_table(document: RanksDocument) -> Table:
     )
 
 
-def step_table(rows: Sequence[JobStep]) -> Table:
+def _step_table(rows: Sequence[JobStep]) -> Table:
     """Build the table of steps."""
     return table_of(
         [
@@ -277,11 +277,11 @@ def _shade(share: float) -> str:
 
 
 # By what --by names: the table for people, and the rows and fields of CSV.
-TABLES: Final[Mapping[str, Callable[[RanksDocument], Table]]] = {
+RANKS_TABLES: Final[Mapping[str, Callable[[RanksDocument], Table]]] = {
     "late": lambda document: late_table(document.late),
     "heat": heat_table,
     "rank": rank_table,
-    "step": lambda document: step_table(document.steps),
+    "step": lambda document: _step_table(document.steps),
     "group": lambda document: group_table(document.groups),
     "collective": lambda document: collective_table(document.collectives),
 }

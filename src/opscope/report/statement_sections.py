@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from opscope.base.shapes import input_shapes
 from opscope.documents.dossier import DossierDocument
-from opscope.documents.statements import Findings
+from opscope.documents.statements import OperatorStatements
 from opscope.render.blocks import Block, Name, Paragraph, Section, Table
 from opscope.report.explain_sections import explain_section, failed_checks
 from opscope.report.finding_text import first_things
@@ -19,7 +19,7 @@ _HEADINGS = {
 }
 
 
-def statement_blocks(findings: Findings) -> Iterator[Block]:
+def statement_blocks(findings: OperatorStatements) -> Iterator[Block]:
     """Yield blocks with all statements on one operator, each with its basis."""
     shapes = None if findings.inputs is None else Name(input_shapes(findings.inputs))
     about = () if shapes is None else (" with the inputs that took most of its time (", shapes, ")")
@@ -30,7 +30,7 @@ def statement_blocks(findings: Findings) -> Iterator[Block]:
         yield Paragraph.of("Hardware counters: none (", Name(findings.counters_reason), ").")
 
 
-def _rows(findings: Findings) -> Iterator[tuple[str, str, str]]:
+def _rows(findings: OperatorStatements) -> Iterator[tuple[str, str, str]]:
     for topic, statements in findings.by_topic().items():
         for number, statement in enumerate(statements):
             yield ("" if number else _HEADINGS[topic], str(statement.basis), statement.text)

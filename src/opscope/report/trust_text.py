@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 def failures(trust: Trust) -> Iterator[str]:
     """Yield a sentence for each failed check, with what to do."""
-    yield from map(sentence, trust.failures())
+    yield from map(_sentence, trust.failures())
 
 
-def sentence(check: Check) -> str:
+def _sentence(check: Check) -> str:
     """Return what a check found, and what to do about it."""
     if (what := _WHAT_TO_DO.get(check.name)) is None:  # the sentence says it itself
         return check.sentence

@@ -8,7 +8,7 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.replay import changes
 from opscope.analysis.replay.batch import other_batch
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.changes import Change
+from opscope.analysis.replay.changes import ReplayedChange
 from opscope.analysis.replay.loading import more_workers
 
 
@@ -41,7 +41,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     no_launch_gaps: bool = False
 
 
-def changes_asked(measured: Measured, steps: Steps, asked: Asked) -> Iterator[Change]:
+def changes_asked(measured: Measured, steps: Steps, asked: Asked) -> Iterator[ReplayedChange]:
     """Yield the changes, in the order of the options.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.changes import Change
+from opscope.analysis.replay.changes import ReplayedChange
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind
 from opscope.analysis.replay.path import critical_path, residual_share
@@ -22,7 +22,12 @@ _FIELDS: Final = ("change", "targets", "saving_ns", "adds_ns", "assumption")
 
 
 def build_whatif(
-    trace: str, steps: Steps, changes: Sequence[Change], unprofiled_ns: float | None, *, as_recorded: bool = False
+    trace: str,
+    steps: Steps,
+    changes: Sequence[ReplayedChange],
+    unprofiled_ns: float | None,
+    *,
+    as_recorded: bool = False,
 ) -> WhatIfDocument:
     """Replay steps without and with changes.
 
@@ -73,7 +78,7 @@ def build_whatif(
 
 
 def changed_steps(
-    steps: Steps, changes: Sequence[Change], unprofiled_ns: float | None, *, as_recorded: bool = False
+    steps: Steps, changes: Sequence[ReplayedChange], unprofiled_ns: float | None, *, as_recorded: bool = False
 ) -> Edit:
     """Return the steps with all changes.
 

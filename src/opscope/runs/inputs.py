@@ -65,7 +65,7 @@ class TraceFile(Struct, frozen=True):
         return f"{self.capture.directory.path}/{self.capture.record.configuration.id}{cycle}"
 
 
-def files_of(paths: Iterable[Path]) -> Iterator[TraceFile]:
+def traces_below(paths: Iterable[Path]) -> Iterator[TraceFile]:
     """Yield the traces of some paths: files as they are, and the traces in run directories and folders.
 
     ``RUN/CONFIGURATION`` names one configuration of a run directory, ``RUN/CONFIGURATION,2`` its second cycle.

@@ -45,7 +45,7 @@ from opscope.render.blocks import Paragraph, Section
 from opscope.render.markdown import render
 from opscope.report.advise_document import advise_section
 from opscope.report.bench_document import bench_section_of_page
-from opscope.report.comparison import compare
+from opscope.report.comparison import comparison_of
 from opscope.report.comparison_report import comparison_report
 from opscope.report.difference_sections import pair_sections
 from opscope.report.guide_keys import statistics_json
@@ -154,7 +154,7 @@ def write_comparison(directory: RunDirectory, manifest: Manifest) -> SweepCompar
         BadInputError: the statistics of a configuration are missing or damaged.
         EnvironmentLacksError: a file cannot be written.
     """
-    comparison = compare(list(read_documents(directory, manifest)), manifest)
+    comparison = comparison_of(list(read_documents(directory, manifest)), manifest)
     directory.write(COMPARISON, encode(comparison))
     directory.write(COMPARISON_REPORT, render(comparison_report(comparison)).encode())
     return comparison
@@ -266,7 +266,7 @@ class PageParts:
             BadInputError: the manifest of a run cannot be read.
         """
         sweeps = tuple(
-            sweep_entry(self._called(path), compare(documents, RunDirectory(path).read_manifest()))
+            sweep_entry(self._called(path), comparison_of(documents, RunDirectory(path).read_manifest()))
             for path, documents in self._runs.items()
         )
         names = [sweep.comparison.description for sweep in sweeps] or [trace.name for trace in self._traces]

@@ -87,7 +87,7 @@ class _Told(Struct, frozen=True):
     step_time: _Step | None = None
 
 
-class Progress(Struct, frozen=True):
+class RunProgress(Struct, frozen=True):
     """A run as it stands.
 
     Attributes:
@@ -101,7 +101,7 @@ class Progress(Struct, frozen=True):
     pending: tuple[str, ...]
 
 
-def progress_of(folder: Path) -> Progress | None:
+def progress_of(folder: Path) -> RunProgress | None:
     """Return how far a run is; None while its manifest cannot be read."""
     directory = RunDirectory(folder)
     try:
@@ -110,7 +110,7 @@ def progress_of(folder: Path) -> Progress | None:
         return None
     rows = tuple(_row(directory, manifest, entry) for entry in manifest.entries if entry.status != "pending")
     pending = tuple(one.configuration.id for one in manifest.entries if one.status == "pending")
-    return Progress(manifest.created, rows, pending)
+    return RunProgress(manifest.created, rows, pending)
 
 
 def _row(directory: RunDirectory, manifest: Manifest, entry: Entry) -> RunRow:

@@ -32,7 +32,7 @@ from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
 from opscope.sweep.launchers import Launch
 from opscope.sweep.process import first_run, recording
-from opscope.sweep.rank import ENDED_BY_LAUNCHER, REQUEST, JobRequest, Outcome, folder_of
+from opscope.sweep.rank import ENDED_BY_LAUNCHER, REQUEST, JobRequest, RankResult, folder_of
 from opscope.sweep.runner import Observer, Plan, run_sweep
 from opscope.sweep.worker import Message, Sender
 
@@ -47,7 +47,7 @@ _TAIL: Final = 1 << 13  # bytes
 Ranks = dict[int, tuple[RunDirectory, Manifest]]
 
 
-class Job(Struct, frozen=True):
+class JobPlan(Struct, frozen=True):
     """A job to be measured.
 
     Attributes:
@@ -70,7 +70,7 @@ class Job(Struct, frozen=True):
         return self.manifest.entries[0]
 
 
-class Measured(Struct, frozen=True):
+class MeasuredRanks(Struct, frozen=True):
     """What the ranks of a job measured.
 
     Attributes:
@@ -81,7 +81,7 @@ class Measured(Struct, frozen=True):
     """
 
     world: int
-    outcomes: Mapping[int, Outcome]
+    outcomes: Mapping[int, RankResult]
     places: Mapping[int, RunDirectory]
     scratch: Path
 
@@ -125,7 +125,7 @@ class Measured(Struct, frozen=True):
         return (2 if outcome.message.again is not None and outcome.message.error is None else 1), ended
 
 
-def measure_job(job: Job, observer: Observer) -> Measured:
+def measure_job(job: JobPlan, observer: Observer) -> MeasuredRanks:
     """Start the ranks, and again where the script has to run again; return what they measured.
 
     Raises:
@@ -142,7 +142,7 @@ def measure_job(job: Job, observer: Observer) -> Measured:
     )
     observer.configuration(1, job.entry)
     began = time.monotonic()
-    measured: Measured | None = None
+    measured: MeasuredRanks | None = None
     try:
         for number in range(1, _RUNS + 1):
             left = None if job.timeout_s is None else job.timeout_s - (time.monotonic() - began)
@@ -165,7 +165,7 @@ def measure_job(job: Job, observer: Observer) -> Measured:
     return measured
 
 
-def _following(request: JobRequest, measured: Measured) -> JobRequest | None:
+def _following(request: JobRequest, measured: MeasuredRanks) -> JobRequest | None:
     """Return what makes up for a run in which a rank was not profiled; None if that would not help."""
     messages = {rank: one.message for rank, one in measured.outcomes.items()}
     if any(message.error is not None for message in messages.values()):
@@ -189,7 +189,7 @@ def _ended_too_soon(request: JobRequest, messages: Mapping[int, Message]) -> boo
     return bool(failed) and set(failed) == {"usage"} and request.run.reason is not None and not request.run.records
 
 
-def _later(first: Measured, second: Measured) -> Measured:
+def _later(first: MeasuredRanks, second: MeasuredRanks) -> MeasuredRanks:
     """Return what two runs measured: of each rank the later result."""
     whole = {rank for rank, outcome in second.outcomes.items() if outcome.message.complete}
     kept = {rank for rank, outcome in first.outcomes.items() if outcome.message.complete} - whole
@@ -200,7 +200,7 @@ def _later(first: Measured, second: Measured) -> Measured:
     )
 
 
-def _run(job: Job, request: JobRequest, folder: Path, observer: Observer) -> Measured:
+def _run(job: JobPlan, request: JobRequest, folder: Path, observer: Observer) -> MeasuredRanks:
     """Start the launcher once, and follow it to its end."""
     folder.mkdir(parents=True)
     write_whole(folder / REQUEST, encode(request))
@@ -218,7 +218,7 @@ def _run(job: Job, request: JobRequest, folder: Path, observer: Observer) -> Mea
             f"{job.launch.before[0]} ended with exit code {code} before any rank began. {log} ends: {_last(log)}"
         )
     world = max(max(outcomes) + 1, *(outcome.world or 0 for outcome in outcomes.values()))
-    return Measured(world, outcomes, {rank: folder_of(folder, rank) for rank in outcomes}, folder.parent)
+    return MeasuredRanks(world, outcomes, {rank: folder_of(folder, rank) for rank in outcomes}, folder.parent)
 
 
 def _started(command: Sequence[str], output: int) -> "subprocess.Popen[bytes]":
@@ -263,20 +263,20 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def _furthest_behind(outcomes: Sequence[Outcome]) -> Outcome | None:
+def _furthest_behind(outcomes: Sequence[RankResult]) -> RankResult | None:
     """Return the rank that runs in the earliest phase; of several one that waits."""
 
-    def place(outcome: Outcome) -> tuple[int, bool]:
+    def place(outcome: RankResult) -> tuple[int, bool]:
         phase = outcome.message.phase
         return _ORDER.index(phase) if phase in _ORDER else len(_ORDER), not outcome.message.waits
 
     return min((outcome for outcome in outcomes if not outcome.ended), key=place, default=None)
 
 
-def _outcomes(folder: Path) -> Iterator[Outcome]:
+def _outcomes(folder: Path) -> Iterator[RankResult]:
     for path in folder.glob("rank*.json"):
         try:
-            yield decode(path, Outcome)
+            yield decode(path, RankResult)
         except BadInputError:  # a launcher that starts two processes with one rank
             continue
 
@@ -347,7 +347,9 @@ class RankPlan(Struct, frozen=True):
     plan: Plan
 
 
-def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest], observer: Observer) -> "Ranks":
+def report_ranks(
+    job: JobPlan, measured: MeasuredRanks, replaced: Mapping[int, Manifest], observer: Observer
+) -> "Ranks":
     """Make a run directory for each rank, in several processes; return them by rank.
 
     Args:
@@ -378,7 +380,7 @@ def report_ranks(job: Job, measured: Measured, replaced: Mapping[int, Manifest],
     return dict(sorted(done.items()))
 
 
-def _record(job: Job, measured: Measured) -> JobRecord:
+def _record(job: JobPlan, measured: MeasuredRanks) -> JobRecord:
     ends = []
     for rank in range(measured.world):
         outcome, failure = measured.outcomes.get(rank), measured.failure_of(rank)
@@ -394,7 +396,9 @@ def _record(job: Job, measured: Measured) -> JobRecord:
     )
 
 
-def _plan(job: Job, rank: int, place: RunDirectory | None, failure: Failure | None, replaced: Manifest | None) -> Plan:
+def _plan(
+    job: JobPlan, rank: int, place: RunDirectory | None, failure: Failure | None, replaced: Manifest | None
+) -> Plan:
     directory = RunDirectory(job.folder / f"rank{rank}")
     return Plan(job.manifest, directory, OfRank(place, failure), replaced, job.redactor)
 

@@ -27,18 +27,18 @@ from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory, functions_name
 from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.unprofiled_steps import benchmark, time_once
-from opscope.workloads.choice import build
+from opscope.workloads.choice import build_workload
 from opscope.workloads.stepping import Workload, refuse_unstarted
 
 
-class Progress(Struct, frozen=True):
+class PhaseProgress(Struct, frozen=True):
     """How far a configuration is: the phase, and the fraction of the phase that is done."""
 
     phase: str
     fraction: float
 
 
-Report = Callable[[Progress], None]
+_Report = Callable[[PhaseProgress], None]
 
 
 class Task(Struct, frozen=True):
@@ -58,7 +58,7 @@ class Task(Struct, frozen=True):
     actual: Configuration | None = None
 
 
-class Outcome(Struct, frozen=True):
+class MeasurementResult(Struct, frozen=True):
     """What a measurement found, beside what was asked for; the fields are those of `CaptureRecord`."""
 
     cold_step_ns: int | None
@@ -71,20 +71,20 @@ class Outcome(Struct, frozen=True):
     benchmark_reason: str | None = None
 
 
-def measure(task: Task, report: Report) -> CaptureRecord:
+def measure(task: Task, report: _Report) -> CaptureRecord:
     """Measure a configuration and write its trace and its record.
 
     Raises:
         OpscopeError: it cannot be built or measured.
     """
-    report(Progress("building", 0.0))
+    report(PhaseProgress("building", 0.0))
     device = resolve_device(task.options.device)
     collected_activities(task.options.activities, device)  # refuses what cannot be collected before anything is built
     with current(device):
-        return measure_workload(build(task.actual or task.configuration, device), task, report)
+        return measure_workload(build_workload(task.actual or task.configuration, device), task, report)
 
 
-def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureRecord:
+def measure_workload(workload: Workload, task: Task, report: _Report) -> CaptureRecord:
     """Measure a workload that is already built, and write its trace and its record.
 
     The cold step comes first, the profile last.
@@ -95,7 +95,7 @@ def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureR
     step, device = workload.step, workload.device
     with current(device):
         reset_peak_memory(device)
-        report(Progress("first step", 0.0))
+        report(PhaseProgress("first step", 0.0))
         cold = workload.first_step_ns
         if cold is None:
             results: list[object] = []
@@ -103,20 +103,22 @@ def measure_workload(workload: Workload, task: Task, report: Report) -> CaptureR
             refuse_unstarted(results.pop())
         timed = None
         if task.options.benchmark:
-            timed = benchmark(step, device, lambda done: report(Progress("timing", done)))
+            timed = benchmark(step, device, lambda done: report(PhaseProgress("timing", done)))
         memory = peak_memory(device)
         names = tuple(cycle.trace for cycle in task.files.cycles)
-        collector = TorchProfiler(task.options, device, names, lambda done: report(Progress("profiling", done)))
+        collector = TorchProfiler(task.options, device, names, lambda done: report(PhaseProgress("profiling", done)))
         # A process that was profiled stays slower: so first the steps without a profiler, then the light pass.
         light = None
         if task.files.light is not None and task.options.benchmark:
             light = collector.light(workload, task.directory.path, task.files.light)
         collected = collector.collect(workload, task.directory.path)
-        report(Progress("operators", 0.0))
-        return write_record(task, device, workload.info, Outcome(cold, timed, memory, collected.record, light=light))
+        report(PhaseProgress("operators", 0.0))
+        return write_record(
+            task, device, workload.info, MeasurementResult(cold, timed, memory, collected.record, light=light)
+        )
 
 
-def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: Outcome) -> CaptureRecord:
+def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: MeasurementResult) -> CaptureRecord:
     """Write down what was measured, where and of what, and the operators of this PyTorch.
 
     Raises:

@@ -53,7 +53,7 @@ class ScriptTask(Struct, frozen=True):
     restart: Callable[[Mapping[str, str]], None] | None = None
 
 
-class Again(Struct, frozen=True):
+class RunAgain(Struct, frozen=True):
     """A script that has to run again.
 
     Attributes:
@@ -67,7 +67,7 @@ class Again(Struct, frozen=True):
 
 def measure_script(
     task: ScriptTask, phase: Callable[[str], None], kept: Callable[[], None], waits: Callable[[str], None]
-) -> Again | None:
+) -> RunAgain | None:
     """Run a script, and write the trace of some of its steps, and its record.
 
     Args:
@@ -146,7 +146,7 @@ def measure_script(
     return _unmeasured(script, watcher, children, error if failed else None)
 
 
-def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseException | None) -> Again:
+def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseException | None) -> RunAgain:
     """Return what makes up for a run in which nothing was measured.
 
     Args:
@@ -163,7 +163,7 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
     if elsewhere is not None and error is None and torch_is_idle():
         raise WorkElsewhereError(f"{script} itself does nothing on the GPU; {elsewhere}")
     if watcher.again is not None:
-        return Again(watcher.again, None if error is None else _one_line(error))
+        return RunAgain(watcher.again, None if error is None else _one_line(error))
     if error is None:
         raise UsageError(f"{script} ended, and {watcher.missed}{'' if elsewhere is None else f'; {elsewhere}'}")
     if isinstance(error, SystemExit):
@@ -242,7 +242,7 @@ def _write(
 ) -> None:
     """Write down what was measured."""
     from opscope.collect.environment import peak_memory
-    from opscope.sweep.measure import Outcome, Task, write_record
+    from opscope.sweep.measure import MeasurementResult, Task, write_record
 
     assert result.trace is not None
     device = current_device()
@@ -259,7 +259,7 @@ def _write(
     steps = StepsFound(
         result.kind, result.source, result.also, result.events, result.before, result.timed, result.ranks
     )
-    outcome = Outcome(
+    outcome = MeasurementResult(
         None, benchmark, peak_memory(device), (result.trace,), result.sentence(), light, steps, benchmark_reason=untimed
     )
     write_record(Task(configuration, options, directory, files), device, info, outcome)

@@ -15,16 +15,16 @@ from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import SETTINGS, Value, heading_of, option_of
 from opscope.record.sweep import Entry, Manifest
 from opscope.runs.store import RunDirectory, allot
-from opscope.workloads.catalog import BUILT_IN, check, short_name, target_file
+from opscope.workloads.catalog import BUILT_IN, check, target_file, target_name
 
-Values = Mapping[str, Sequence[Value]]  # what a setting may take, by its name
+_Values = Mapping[str, Sequence[Value]]  # what a setting may take, by its name
 
 
 class NamedSweep(Struct, frozen=True):
     """One sweep of a preset: the folder under the output directory, and its sizes."""
 
     folder: str
-    sizes: Values
+    sizes: _Values
 
 
 _QUICK = NamedSweep("quick", {"batch_size": (1, 8), "seq_len": (128,)})
@@ -32,13 +32,13 @@ _FULL = NamedSweep("full", {"batch_size": (1, 4, 8, 16), "seq_len": (128, 256, 5
 PRESETS = {"quick": (_QUICK,), "comprehensive": (_QUICK, _FULL)}
 
 
-def default_sizes(target: str) -> Values:
+def default_sizes(target: str) -> _Values:
     """Return the sizes that a built-in target is swept over by default; empty for other targets."""
     entry = BUILT_IN.get(target)
     return {} if entry is None else entry.sizes
 
 
-def expand(target: str, values: Values) -> tuple[Configuration, ...]:
+def expand(target: str, values: _Values) -> tuple[Configuration, ...]:
     """Return one configuration per combination of values, in the order given, each checked.
 
     A setting with one value is the same for the whole sweep; one with several is an axis, and so are sizes.
@@ -90,7 +90,7 @@ def new_manifest(configurations: Sequence[Configuration], options: CaptureOption
         opscope=__version__,
         options=options,
         entries=tuple(
-            Entry(configuration, allot(short_name(configuration.target), configuration, cycles))
+            Entry(configuration, allot(target_name(configuration.target), configuration, cycles))
             for configuration in configurations
         ),
         target_digest=_digest(target_file(configurations[0].target)),

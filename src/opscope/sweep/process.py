@@ -40,7 +40,7 @@ _HINTS = {
 }
 
 
-class Worker(Protocol):
+class FollowedWorker(Protocol):
     """A process that measures, as far as it is followed here.
 
     Attributes:
@@ -62,7 +62,7 @@ class Worker(Protocol):
         """End it."""
 
 
-def start_worker(request: Request, log: Path) -> "Worker":
+def start_worker(request: Request, log: Path) -> "FollowedWorker":
     """Start ``python -m opscope.sweep.worker`` and send it its request.
 
     Args:
@@ -132,7 +132,7 @@ class InProcess(Struct, frozen=True):
 
     timeout_s: float | None = None
     actual: Mapping[str, Value] = field(default_factory=dict)
-    start: Callable[[Request, Path], Worker] = start_worker
+    start: Callable[[Request, Path], FollowedWorker] = start_worker
     warm: WarmProcess | None = None
 
     def measure(
@@ -235,7 +235,7 @@ class _OutOfTimeError(Exception):
     """A configuration took longer than it may."""
 
 
-def _follow(process: Worker, messages: IO[bytes], progress: Sender, until: _Until, *, ends: bool) -> Message:
+def _follow(process: FollowedWorker, messages: IO[bytes], progress: Sender, until: _Until, *, ends: bool) -> Message:
     """Pass progress on until the process ends, and again while nothing is heard; return its last message.
 
     Args:
@@ -262,7 +262,7 @@ def _follow(process: Worker, messages: IO[bytes], progress: Sender, until: _Unti
     return last
 
 
-def _received(process: Worker, messages: IO[bytes]) -> Iterator[Message | None]:
+def _received(process: FollowedWorker, messages: IO[bytes]) -> Iterator[Message | None]:
     """Yield messages until the pipe is closed or the process is gone, and None where a while has passed without one.
 
     A process that the workload forked may hold the pipe open for long after, so its end alone is not waited for.
@@ -295,7 +295,7 @@ def _decoded(lines: list[bytes]) -> Iterator[Message]:
             continue
 
 
-def _end(process: Worker) -> None:
+def _end(process: FollowedWorker) -> None:
     """End a process, and what the user's code has started in it."""
     process.terminate()
     try:

@@ -55,7 +55,7 @@ class JobRequest(Struct, frozen=True):
     safe_path: bool = False
 
 
-class Outcome(Struct, frozen=True):
+class RankResult(Struct, frozen=True):
     """What became of a rank.
 
     Attributes:
@@ -117,7 +117,7 @@ def _measured(job: Path, arguments: list[str]) -> int:
     request = decode(job / REQUEST, JobRequest)
     if not request.safe_path:
         os.environ.pop(SAFE_PATH, None)
-    running = Outcome(rank, world, socket.gethostname(), 0.0, Message(phase="starting"))
+    running = RankResult(rank, world, socket.gethostname(), 0.0, Message(phase="starting"))
 
     def tell(message: Message, ended: float = 0.0) -> None:
         write_whole(outcome_path(job, rank), encode(replace(running, message=message, ended=ended)))
@@ -129,7 +129,7 @@ def _measured(job: Path, arguments: list[str]) -> int:
     with suppress(_EndedByLauncher):
         ended = _worker_of(request, job, rank, arguments, tell)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what became of the rank is written, whatever ends it now
-    if ended is None and decode(outcome_path(job, rank), Outcome).message.complete:
+    if ended is None and decode(outcome_path(job, rank), RankResult).message.complete:
         ended = Message(complete=True)  # its results are on disk
     tell(ended or Message(failure=Failure("killed", ENDED_BY_LAUNCHER, request.entry.files.log)), time.time())
     if ended is None:

@@ -30,7 +30,7 @@ from opscope.runs.store import RunDirectory
 from opscope.workloads.catalog import is_script
 
 if TYPE_CHECKING:
-    from opscope.sweep.measure_script import Again
+    from opscope.sweep.measure_script import RunAgain
 
 _LONGEST = 300  # characters of a message, which is to be one line
 _LONGEST_OF_OURS = 1_000  # its end says what to do
@@ -175,7 +175,7 @@ def _measure(request: Request, send: Sender) -> None:
 
 def _measure_script(
     request: Request, send: Sender, restart: Callable[[Mapping[str, str]], None] | None
-) -> "Again | None":
+) -> "RunAgain | None":
     from opscope.sweep.measure_script import ScriptTask, check_clock, measure_script
 
     task = ScriptTask(

@@ -30,7 +30,7 @@ class ColumnKind(StrEnum):
         return self in (ColumnKind.THREAD, ColumnKind.NAME, ColumnKind.TEXT, ColumnKind.KIND)
 
 
-class Column(Struct, frozen=True):
+class SchemaColumn(Struct, frozen=True):
     """One column, with what it means in a sentence."""
 
     name: str
@@ -43,7 +43,7 @@ class TableOfTrace(Struct, frozen=True):
 
     name: str
     meaning: str
-    columns: tuple[Column, ...]
+    columns: tuple[SchemaColumn, ...]
 
 
 # A table is one #define over several lines that end in a backslash; the comment on its first line is its meaning.
@@ -63,8 +63,10 @@ def _read(text: str) -> Mapping[str, TableOfTrace]:
     }
 
 
-def _columns(text: str) -> tuple[Column, ...]:
-    return tuple(Column(match["name"], ColumnKind(match["kind"]), match["meaning"]) for match in _COLUMN.finditer(text))
+def _columns(text: str) -> tuple[SchemaColumn, ...]:
+    return tuple(
+        SchemaColumn(match["name"], ColumnKind(match["kind"]), match["meaning"]) for match in _COLUMN.finditer(text)
+    )
 
 
 TABLES: Final = _read(Path(__file__).with_name("columns.h").read_text(encoding="utf-8"))

@@ -87,7 +87,7 @@ def target_file(target: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin is not None else None
 
 
-def short_name(target: str) -> str:
+def target_name(target: str) -> str:
     """Return a target's name for file names: the script's, the function's, or that of the built-in workload."""
     place, _, function = target.rpartition(":")
     name = Path(target).stem if is_script(target) else function or Path(place).stem

@@ -10,7 +10,7 @@ from opscope.workloads.models import BUILDERS
 from opscope.workloads.stepping import Workload
 
 
-def build(configuration: Configuration, device: torch.device) -> Workload:
+def build_workload(configuration: Configuration, device: torch.device) -> Workload:
     """Build the workload of a configuration on a device.
 
     Raises:

@@ -25,7 +25,7 @@ from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration
 from opscope.record.settings import SETTINGS, option_of
 from opscope.torch_support.device import synchronize
-from opscope.workloads.catalog import short_name
+from opscope.workloads.catalog import target_name
 from opscope.workloads.stepping import (
     TORCH_DTYPES,
     Model,
@@ -196,7 +196,7 @@ def _from_step(
             f"--dtype {configuration.dtype} cannot be applied to a step: take a parameter 'dtype' and use it"
         )
     info = WorkloadInfo(
-        name=short_name(configuration.target),
+        name=target_name(configuration.target),
         description=configuration.target,
         sequences_per_step=configuration.count("batch_size"),
         tokens_per_step=_tokens(configuration),
@@ -212,7 +212,7 @@ def _from_module(module: torch.nn.Module, inputs: Any, configuration: Configurat
     if configuration.mode == "training":
         notes.append("AdamW; the loss is the output's own, or the mean square of the output where it has none")
     info = WorkloadInfo(
-        name=short_name(configuration.target),
+        name=target_name(configuration.target),
         description=f"{type(module).__name__} from {configuration.target}",
         parameters=parameter_count(module),
         sequences_per_step=configuration.count("batch_size"),

@@ -13,7 +13,7 @@ import torch
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration
-from opscope.workloads.stepping import Model, Step, Workload, make_step, parameter_count, precision_notes
+from opscope.workloads.stepping import Model, StepFunction, Workload, make_step, parameter_count, precision_notes
 
 _BERT_HUB_NAME = "google-bert/bert-base-uncased"
 _HEAD_SIZE = 64
@@ -294,7 +294,7 @@ def _build_simplified(configuration: Configuration, device: torch.device, *, bec
     return Workload(info, _with_math_attention(step) if configuration.attention == "eager" else step, device)
 
 
-def _with_math_attention(step: Step) -> Step:
+def _with_math_attention(step: StepFunction) -> StepFunction:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def eager() -> object:

@@ -13,7 +13,7 @@ from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration
 from opscope.record.settings import Dtype
 
-Step: TypeAlias = Callable[[], object]
+StepFunction: TypeAlias = Callable[[], object]
 
 TORCH_DTYPES: Mapping[Dtype, torch.dtype] = {
     "float32": torch.float32,
@@ -34,7 +34,7 @@ class Workload(Struct, frozen=True):
     """
 
     info: WorkloadInfo
-    step: Step
+    step: StepFunction
     device: torch.device
     first_step_ns: int | None = None
 
@@ -80,7 +80,7 @@ def precision_notes(configuration: Configuration) -> tuple[str, ...]:
     return (f"parameters and floating-point inputs in {configuration.dtype}",)
 
 
-def make_step(model: Model, configuration: Configuration, device: torch.device) -> Step:
+def make_step(model: Model, configuration: Configuration, device: torch.device) -> StepFunction:
     """Make the step of a model for the configuration's mode, data type and ``torch.compile`` setting.
 
     Raises:
@@ -109,7 +109,7 @@ def _cast(value: Any, dtype: torch.dtype | None) -> Any:
     return value
 
 
-def _training_step(model: Model, dtype: torch.dtype | None, device: torch.device, *, compiled: bool) -> Step:
+def _training_step(model: Model, dtype: torch.dtype | None, device: torch.device, *, compiled: bool) -> StepFunction:
     module = model.module.train()
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.advice import STATEMENTS, first_of
+from opscope.analysis.advice import STATEMENTS, first_screen_of
 from opscope.analysis.advice.context import Draft, Range
-from opscope.analysis.advice.on_cpu import STATEMENTS as ON_CPU
+from opscope.analysis.advice.on_cpu import CPU_STATEMENTS as ON_CPU
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule, StepBasis, Where
@@ -771,7 +771,7 @@ def test_the_first_are_those_that_save_other_time(rules: list[str], first: set[i
         )
         for rule in rules
     ]  # fmt: skip
-    assert first_of(drafts) == first
+    assert first_screen_of(drafts) == first
 
 
 def test_copies_whose_memory_is_not_named_are_not_called_pinned(analyzed: Analyze) -> None:

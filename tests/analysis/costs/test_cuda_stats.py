@@ -13,7 +13,7 @@ from opscope.analysis.costs.cuda_stats import report_of
 from opscope.analysis.structure.producer import process_name
 from opscope.documents.stats import Report, TimeRow, UnifiedMemoryRow
 from opscope.readers import read
-from opscope.readers.table_rows import Rows, build, empty_trace
+from opscope.readers.table_rows import Rows, build_trace, empty_trace
 from opscope.report.stats_document import build_stats, stats_table
 from opscope.trace.model import Migration, Trace
 from opscope.trace.schema import SCHEMAS
@@ -30,7 +30,7 @@ def _trace(**tables: list[dict[str, object]]) -> Trace:
             thread = {"thread": 0} if "thread" in SCHEMAS[table] else {}
             rows.add(table, **thread, **entry)
     frames = {name: rows.frame(name) for name in SCHEMAS}
-    return build(empty_trace().source, (), rows.threads(), frames)
+    return build_trace(empty_trace().source, (), rows.threads(), frames)
 
 
 def _kernel(name: str, duration: int, start: int = 0) -> dict[str, object]:

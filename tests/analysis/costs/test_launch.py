@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from opscope.analysis.costs.launch_check import Launch, check_launch
+from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
 from opscope.knowledge.compute_capabilities import compute_capabilities
 from tests.command import opscope
 
@@ -15,7 +15,7 @@ HOPPER = compute_capabilities()["9.0"]
 
 def check(**changes: object):  # type: ignore[no-untyped-def]
     launch = {"grid": (1000, 1, 1), "block": (256, 1, 1), "registers_per_thread": 40, "shared_memory_bytes": 0}
-    return check_launch(Launch(**{**launch, **changes}), HOPPER, 132)  # type: ignore[arg-type]
+    return check_launch(LaunchConfiguration(**{**launch, **changes}), HOPPER, 132)  # type: ignore[arg-type]
 
 
 def test_occupancy_waves_and_tail_by_hand() -> None:
@@ -73,7 +73,7 @@ def test_every_compute_capability_holds_a_block_of_its_largest_size() -> None:
     for capability in compute_capabilities().values():
         limits = capability.multiprocessor
         assert capability.block_shared_memory_bytes + limits.reserved_shared_memory_bytes <= limits.shared_memory_bytes
-        launch = Launch((1, 1, 1), (1024, 1, 1), 64, capability.block_shared_memory_bytes)
+        launch = LaunchConfiguration((1, 1, 1), (1024, 1, 1), 64, capability.block_shared_memory_bytes)
         found = check_launch(launch, capability, None)
         assert found.occupancy is not None
         assert found.occupancy.blocks_per_multiprocessor == 1

@@ -17,10 +17,10 @@ import opscope
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.difference import IDLE, OUTSIDE, RECORDING, SIDE_BY_SIDE, difference
 from opscope.analysis.difference.exact import apportioned
-from opscope.analysis.difference.work import Side, work_changes
+from opscope.analysis.difference.work import DifferenceSide, work_changes
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
-from opscope.documents.difference import ChangeVerdict, DiffBy, DiffDocument, Gate, Matched, PairDiff, WorkChange
+from opscope.documents.difference import ChangeVerdict, DiffBy, DiffDocument, Gate, MatchedBy, PairDiff, WorkChange
 from opscope.readers import read
 from opscope.render.markdown import render
 from opscope.report.difference_sections import difference_section
@@ -120,9 +120,9 @@ def test_what_is_on_one_side_only_is_named(measured: Build) -> None:
     before = steps([("aten::mm", "k", 4_000, MATRIX), ("aten::add", "a", 1_000, {})])
     after = steps([("aten::mm", "k", 4_000, MATRIX), ("my::mixer", "m", 2_500, {})])
     pair = difference("pair", measured(before), measured(after))
-    assert (row(pair, "aten::add").matched, row(pair, "aten::add").change_ns) == (Matched.GONE, -1_000)
-    assert (row(pair, "my::mixer").matched, row(pair, "my::mixer").change_ns) == (Matched.NEW, 2_500)
-    assert row(pair, "aten::mm").matched is Matched.SAME
+    assert (row(pair, "aten::add").matched, row(pair, "aten::add").change_ns) == (MatchedBy.GONE, -1_000)
+    assert (row(pair, "my::mixer").matched, row(pair, "my::mixer").change_ns) == (MatchedBy.NEW, 2_500)
+    assert row(pair, "aten::mm").matched is MatchedBy.SAME
     assert_adds_up(pair)
 
 
@@ -133,10 +133,10 @@ def test_other_sizes_of_an_operator_belong_together(measured: Build) -> None:
     after = steps([("aten::mm", "k", 7_000, larger), ("aten::sum", "s", 1_000, MATRIX)])
     pair = difference("pair", measured(before), measured(after))
     mm = row(pair, "aten::mm")
-    assert (mm.matched, mm.inputs_ns, mm.change_ns) == (Matched.INPUTS, 3_000, 3_000)
+    assert (mm.matched, mm.inputs_ns, mm.change_ns) == (MatchedBy.INPUTS, 3_000, 3_000)
     assert mm.why == "the inputs have other sizes"
     # Nothing says that the sum of a vector became that of two matrices.
-    assert {one.matched for one in pair.step.work if one.operator == "aten::sum"} == {Matched.GONE, Matched.NEW}
+    assert {one.matched for one in pair.step.work if one.operator == "aten::sum"} == {MatchedBy.GONE, MatchedBy.NEW}
     assert_adds_up(pair)
 
 
@@ -145,7 +145,7 @@ def test_a_product_is_the_same_work_under_another_operator(measured: Build) -> N
     before = steps([("aten::addmm", "gemm", 4_000, bias)])
     after = steps([("aten::mm", "gemm", 3_000, MATRIX)])
     mm = row(difference("pair", measured(before), measured(after)), "aten::addmm")
-    assert (mm.renamed_to, mm.matched, mm.same_kernel_ns) == ("aten::mm", Matched.DOES, -1_000)
+    assert (mm.renamed_to, mm.matched, mm.same_kernel_ns) == ("aten::mm", MatchedBy.DOES, -1_000)
     assert mm.why == "both multiply 64 x 32 by 32 x 16, equally often, and nothing else does"
 
 
@@ -163,7 +163,7 @@ def test_a_kernel_in_another_spelling_is_the_same(measured: Build) -> None:
 def test_a_lower_clock_explains_at_most_what_it_can(measured: Build) -> None:
     # 4,000 ns at 1,800 MHz would be 4,800 at 1,500; it took 5,000.
     sides = [
-        Side.of_device(measured(steps([("aten::mm", "k", ns, MATRIX)])).analysis, 0, 1, clock)
+        DifferenceSide.of_device(measured(steps([("aten::mm", "k", ns, MATRIX)])).analysis, 0, 1, clock)
         for ns, clock in ((4_000, (1_790, 1_800, 1_810)), (5_000, (1_490, 1_500, 1_510)))
     ]
     (mm,) = work_changes(*sides)
@@ -291,7 +291,7 @@ def test_the_same_thing_twice_shows_no_difference() -> None:
         None,
         (),
     )  # for a while it took 730 us a step: -3 % to +15 %
-    assert {row.matched for row in pair.step.work} == {Matched.SAME}
+    assert {row.matched for row in pair.step.work} == {MatchedBy.SAME}
     assert all(abs(row.change_ns) < 1_000 for row in pair.step.work)
 
 
@@ -315,7 +315,7 @@ def test_another_batch_is_other_inputs_of_every_operator() -> None:
     pair = recorded("batch16")
     assert (pair.unprofiled.verdict, pair.gate) == (ChangeVerdict.SLOWER, Gate.REGRESSION)
     assert ("Batch size", "8", "16") in [(d.name, d.before, d.after) for d in pair.differing]
-    assert {row.matched for row in pair.step.work} == {Matched.INPUTS}
+    assert {row.matched for row in pair.step.work} == {MatchedBy.INPUTS}
     assert pair.culprit is not None
     assert pair.culprit.startswith("`aten::addmm`")
     assert pair.memory is not None
@@ -334,10 +334,10 @@ def test_compiled_products_are_found_under_another_operator() -> None:
     pair = recorded("compiled")
     assert pair.unprofiled.verdict is ChangeVerdict.FASTER
     products = [row for row in pair.step.work if row.operator == "aten::addmm"]
-    assert {row.matched for row in products} == {Matched.DOES}
+    assert {row.matched for row in products} == {MatchedBy.DOES}
     assert {row.renamed_to for row in products} == {None, "aten::mm"}
-    assert {row.matched for row in pair.step.work if (row.operator or "").startswith("triton_")} == {Matched.NEW}
-    gone = {row.operator for row in pair.step.work if row.matched is Matched.GONE}
+    assert {row.matched for row in pair.step.work if (row.operator or "").startswith("triton_")} == {MatchedBy.NEW}
+    gone = {row.operator for row in pair.step.work if row.matched is MatchedBy.GONE}
     assert {"aten::gelu", "aten::native_layer_norm", "aten::add"} == gone
 
 
@@ -350,10 +350,10 @@ def test_two_versions_of_pytorch_run_the_same_operators() -> None:
     paths = [DATA / "old_traces" / f"cpu_train_torch-{version}.json.gz" for version in ("1.13.1", "2.3.1")]
     (pair,) = opscope.diff(*paths).pairs
     assert_adds_up(pair)
-    of = {matched: [row.operator for row in pair.step.work if row.matched is matched] for matched in Matched}
-    assert len(of[Matched.SAME]) > 40
-    assert "aten::convolution_backward" in of[Matched.SAME]  # with more arguments that are not tensors
-    assert not of[Matched.INPUTS]
+    of = {matched: [row.operator for row in pair.step.work if row.matched is matched] for matched in MatchedBy}
+    assert len(of[MatchedBy.SAME]) > 40
+    assert "aten::convolution_backward" in of[MatchedBy.SAME]  # with more arguments that are not tensors
+    assert not of[MatchedBy.INPUTS]
 
 
 def test_other_devices_are_refused_unless_told(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_inputs_that_one_side_did_not_record_are_not_other_inputs(measured: Buil
     after = steps([("aten::mm", "k", 4_000, {}), ("aten::mm", "k", 1_000, {})])
     pair = difference("pair", measured(before), measured(after))
     mm = row(pair, "aten::mm")
-    assert (mm.matched, mm.calls_before, mm.calls_after, mm.change_ns) == (Matched.OPERATOR, 2, 2, 0)
+    assert (mm.matched, mm.calls_before, mm.calls_after, mm.change_ns) == (MatchedBy.OPERATOR, 2, 2, 0)
     assert ("input shapes", "recorded", "not recorded") in [(d.name, d.before, d.after) for d in pair.differing]
     assert_adds_up(pair)
 
@@ -405,7 +405,7 @@ def test_inputs_that_one_side_did_not_record_are_not_other_inputs(measured: Buil
 )
 def test_only_what_must_be_the_same_work_is_matched(measured: Build, one: str, other: str, same: bool) -> None:
     pair = difference("pair", *(measured(steps([(name, f"{name}_kernel", 4_000, MATRIX)])) for name in (one, other)))
-    assert ({row.matched for row in pair.step.work} == {Matched.DOES}) is same
+    assert ({row.matched for row in pair.step.work} == {MatchedBy.DOES}) is same
     assert_adds_up(pair)
 
 

@@ -16,7 +16,7 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.pictures.flame import Flame, FlameBy, flames
 from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
 from opscope.analysis.pictures.slices import Slices, slices_of
-from opscope.analysis.pictures.tracks import Track, TrackKind, merged, rows_of
+from opscope.analysis.pictures.tracks import Track, TrackKind, merged_slices, stacked_rows
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.structure.origins import Origins
 from opscope.base.errors import UsageError
@@ -259,7 +259,7 @@ def test_many_lanes_of_many_threads_take_little_memory() -> None:
     crowd = np.zeros(2_000, np.int64)
     track = np.concatenate([crowd, threads])
     start = np.concatenate([np.arange(2_000), np.tile(np.arange(3) * 100, 2_000)])
-    row = rows_of(track, start, start + 2_500)  # the first thread has two thousand lanes
+    row = stacked_rows(track, start, start + 2_500)  # the first thread has two thousand lanes
     assert row.max() == 63
     assert set(row[2_000 + 3 :].tolist()) == {0, 1, 2}
 
@@ -296,7 +296,7 @@ def test_each_kind_of_the_host_has_a_track_of_its_own(analyzed: Analyze) -> None
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=50))
 def test_slices_of_a_row_never_overlap(spans: list[tuple[int, int, int]]) -> None:
     track, start, length = (np.array(values, np.int64) for values in zip(*spans, strict=True))
-    row = rows_of(track, start, start + length)
+    row = stacked_rows(track, start, start + length)
     for key in {*zip(track.tolist(), row.tolist(), strict=True)}:
         if key[1] >= 63:
             continue  # the last row takes what lies deeper
@@ -313,7 +313,7 @@ def test_merged_slices_are_named_by_what_takes_most_of_their_time() -> None:
     track = Track(
         TrackKind.CALL, None, None, 0, ("a", "b"), 0 * one, start, start + length, name, none, np.arange(6), one, length
     )  # fmt: skip
-    few = merged(track, 64, name)
+    few = merged_slices(track, 64, name)
     assert [few.texts[one] for one in few.name] == ["a", "b", "b"]
     assert few.count.tolist() == [4, 1, 1]
     assert few.covered_ns.tolist() == [25, 500, 3]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from opscope.analysis.replay.batch import other_batch
-from opscope.analysis.replay.build import Steps, steps_of
+from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.links import link
@@ -24,7 +24,7 @@ US = 1_000
 
 
 def steps_in(trace: Trace) -> Steps:
-    found = steps_of(trace, link(trace))
+    found = replayed_steps(trace, link(trace))
     assert found is not None
     return found
 

@@ -12,7 +12,7 @@ import pytest
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.replay import changes, native
 from opscope.analysis.replay.batch import other_batch
-from opscope.analysis.replay.build import Steps, steps_of
+from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
 from opscope.analysis.replay.loading import more_workers
@@ -37,7 +37,7 @@ PROGRAMS = sorted(path for path in (DATA / "findings").glob("*.json.xz") if ".li
 
 
 def steps_in(trace: Trace) -> Steps:
-    found = steps_of(trace, link(trace))
+    found = replayed_steps(trace, link(trace))
     assert found is not None
     return found
 
@@ -327,7 +327,7 @@ def test_a_whole_recording_without_steps(load: Load) -> None:
 
 
 def test_recordings_of_one_kind_alone(load: Load) -> None:
-    assert steps_of(load(KinetoTrace()), link(load(KinetoTrace()))) is None
+    assert replayed_steps(load(KinetoTrace()), link(load(KinetoTrace()))) is None
     device = KinetoTrace()
     device.kernel("k", 0, 10 * US)
     device.kernel("k", 12 * US, 10 * US)
@@ -392,7 +392,7 @@ def test_names_that_a_trace_does_not_have_are_refused(load: Load) -> None:
 
 def test_to_the_limit_is_what_limits_say() -> None:
     analysis = analyze(read(DATA / "findings" / "fp32_inference.json.xz"))
-    steps = steps_of(analysis.trace, analysis.links)
+    steps = replayed_steps(analysis.trace, analysis.links)
     assert steps is not None
     edit = Edit(steps)
     before = edit.step_ns

@@ -7,7 +7,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import kind_of, short_name, word_rules
-from opscope.knowledge.serving import FORMATS, Iteration, iteration_of
+from opscope.knowledge.serving import ITERATION_FORMATS, Iteration, iteration_of
 from tests.command import opscope
 from tests.kineto import KinetoTrace
 
@@ -44,7 +44,7 @@ def test_names_of_iterations(name: str, iteration: Iteration | None) -> None:
 
 
 def test_every_format_has_an_example() -> None:
-    assert all(iteration_of(example) is not None for _, _, example in FORMATS)
+    assert all(iteration_of(example) is not None for _, _, example in ITERATION_FORMATS)
 
 
 def server() -> KinetoTrace:

@@ -29,7 +29,7 @@ from opscope.analysis.advice.several_devices import devices_take_turns
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
-from opscope.analysis.replay.changes import Change
+from opscope.analysis.replay.changes import ReplayedChange
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.errors import UsageError
@@ -130,7 +130,7 @@ class Advice(Struct, frozen=True):
     pieces: Mapping[str, Ints] = field(default_factory=dict)
     replayed: Replayed | None = None
 
-    def change(self, name: str) -> Change:
+    def change(self, name: str) -> ReplayedChange:
         """Return the change that a finding advises, with likely assumptions.
 
         Args:
@@ -143,7 +143,7 @@ class Advice(Struct, frozen=True):
             known = ", ".join(self.remedies) or "none here"
             raise UsageError(f"--finding {name}: no such finding with a change to replay; there are: {known}")
         remedy = self.remedies[name]
-        return Change(f"--finding {name}", remedy.assumes, lambda edit: remedy.apply(edit, Assumed.LIKELY))
+        return ReplayedChange(f"--finding {name}", remedy.assumes, lambda edit: remedy.apply(edit, Assumed.LIKELY))
 
 
 @staged(Stage.FINDINGS)
@@ -303,7 +303,7 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
 
 def as_findings(context: Named, drafts: Sequence[Draft], *, replayed: bool = False) -> tuple[Finding, ...]:
     """Return what rules found as findings, in its order."""
-    first = first_of(drafts)
+    first = first_screen_of(drafts)
     ids = _ids(drafts)
     return tuple(
         Finding(
@@ -362,7 +362,7 @@ def _ids(drafts: Sequence[Draft]) -> list[str]:
     return ids
 
 
-def first_of(drafts: Sequence[Draft]) -> frozenset[int]:
+def first_screen_of(drafts: Sequence[Draft]) -> frozenset[int]:
     """Return which findings the first screen shows, as positions in ``drafts``.
 
     Findings that claim no time of an earlier one come first; duplicate work, which is merely possible, comes last.

@@ -7,7 +7,7 @@ import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy, idle_claim
 from opscope.analysis.advice.evidence import derived, measured, nanoseconds, share_of
-from opscope.analysis.advice.preparation import compiling, loading_gaps
+from opscope.analysis.advice.preparation import compiling_times, loading_gaps
 from opscope.analysis.advice.remedies import without_host, work_around
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
 from opscope.analysis.advice.seen import seen
@@ -125,7 +125,7 @@ def _without_other_work(context: Context, computes: float) -> Remedy:
     """
     # Other work in a gap in which code is loaded is most likely a part of that, as it is where code is compiled.
     gaps, works = loading_gaps(context), context.waits.kinds[BoundKind.HOST_WORK]
-    compiled = compiling(context.trace).spans
+    compiled = compiling_times(context.trace).spans
     apart, perhaps = (work_around(context, np.flatnonzero(some), compiled) for some in (works & ~gaps.all, works))
     shares = (_OF_COMPUTING * computes + _LEAST_MOVED * (1 - computes), _MOVED, 1.0)
     loading = "; in gaps in which code is loaded none, up to all" if gaps.all.any() else ""

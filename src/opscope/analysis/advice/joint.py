@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.advice.context import Context, Draft, Remedy
 from opscope.analysis.advice.evidence import derived, nanoseconds
-from opscope.analysis.advice.replayed import Replayed, Together
+from opscope.analysis.advice.replayed import JointReplay, Replayed
 from opscope.analysis.advice.rule import RuleDescription, percent
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source
@@ -54,7 +54,7 @@ def pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> Iter
     known.sort(key=lambda draft: -draft.saving.high)
     of_host = [draft for draft in known if _is_idle(draft)][:_MOST_OF_EACH]
     of_device = [draft for draft in known if not _is_idle(draft)][:_MOST_OF_EACH]
-    best: tuple[float, Draft, Draft, Together] | None = None
+    best: tuple[float, Draft, Draft, JointReplay] | None = None
     for host, device in product(of_host, of_device):
         both = replayed.together(_remedies((host, device)))
         if both is None:
@@ -66,7 +66,7 @@ def pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> Iter
         yield replace(_pair(context, *best), of_estimate_ns=replayed.estimate_ns)
 
 
-def _pair(context: Context, more: float, host: Draft, device: Draft, both: Together) -> Draft:
+def _pair(context: Context, more: float, host: Draft, device: Draft, both: JointReplay) -> Draft:
     alone = f"{format_ns(host.saving.likely)} and {format_ns(device.saving.likely)}"
     return Draft(
         rule=Rule.ONLY_TOGETHER,
@@ -99,7 +99,7 @@ def _todo(context: Context, host: Draft, device: Draft) -> str:
     return f"{first} with {second}" if first and second else "two changes together: see --why"
 
 
-def order_of(drafts: Sequence[Draft]) -> list[int]:
+def _order_of(drafts: Sequence[Draft]) -> list[int]:
     """Return which findings can be done one after the other: those with a replay that change no earlier one's work."""
     chosen: list[int] = []
     done = frozenset[str]()
@@ -124,7 +124,7 @@ class Joint(Struct, frozen=True):
     """
 
     places: tuple[int, ...]
-    together: Together
+    together: JointReplay
 
 
 def all_of_them(replayed: Replayed, drafts: Sequence[Draft]) -> Joint | None:
@@ -134,7 +134,7 @@ def all_of_them(replayed: Replayed, drafts: Sequence[Draft]) -> Joint | None:
         replayed: the steps.
         drafts: the findings in the order of the ranking. What adds nothing to those before it is left out.
     """
-    places = order_of(drafts)
+    places = _order_of(drafts)
     while places:
         joint = replayed.together(_remedies([drafts[place] for place in places]))
         if joint is None:

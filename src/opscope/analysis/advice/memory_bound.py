@@ -30,7 +30,7 @@ from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.dtypes import recorded_dtype
-from opscope.knowledge.kernels.decode import decode, told_kernel
+from opscope.knowledge.kernels.decode import decode_name, told_kernel
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.reach import Assumed, reach_of
 
@@ -270,7 +270,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
     converting = [
         (str(name), int(time), np.array(rows))
         for name, time, rows in kernels.with_columns(pl.col("name").cast(pl.String)).iter_rows()
-        if decode(str(name)).operation is Operation.LAYOUT_CHANGE
+        if decode_name(str(name)).operation is Operation.LAYOUT_CHANGE
     ]
     time = sum(time for _, time, _ in converting) / context.steps
     if time < LEAST_SHARE * context.step_ns:

@@ -25,7 +25,7 @@ from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.call_tree import self_time
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.stacks import is_users
+from opscope.analysis.structure.stacks import is_users_frame
 from opscope.analysis.structure.window import step_table, window_of
 from opscope.base.losses import Losses
 from opscope.base.patterns import lazy_pattern
@@ -52,7 +52,7 @@ _MANY_ITEMS: Final = 50  # in a step: a loop over elements
 _GRAPH_NODES: Final = 10  # in a step
 _PER_CORE: Final = 2  # PyTorch starts a thread for each physical core, which the system counts twice
 
-STATEMENTS: Final = (
+CPU_STATEMENTS: Final = (
     RuleDescription(
         Rule.INPUT_PIPELINE,
         f"on a CPU: the main thread is within a DataLoader for {percent(LEAST_SHARE)} of a step",
@@ -230,7 +230,7 @@ class _Shares(Struct, frozen=True):
         every = pl.concat(tables).with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"))
         every = every.filter((pl.col("thread") == steps.main) & (pl.col("end_ns") > begin) & (pl.col("start_ns") < end))
         names = every["name"].unique()
-        users = {name for name in names if is_users(name) and not _is_pythons(name)}
+        users = {name for name in names if is_users_frame(name) and not _is_pythons(name)}
         loads = {name for name in names if _LOADS.search(name)}
         is_load = every["name"].is_in(list(loads)) & (every["kind"] != 0)
         kept = every.filter(is_load | (every["kind"] != 0) | every["name"].is_in(list(users)))
@@ -272,7 +272,7 @@ def _below(parent: Ints, marked: Bools) -> Bools:
     return inside
 
 
-Find = Callable[[CpuSteps], Iterator[Draft]]
+_Find = Callable[[CpuSteps], Iterator[Draft]]
 
 
 def advice_on_cpu(steps: CpuSteps) -> Advice:
@@ -291,11 +291,11 @@ def _drafts(steps: CpuSteps) -> list[Draft]:
     return results or steps.losses.part(_name(_unused_graph), partial(_found, _unused_graph, steps), list[Draft])
 
 
-def _found(rule: Find, steps: CpuSteps) -> list[Draft]:
+def _found(rule: _Find, steps: CpuSteps) -> list[Draft]:
     return list(rule(steps))
 
 
-def _name(rule: Find) -> str:
+def _name(rule: _Find) -> str:
     return f"the rule {getattr(rule, '__name__', rule)}"
 
 
@@ -554,7 +554,7 @@ def _largest(times: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(times.items(), key=lambda one: (-one[1], one[0]))[:_MOST_PLACES]
 
 
-_RULES: Final[tuple[Find, ...]] = (
+_RULES: Final[tuple[_Find, ...]] = (
     _loading,
     _python,
     _nothing_recorded,

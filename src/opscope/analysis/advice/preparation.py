@@ -46,7 +46,7 @@ class Compiling(Struct, frozen=True):
     by_thread: Sequence[tuple[int, Intervals]]
 
 
-def compiling(trace: Trace) -> Compiling:
+def compiling_times(trace: Trace) -> Compiling:
     """Return when torch.compile was at work."""
     parts = []
     for table in (trace.annotations, trace.frames):
@@ -78,7 +78,7 @@ def _first_within(table: pl.DataFrame, spans: Intervals) -> str | None:
 def recompilation(context: Context) -> Iterator[Draft]:
     """Find torch.compile at work within the steps."""
     spans = context.device.window.spans
-    ranges = compiling(context.trace)
+    ranges = compiling_times(context.trace)
     within = ranges.spans.within(spans)
     time = recorded = within.length / context.steps
     waiting = context.waits.idle.pieces.within(within)
@@ -188,7 +188,7 @@ def cold_start(context: Context) -> Iterator[Draft]:
 def _warm(context: Context, gaps: LoadingGaps) -> Remedy:
     """Return the change that loads all code before the steps."""
     calls = np.flatnonzero(context.host.cold)
-    compiled = compiling(context.trace).spans
+    compiled = compiling_times(context.trace).spans
     surely, perhaps = (work_around(context, np.flatnonzero(pieces), compiled) for pieces in (gaps.mostly, gaps.all))
 
     def apply(edit: Edit, assumed: Assumed) -> int:

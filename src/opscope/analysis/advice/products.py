@@ -7,13 +7,13 @@ from msgspec import Struct
 
 from opscope.analysis.advice.context import Apply, Context, Draft, Range, Remedy, claims_of
 from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, share_of
-from opscope.analysis.advice.remedies import all_of, kind_of, reaches, reaching, taking
+from opscope.analysis.advice.remedies import all_of, reach_kind, reaches, reaching, taking
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source
 from opscope.documents.limits import LimitedBy, LimitRow
-from opscope.knowledge.kernels.decode import decode, told_kernel
+from opscope.knowledge.kernels.decode import decode_name, told_kernel
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.knowledge.reach import Assumed, reach_of
@@ -170,7 +170,7 @@ def fp32_products(context: Context) -> Iterator[Draft]:
         wrong_if=matter.wrong_if,
         claims=claims_of([*rows, *named]),
         remedy=Remedy(
-            f"{lower.upper()} at {reaches(kind_of(first, lower))}",
+            f"{lower.upper()} at {reaches(reach_kind(first, lower))}",
             all_of(_in_precision(context, rows, lower), _shorter(context, named, matter)),
         ),
     )
@@ -229,7 +229,7 @@ def unaligned_sizes(context: Context) -> Iterator[Draft]:
 def _well_chosen(context: Context, rows: Sequence[LimitRow], first: LimitRow) -> Remedy:
     """Return the change to kernels that suit the products' sizes."""
     return Remedy(
-        f"products at {reaches(kind_of(first, first.precision))}",
+        f"products at {reaches(reach_kind(first, first.precision))}",
         reaching(context, rows, lambda row: row.ideal_ns),
         context.activities_of(rows),
     )
@@ -239,7 +239,7 @@ def _in_precision(context: Context, rows: Sequence[LimitRow], precision: str) ->
     """Return the change of products to their next lower precision."""
 
     def time(row: LimitRow, assumed: Assumed) -> float:
-        return reach_of(kind_of(row, precision), assumed).time_ns(_at_lower(row))
+        return reach_of(reach_kind(row, precision), assumed).time_ns(_at_lower(row))
 
     return taking(context, rows, time)
 
@@ -252,7 +252,7 @@ def _shorter(context: Context, rows: Sequence[LimitRow], matter: _Matter) -> App
 
 def _alignment(row: LimitRow) -> str | None:
     """Return how many elements of its operands a kernel takes at once by its name; None where it does not say."""
-    return dict(decode(row.kernel).details).get("alignment in elements")
+    return dict(decode_name(row.kernel).details).get("alignment in elements")
 
 
 def _unknown(context: Context) -> list[LimitRow]:
@@ -372,7 +372,7 @@ def _without_doubles(context: Context, rows: Sequence[LimitRow]) -> Remedy | Non
     def time(row: LimitRow, assumed: Assumed) -> float:
         precision = "tf32" if assumed is Assumed.LOW else "bf16"
         limit = _ideal_in(context, row, precision)
-        return row.call_ns if limit is None else reach_of(kind_of(row, precision), assumed).time_ns(limit)
+        return row.call_ns if limit is None else reach_of(reach_kind(row, precision), assumed).time_ns(limit)
 
     # What else works on doubles passes over half or a quarter of the bytes.
     others = [row for row in context.rows if not row.product and '"double"' in (row.input_types or "")]
@@ -424,7 +424,7 @@ def _is_slow(context: Context, row: LimitRow) -> bool:
         return False
     # Small grids and unaligned sizes have rules of their own.
     enough = row.thread_blocks is None or row.thread_blocks >= _SMALL_GRID_SHARE * _multiprocessors(context)
-    is_product = decode(row.kernel).operation in (Operation.GEMM, Operation.GEMV, None) and row.product is not None
+    is_product = decode_name(row.kernel).operation in (Operation.GEMM, Operation.GEMV, None) and row.product is not None
     return (
         is_product
         and enough

@@ -17,7 +17,7 @@ from opscope.knowledge.reach import Assumed, reach_of
 _TF32: Final = ("tf32", "fp32")
 
 
-def kind_of(row: LimitRow, precision: str | None) -> str:
+def reach_kind(row: LimitRow, precision: str | None) -> str:
     """Return which table of `opscope.knowledge.reach` tells what a product reaches at a precision."""
     what = "convolution" if row.category == str(Category.CONVOLUTION) else "product"
     return f"{what}_{'tf32' if precision in _TF32 else '16'}"
@@ -64,7 +64,7 @@ def reaching(
         limit = ideal_ns(row)
         if limit is None:
             return row.call_ns
-        return reach_of(kind or kind_of(row, row.precision), assumed).time_ns(limit)
+        return reach_of(kind or reach_kind(row, row.precision), assumed).time_ns(limit)
 
     return taking(context, rows, time)
 

@@ -17,7 +17,7 @@ from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.recomputed import checkpointing, recomputed
-from opscope.analysis.structure.stacks import is_users
+from opscope.analysis.structure.stacks import is_users_frame
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
@@ -120,7 +120,7 @@ def _checkpoint(context: Context) -> Where:
     above = int(nesting.parent[row])
     names = frames["name"]
     # The user's line that asks for the checkpoint says more than PyTorch's own frames.
-    while above >= 0 and not is_users(str(names[above])):
+    while above >= 0 and not is_users_frame(str(names[above])):
         above = int(nesting.parent[above])
     return Where(python=str(names[above]) if above >= 0 else str(names[row]))
 

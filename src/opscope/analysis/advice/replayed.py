@@ -26,7 +26,7 @@ _BESIDE: Final = 0.05
 _ALIKE: Final = 0.25
 
 
-class Together(Struct, frozen=True):
+class JointReplay(Struct, frozen=True):
     """Several changes in one replay.
 
     Attributes:
@@ -138,7 +138,7 @@ class Replayed:
             saving = Range(low, high, saving.likely)
         return replace(draft, saving=saving, derivation=how, of_estimate_ns=self.estimate_ns)
 
-    def together(self, remedies: Sequence[Remedy]) -> Together | None:
+    def together(self, remedies: Sequence[Remedy]) -> JointReplay | None:
         """Return what changes save that are made one after the other; None where the steps have nothing of them."""
         saving = self._saving(remedies)
         if saving is None:
@@ -150,7 +150,7 @@ class Replayed:
             after = edit.step_ns
             adds.append((before - after) * self._scale(start))
             before = after
-        return Together(saving, tuple(adds))
+        return JointReplay(saving, tuple(adds))
 
     def _saving(self, remedies: Iterable[Remedy]) -> Range | None:
         remedies, savings, targets = tuple(remedies), [], 0

@@ -25,7 +25,7 @@ from opscope.knowledge.counted_work import (
     first_of,
 )
 from opscope.knowledge.devices import Peaks
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode_name
 from opscope.record.counters import UPPER_BOUND, KernelCounters
 
 # Names of one figure: on Nsight Compute's raw page, and on the page with spelled-out names.
@@ -112,7 +112,7 @@ def _row(
         reason=_why_none(counters, in_run, missing, limit) if asked and work is None else None,
         not_counted=missing if asked else (),
         name_in_run=name_in_run,
-        summary=None if name_in_run is None else decode(name_in_run).summary or None,
+        summary=None if name_in_run is None else decode_name(name_in_run).summary or None,
     )
 
 

@@ -29,10 +29,10 @@ OTHER_COUNT: Final = "unknown: between kernels that the capture names, other num
 _MOST: Final = 0.5  # of the nodes: a capture that explains fewer is of another graph
 _MOST_PAIRS: Final = 16_000_000  # nodes times launches: a graph of 4,000 nodes takes a second
 
-Operators = Sequence[str | None]
+_Operators = Sequence[str | None]
 
 
-def operators_of_nodes(nodes: Sequence[str], captures: Sequence[Operators]) -> tuple[list[str | None], list[str]]:
+def operators_of_nodes(nodes: Sequence[str], captures: Sequence[_Operators]) -> tuple[list[str | None], list[str]]:
     """Return per node of a graph the operator that launched it when it was captured, and how that is known.
 
     Args:
@@ -51,13 +51,13 @@ def operators_of_nodes(nodes: Sequence[str], captures: Sequence[Operators]) -> t
     return aligned[0], [OTHER_COUNT if operator is None else BY_NAMES for operator in aligned[0]]
 
 
-def _contradicts(nodes: Sequence[str], capture: Operators) -> bool:
+def _contradicts(nodes: Sequence[str], capture: _Operators) -> bool:
     """Tell whether a capture names a kernel of the graph at the place of another one. Both must be equally long."""
     names = set(nodes)
     return any(operator in names and operator != node for node, operator in zip(nodes, capture, strict=True))
 
 
-def _aligned(nodes: Sequence[str], capture: Operators) -> list[str | None] | None:
+def _aligned(nodes: Sequence[str], capture: _Operators) -> list[str | None] | None:
     """Return the operators of the nodes, by kernels that both sides name; None if the capture is of another graph.
 
     There may be several ways to pair as many nodes with launches as possible, in order. A node gets an operator only if
@@ -80,7 +80,7 @@ def _aligned(nodes: Sequence[str], capture: Operators) -> list[str | None] | Non
     return results if sum(one is not None for one in results) >= _MOST * len(nodes) else None
 
 
-def _fits(nodes: Sequence[str], capture: Operators) -> Bools:
+def _fits(nodes: Sequence[str], capture: _Operators) -> Bools:
     """Tell per node and launch whether they can belong together: names that both sides have must be equal."""
     both = set(nodes) & {operator for operator in capture if operator is not None}
     numbers = {name: number for number, name in enumerate(sorted(both), start=1)}

@@ -22,7 +22,7 @@ _WITHOUT_ASKING: Final = 48 << 10  # bytes of shared memory; for more a kernel h
 _AXES: Final = "xyz"
 
 
-class Launch(Struct, frozen=True):
+class LaunchConfiguration(Struct, frozen=True):
     """A launch configuration, and the resources that the kernel needs.
 
     Attributes:
@@ -57,7 +57,9 @@ class LaunchCheck(Struct, frozen=True):
     occupancy: Occupancy | None
 
 
-def check_launch(launch: Launch, capability: ComputeCapability, multiprocessors: int | None) -> LaunchCheck:
+def check_launch(
+    launch: LaunchConfiguration, capability: ComputeCapability, multiprocessors: int | None
+) -> LaunchCheck:
     """Check a launch configuration.
 
     Args:
@@ -73,7 +75,7 @@ def check_launch(launch: Launch, capability: ComputeCapability, multiprocessors:
     return LaunchCheck((), tuple(_remarks(launch)), occupancy(launch.grid, launch.block, registers, shared, device))
 
 
-def _problems(launch: Launch, capability: ComputeCapability) -> Iterator[str]:
+def _problems(launch: LaunchConfiguration, capability: ComputeCapability) -> Iterator[str]:
     yield from _dimensions("grid", launch.grid, _GRID)
     yield from _dimensions("block", launch.block, _BLOCK)
     if launch.threads > _THREADS:
@@ -100,7 +102,7 @@ def _dimensions(what: str, values: Dimensions, most: Dimensions) -> Iterator[str
             yield f"the {what}'s {axis} is {number:,}: 1 to {limit:,} are allowed"
 
 
-def _remarks(launch: Launch) -> Iterator[str]:
+def _remarks(launch: LaunchConfiguration) -> Iterator[str]:
     if launch.shared_memory_bytes > _WITHOUT_ASKING:
         yield (
             "more than 48 KiB of shared memory has to be dynamic, and allowed by "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.costs.sums import GEOMETRY, calls_of
+from opscope.analysis.costs.sums import GEOMETRY, call_rows
 from opscope.analysis.structure.arrays import costliest_first
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
@@ -39,7 +39,7 @@ class LaunchShape(Struct, frozen=True, kw_only=True):
     max_ns: int
 
 
-def rows_of(shapes: pl.DataFrame) -> Iterator[LaunchShape]:
+def launch_shape_rows(shapes: pl.DataFrame) -> Iterator[LaunchShape]:
     """Yield the rows of a `launch_shapes` table."""
     return (LaunchShape(**row) for row in shapes.iter_rows(named=True))
 
@@ -85,7 +85,7 @@ def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | N
 def inputs_of_activities(trace: Trace, links: Links) -> pl.DataFrame:
     """Return per activity its operator and the recorded inputs of the innermost call; null where none were recorded."""
     owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
-    call = pl.Series(calls_of(trace, links)).gather(owner)
+    call = pl.Series(call_rows(trace, links)).gather(owner)
     inputs = {name: _recorded(trace.operators[name], owner, call) for name in _INPUTS}
     return pl.DataFrame({"operator": trace.operators["name"].gather(owner), **inputs})
 

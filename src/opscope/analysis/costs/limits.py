@@ -8,7 +8,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.costs.launch_shapes import LaunchShape, rows_of
+from opscope.analysis.costs.launch_shapes import LaunchShape, launch_shape_rows
 from opscope.analysis.costs.occupancy import dimensions
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.base.stages import Stage, staged
@@ -19,7 +19,7 @@ from opscope.knowledge.categories import Category, Classifier, classifier_of
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
 from opscope.knowledge.devices import Peaks, datasheet_peaks, device_like, estimated_peaks
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.knowledge.measured_peaks import peaks_called
@@ -33,7 +33,7 @@ MODELLED_SHARE: Final = 0.7  # of the time
 MOSTLY_MOVING: Final = 0.3  # of the time: from here on, whether data must move matters more than how fast they do
 # A call may exceed its limit by this factor: peaks and clocks are not exact.
 _TOLERATED: Final = 1.05
-UNKNOWN: Final = "no model knows it with these inputs"
+NO_MODEL: Final = "no model knows it with these inputs"
 NO_INPUTS: Final = "its inputs were not recorded"
 BETWEEN_DEVICES: Final = "data move between devices"
 PRODUCTS: Final = (Operation.GEMM, Operation.GEMV, Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
@@ -143,7 +143,7 @@ def _not_looked_at(launch_shapes: pl.DataFrame, classifier: Classifier) -> Itera
 
 def _works(launch_shapes: pl.DataFrame) -> Iterator[_Work]:
     groups: dict[tuple[object, ...], list[LaunchShape]] = {}
-    for row in rows_of(launch_shapes):
+    for row in launch_shape_rows(launch_shapes):
         key = tuple(getattr(row, name) for name in _INPUTS)
         # Launches of no operator have nothing in common but the kernel's name.
         groups.setdefault(key if row.operator is not None else (None, row.name, row.device), []).append(row)
@@ -217,7 +217,7 @@ class _Costs(Struct, frozen=True):
             cost = self.rebuild(first, category)
         if cost is not None and cost.least_bytes is not None:
             return cost, None
-        return None, NO_INPUTS if first.input_dims is None else UNKNOWN
+        return None, NO_INPUTS if first.input_dims is None else NO_MODEL
 
 
 def _beyond_models(work: _Work) -> str | None:
@@ -257,11 +257,13 @@ def _of_lists(work: _Work) -> Cost | None:
 def _precision(work: _Work, cost: Cost | None) -> str | None:
     """Return in which precision products ran: by the kernel's name, else by their operands; None for other work."""
     if cost is None:  # the sizes are unknown, but the kernel's name still says how it multiplies
-        kernel = decode(work.first.name)
+        kernel = decode_name(work.first.name)
         return precision_of(kernel) if kernel.operation in PRODUCTS else None
     if not cost.flop:
         return None
-    named = next((result for kernel in work.kernels if (result := precision_of(decode(kernel.name))) is not None), None)
+    named = next(
+        (result for kernel in work.kernels if (result := precision_of(decode_name(kernel.name))) is not None), None
+    )
     if named is not None or cost.dtype is None:
         return named
     # If the name does not say, the operands' type does, except for types that several units take.

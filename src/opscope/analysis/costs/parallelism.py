@@ -36,7 +36,7 @@ class Parallelism(Struct, frozen=True):
         return math.prod(self.parallel.values())
 
 
-Rule = Callable[[RecordedCall], Parallelism | None]
+_Rule = Callable[[RecordedCall], Parallelism | None]
 
 
 def parallelism(operator: str, category: Category, call: RecordedCall) -> Parallelism | None:
@@ -58,7 +58,7 @@ def _combines(name: str) -> bool:
     return any(part in name for part in ("softmax", "glu", "prelu", "logical", "cross")) or name in _OTHER_RESULTS
 
 
-def _product(first: str, second: str) -> Rule:
+def _product(first: str, second: str) -> _Rule:
     def rule(call: RecordedCall) -> Parallelism | None:
         a, b = call.shape(first), call.shape(second)
         if a is None or b is None or len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
@@ -111,7 +111,7 @@ def _convolved(image: Shape, weight: Shape, settings: tuple[Shape, Shape, Shape]
     )
 
 
-def _along(first: str) -> Rule:
+def _along(first: str) -> _Rule:
     """Return the rule of operators that combine rows along one dimension, such as softmax."""
 
     def rule(call: RecordedCall) -> Parallelism | None:
@@ -142,7 +142,7 @@ def _layer_norm(call: RecordedCall) -> Parallelism | None:
     )
 
 
-def _attention(heads: int, queries: int) -> Rule:
+def _attention(heads: int, queries: int) -> _Rule:
     """Return the rule of attention.
 
     Args:
@@ -236,7 +236,7 @@ def _reduction(call: RecordedCall) -> Parallelism | None:
 
 
 # Names without "aten::" and without the "_" at the end of in-place operators.
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, _Rule]] = {
     "mm": _product("self", "mat2"),
     "bmm": _product("self", "mat2"),
     "addmm": _product("mat1", "mat2"),
@@ -264,7 +264,7 @@ _OTHER_RESULTS: Final = frozenset(
     {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit", "where"}
     | {"vander", "div", "true_divide"}
 )
-_BY_CATEGORY: Final[Mapping[Category, Rule]] = {
+_BY_CATEGORY: Final[Mapping[Category, _Rule]] = {
     Category.ELEMENTWISE: _elementwise,
     Category.ACTIVATION: _elementwise,
     Category.REDUCTION: _reduction,

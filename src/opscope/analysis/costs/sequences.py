@@ -22,7 +22,7 @@ _LOOKED_AT: Final = 2_000  # sequences, those with most device time
 # Work that a compiler can put into one kernel.
 _ELEMENTWISE: Final = frozenset({Category.ELEMENTWISE, Category.ACTIVATION})
 ELEMENTWISE, MIXED = "elementwise", "mixed"
-SEPARATOR: Final = " > "
+_SEPARATOR: Final = " > "
 
 
 class _Found(Struct, frozen=True):
@@ -192,4 +192,4 @@ def _row(
     known = int((unknown[ends] - unknown[one.starts]).sum()) == 0
     least = round(float((moved[ends] - moved[one.starts]).sum())) if known else None
     kind = ELEMENTWISE if elementwise[parts].all() else MIXED
-    return SEPARATOR.join(names[part] for part in parts), kind, one.length, count, total, total / count, least
+    return _SEPARATOR.join(names[part] for part in parts), kind, one.length, count, total, total / count, least

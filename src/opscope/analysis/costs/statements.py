@@ -16,7 +16,7 @@ from opscope.documents import statements as doc
 from opscope.documents.statements import Action, ActionKind, Basis, Gain, Statement
 from opscope.knowledge.costs import Cost
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
-from opscope.knowledge.kernels.patterns import Pattern
+from opscope.knowledge.kernels.patterns import KernelPattern
 from opscope.record.counters import UPPER_BOUND, Counters
 from opscope.trace.model import DeviceProperties
 
@@ -59,7 +59,7 @@ class OperatorEvidence(Struct, frozen=True):
     cost: Cost | None
     launch: LaunchShape | None
     decoded: DecodedKernel | None
-    pattern: Pattern | None
+    pattern: KernelPattern | None
     occupancy: Occupancy | None
     device: DeviceProperties | None
     counters: tuple[Counters, ...]
@@ -144,7 +144,7 @@ def _tiles(evidence: OperatorEvidence, result: Parallelism, grid: tuple[int, int
 # ---------------------------------------------------------------- registers, shared memory, occupancy
 
 
-def resources(evidence: OperatorEvidence) -> Iterator[Statement]:
+def resource_statements(evidence: OperatorEvidence) -> Iterator[Statement]:
     """State what the kernel takes of a multiprocessor, and how full it is."""
     launch, result = evidence.launch, evidence.occupancy
     if launch is None or launch.registers_per_thread is None:

@@ -48,7 +48,7 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     owner = links.activity_operator[links.activity_operator >= 0]
     name_code = trace.operators["name"].to_physical().cast(pl.Int64).to_numpy()
     # Of a name nested in itself, only the outermost slice counts in totals.
-    outermost, call = ~links.operators.inside_same(name_code), calls_of(trace, links)
+    outermost, call = ~links.operators.inside_same(name_code), call_rows(trace, links)
     self_device = device_time_of_operators(trace, links)
     return trace.operators.with_columns(
         self_device_ns=self_device,
@@ -61,7 +61,7 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     )
 
 
-def calls_of(trace: Trace, links: Links) -> Ints:
+def call_rows(trace: Trace, links: Links) -> Ints:
     """Return per slice of an operator the row of the call that it belongs to; see `operator_slices`."""
     parent = links.operators.parent
     name_code = trace.operators["name"].to_physical().to_numpy()

@@ -7,12 +7,12 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.difference.differing import clocks_of, differing
+from opscope.analysis.difference.differing import differing, measured_clocks
 from opscope.analysis.difference.exact import apportioned, per_step
-from opscope.analysis.difference.groups import groups_of
+from opscope.analysis.difference.groups import group_changes
 from opscope.analysis.difference.peak_memory import memory_change
 from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
-from opscope.analysis.difference.work import MatchedWork, Side, work_changes
+from opscope.analysis.difference.work import DifferenceSide, MatchedWork, work_changes
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.window import WindowKind
@@ -21,13 +21,13 @@ from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.bound import IdleCause
 from opscope.documents.difference import (
+    ChangePart,
     ChangeVerdict,
     DiffBy,
     Gate,
     HostChange,
-    Matched,
+    MatchedBy,
     PairDiff,
-    Part,
     StepChange,
     UnprofiledChange,
     WorkChange,
@@ -61,7 +61,7 @@ def difference(
     steps = step.steps_before, step.steps_after
     # Of a side whose device was not recorded, it is unknown which kernels ran: that is not none.
     is_known = before.analysis.has_device_times and after.analysis.has_device_times
-    kernels = groups_of(before, after, DiffBy.KERNEL, steps) if is_known else None
+    kernels = group_changes(before, after, DiffBy.KERNEL, steps) if is_known else None
     return PairDiff(
         name=name,
         before=before.analysis.source.path,
@@ -74,7 +74,7 @@ def difference(
         culprit=_culprit(step) if _names_one(unprofiled, before, after) else None,
         gate=None if fail_over is None else gate_of(unprofiled, fail_over),
         by=by,
-        groups=kernels if by is DiffBy.KERNEL else None if by is None else groups_of(before, after, by, steps),
+        groups=kernels if by is DiffBy.KERNEL else None if by is None else group_changes(before, after, by, steps),
         kernels=kernels or (),
     )
 
@@ -150,7 +150,7 @@ class _Recorded(Struct, frozen=True):
 def _on_devices(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Recorded:
     lines = _same_device(both[0].analysis.devices, both[1].analysis.devices)
     before, after = (
-        Side.of_device(one.analysis, line.device, n, _clock(one))
+        DifferenceSide.of_device(one.analysis, line.device, n, _clock(one))
         for one, line, n in zip(both, lines, steps, strict=True)
     )
     # Light passes count only if both sides have one: recording with names slows the host down more.
@@ -222,13 +222,13 @@ def _change(
 
 
 def _clock(one: Measured) -> tuple[int, int, int] | None:
-    clocks = clocks_of(one)
+    clocks = measured_clocks(one)
     return None if clocks is None else (clocks.sm_mhz_min, clocks.sm_mhz_median, clocks.sm_mhz_max)
 
 
 def _on_cpu(both: tuple[Measured, Measured], steps: tuple[int, int]) -> _Recorded:
     analyses = [one.analysis for one in both]
-    before, after = (Side.of_host(a, n) for a, n in zip(analyses, steps, strict=True))
+    before, after = (DifferenceSide.of_host(a, n) for a, n in zip(analyses, steps, strict=True))
     within = [per_step(a.operator_time_ns, n) for a, n in zip(analyses, steps, strict=True)]
     windows = [per_step(a.window.duration_ns, n) for a, n in zip(analyses, steps, strict=True)]
     return _Recorded(
@@ -251,7 +251,7 @@ def _taken_apart(result: StepChange, recorded: _Recorded, change: Fraction) -> S
     count = len(recorded.work)
     rows = [one.document(ns) for one, ns in zip(recorded.work, whole[:count], strict=True)]
     rows.sort(key=lambda row: (-abs(row.change_ns), row.operator or "", row.inputs_before or ""))
-    parts = tuple(Part(name, ns) for name, ns in zip(rest, whole[count:], strict=True) if ns)
+    parts = tuple(ChangePart(name, ns) for name, ns in zip(rest, whole[count:], strict=True) if ns)
     return replace(
         result,
         work=tuple(rows),
@@ -261,14 +261,16 @@ def _taken_apart(result: StepChange, recorded: _Recorded, change: Fraction) -> S
     )
 
 
-def _causes(causes: dict[str, Fraction], idle: Fraction, rounded: int) -> tuple[Part, ...]:
+def _causes(causes: dict[str, Fraction], idle: Fraction, rounded: int) -> tuple[ChangePart, ...]:
     """Divide the change of idle time by cause. Causes are of recorded steps: what is left is due to recording."""
     if not causes:
         return ()
     every = {**causes, RECORDING: idle - sum(causes.values())}
     whole = apportioned(list(every.values()), rounded)
     return tuple(
-        sorted((Part(name, ns) for name, ns in zip(every, whole, strict=True) if ns), key=lambda p: -abs(p.change_ns))
+        sorted(
+            (ChangePart(name, ns) for name, ns in zip(every, whole, strict=True) if ns), key=lambda p: -abs(p.change_ns)
+        )
     )
 
 
@@ -289,7 +291,7 @@ def _host(before: Measured, after: Measured) -> HostChange | None:
     parts = {OPERATORS: operators, API: calls, REST: rest}
     whole = apportioned([pair[1] - pair[0] for pair in parts.values()], change)
     names = dict.fromkeys([*own[0], *own[1]])
-    by_name = [Part(name, round(own[1].get(name, Fraction()) - own[0].get(name, Fraction()))) for name in names]
+    by_name = [ChangePart(name, round(own[1].get(name, Fraction()) - own[0].get(name, Fraction()))) for name in names]
     launches = [a.launches.api.count / n if a.launches.api else 0.0 for a, n in sides]
     return HostChange(
         launches_before=launches[0],
@@ -297,7 +299,7 @@ def _host(before: Measured, after: Measured) -> HostChange | None:
         before_ns=float(windows[0]),
         after_ns=float(windows[1]),
         change_ns=change,
-        parts=tuple(Part(name, ns) for name, ns in zip(parts, whole, strict=True)),
+        parts=tuple(ChangePart(name, ns) for name, ns in zip(parts, whole, strict=True)),
         operators=tuple(sorted((p for p in by_name if p.change_ns), key=lambda p: -abs(p.change_ns))[:_LISTED]),
     )
 
@@ -341,8 +343,8 @@ def _named(row: WorkChange) -> str:
 
 def _why(row: WorkChange, measured_on: str) -> str:
     """Return what most of a group's growth is due to, in words."""
-    if row.matched in (Matched.GONE, Matched.NEW):
-        return "not there before" if row.matched is Matched.NEW else "not there after"
+    if row.matched in (MatchedBy.GONE, MatchedBy.NEW):
+        return "not there before" if row.matched is MatchedBy.NEW else "not there after"
     reasons = {
         f"{row.calls_after:.4g} calls instead of {row.calls_before:.4g}": row.calls_ns,
         "other inputs": row.inputs_ns,

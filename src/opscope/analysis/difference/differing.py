@@ -81,13 +81,13 @@ def _of_record(one: Measured) -> Iterator[_Fact]:
     if record.benchmark is not None:
         waits = "end with a wait for the device" if record.benchmark.synchronised else "are timed as they come"
         yield ("measurement", "unprofiled steps"), waits
-    if (clocks := clocks_of(one)) is not None:
+    if (clocks := measured_clocks(one)) is not None:
         yield ("measurement", _CLOCK), str(clocks.sm_mhz_median)
         yield ("measurement", "memory clock (MHz, median)"), str(clocks.memory_mhz)
         if clocks.limited_by:
             yield ("measurement", "clocks limited by"), ", ".join(clocks.limited_by)
 
 
-def clocks_of(one: Measured) -> Clocks | None:
+def measured_clocks(one: Measured) -> Clocks | None:
     """Return the clocks during the unprofiled steps; None where they are not known."""
     return one.record.benchmark.clocks if one.record and one.record.benchmark else None

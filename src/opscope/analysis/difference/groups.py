@@ -16,7 +16,9 @@ _COLUMNS = {
 }
 
 
-def groups_of(before: Measured, after: Measured, by: DiffBy, steps: tuple[int, int]) -> tuple[GroupChange, ...] | None:
+def group_changes(
+    before: Measured, after: Measured, by: DiffBy, steps: tuple[int, int]
+) -> tuple[GroupChange, ...] | None:
     """Return what a recorded step runs of each kernel, module or category, the largest change first.
 
     Args:

@@ -8,7 +8,7 @@ from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
 from opscope.documents.difference import MemoryChange, MemoryPart
 
 BEFORE_RECORDING: Final = "allocated before the recording"
-NO_OPERATOR: Final = "outside any operator"
+_OUTSIDE: Final = "outside any operator"
 
 
 def memory_change(before: Measured, after: Measured) -> MemoryChange | None:
@@ -54,5 +54,5 @@ def _parts(before: LiveMemory | None, after: LiveMemory | None) -> tuple[MemoryP
 def _by_operator(memory: LiveMemory) -> Counter[str]:
     results = Counter({BEFORE_RECORDING: memory.before_bytes or 0})
     for operator, size in memory.alive.select("operator", "bytes").iter_rows():
-        results[operator or NO_OPERATOR] += size
+        results[operator or _OUTSIDE] += size
     return results

@@ -16,7 +16,7 @@ from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.difference.exact import apportioned, per_step
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.patterns import lazy_pattern
-from opscope.documents.difference import KernelChange, Matched, WorkChange
+from opscope.documents.difference import KernelChange, MatchedBy, WorkChange
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import kind_of
 from opscope.knowledge.kernels.names import canonical
@@ -26,10 +26,10 @@ _LISTED_KERNELS: Final = 10
 # Kinds of work whose inputs alone say what is computed, whichever operator does it.
 _DEFINITE: Final = frozenset({str(Category.ATTENTION), str(Category.CONVOLUTION)})
 _NUMBERED: Final = lazy_pattern(r"_\d+$")
-Key = tuple[str | None, str, str]
+_Key = tuple[str | None, str, str]
 
 
-class Ran(Struct):
+class KernelRuns(Struct):
     """One kernel of a group: how often and how long it ran in all."""
 
     name: str
@@ -58,10 +58,10 @@ class Group(Struct):
     category: str
     product: str | None = None
     calls: int = 0
-    kernels: dict[str, Ran] = field(default_factory=dict)
+    kernels: dict[str, KernelRuns] = field(default_factory=dict)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> _Key:
         """What an exact match has in common."""
         return self.operator, self.shapes, self.types
 
@@ -71,7 +71,7 @@ class Group(Struct):
         return sum(ran.total_ns for ran in self.kernels.values())
 
 
-class Side(Struct, frozen=True, dict=True):
+class DifferenceSide(Struct, frozen=True, dict=True):
     """The work of one side.
 
     Attributes:
@@ -99,7 +99,7 @@ class Side(Struct, frozen=True, dict=True):
     @classmethod
     def of_device(
         cls, analysis: Analysis, device: int, steps: int, clock_mhz: tuple[int, int, int] | None = None
-    ) -> "Side":
+    ) -> "DifferenceSide":
         """Group the activities that the steps launched on a device; all of them where no steps are marked.
 
         Args:
@@ -110,16 +110,16 @@ class Side(Struct, frozen=True, dict=True):
         """
         categories = dict(analysis.operators.select("name", "category").iter_rows())
         rows = analysis.launch_shapes_of_steps.filter(pl.col("device").fill_null(NO_DEVICE) == device)
-        groups: dict[Key, Group] = {}
+        groups: dict[_Key, Group] = {}
         columns = ("operator", "input_dims", "input_types", "name", "calls", "operator_calls", "total_ns", "kind")
-        counted: dict[Key, dict[tuple[object, ...], int]] = {}
+        counted: dict[_Key, dict[tuple[object, ...], int]] = {}
         whole = ("operator", "input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file")
         for row, call in zip(rows.select(columns).iter_rows(), rows.select(whole).iter_rows(), strict=True):
             operator, dims, types, name, count, operator_calls, total, kind = row
             key = (operator, *_tensors(dims, types)) if operator is not None else (None, "", canonical(name))
             category = categories[operator] if operator is not None else _category(name, kind)
             group = groups.setdefault(key, Group(operator, dims, key[1], key[2], category))
-            ran = group.kernels.setdefault(canonical(name), Ran(name))
+            ran = group.kernels.setdefault(canonical(name), KernelRuns(name))
             ran.count, ran.total_ns = ran.count + count, ran.total_ns + total
             # Calls that differ only in strides or other arguments are counted per combination: add these counts up.
             counted.setdefault(key, {})[call if operator is not None else ()] = operator_calls
@@ -132,15 +132,15 @@ class Side(Struct, frozen=True, dict=True):
         return cls(tuple(groups.values()), steps, clock_mhz)
 
     @classmethod
-    def of_host(cls, analysis: Analysis, steps: int) -> "Side":
+    def of_host(cls, analysis: Analysis, steps: int) -> "DifferenceSide":
         """Group the operators' own time on the host."""
         categories = dict(analysis.operators.select("name", "category").iter_rows())
         columns = ("name", "input_dims", "input_types", "calls", "self_cpu_ns")
-        groups: dict[Key, Group] = {}
+        groups: dict[_Key, Group] = {}
         for name, dims, types, calls, own in analysis.shapes.select(columns).iter_rows():
             key = (name, *_tensors(dims, types))
             group = groups.setdefault(key, Group(name, dims, key[1], key[2], categories[name]))
-            ran = group.kernels.setdefault(name, Ran(name))
+            ran = group.kernels.setdefault(name, KernelRuns(name))
             ran.count, ran.total_ns, group.calls = ran.count + calls, ran.total_ns + own, group.calls + calls
         return cls(tuple(groups.values()), steps, on_host=True)
 
@@ -175,9 +175,9 @@ class MatchedWork(Struct, frozen=True, dict=True):
 
     before: Group | None
     after: Group | None
-    matched: Matched
+    matched: MatchedBy
     why: str | None
-    sides: tuple[Side, Side]
+    sides: tuple[DifferenceSide, DifferenceSide]
 
     @cached_property
     def times(self) -> tuple[Fraction, Fraction]:
@@ -210,7 +210,7 @@ class MatchedWork(Struct, frozen=True, dict=True):
         (first, second), old = self.calls, self.times[0]
         # One factor changes after the other, with the earlier ones at their new values, so that the parts add up.
         by_calls = (second - first) * old / first
-        if self.matched is Matched.INPUTS:
+        if self.matched is MatchedBy.INPUTS:
             return by_calls, self.change - by_calls, none, none, none, none
         launches = same = expected = none
         for name in self._common:
@@ -287,7 +287,7 @@ class MatchedWork(Struct, frozen=True, dict=True):
         """Yield the kernels of both sides, the most expensive first; none where times are the host's."""
         if self.sides[0].on_host:
             return
-        sides: list[Mapping[str, Ran]] = [group.kernels if group else {} for group in (self.before, self.after)]
+        sides: list[Mapping[str, KernelRuns]] = [group.kernels if group else {} for group in (self.before, self.after)]
         time = {name: sum(side[name].total_ns for side in sides if name in side) for side in sides for name in side}
         for name in sorted(time, key=lambda name: (-time[name], name))[:_LISTED_KERNELS]:
             old, new = (side.get(name) for side in sides)
@@ -304,7 +304,7 @@ class MatchedWork(Struct, frozen=True, dict=True):
 _PARTS: Final = ("calls_ns", "inputs_ns", "launches_ns", "kernel_changed_ns", "same_kernel_ns", "clocks_ns")
 
 
-def work_changes(before: Side, after: Side) -> list[MatchedWork]:
+def work_changes(before: DifferenceSide, after: DifferenceSide) -> list[MatchedWork]:
     """Match the work of two sides: exactly, then by operator, then by what it does; the rest is gone or new."""
     recorded = [_has_inputs(side) for side in (before, after)]
     # Inputs of one side alone match nothing, so operators are compared as wholes.
@@ -318,42 +318,44 @@ def work_changes(before: Side, after: Side) -> list[MatchedWork]:
         for one, other, matched, why in match(list(left.values()), list(right.values()), sides):
             del left[one.key], right[other.key]
             results.append(MatchedWork(one, other, matched, why, sides))
-    results += [MatchedWork(group, None, Matched.GONE, None, sides) for group in left.values()]
-    results += [MatchedWork(None, group, Matched.NEW, None, sides) for group in right.values()]
+    results += [MatchedWork(group, None, MatchedBy.GONE, None, sides) for group in left.values()]
+    results += [MatchedWork(None, group, MatchedBy.NEW, None, sides) for group in right.values()]
     return results
 
 
-def _change(one: Group, other: Group, recorded: list[bool], sides: tuple[Side, Side]) -> MatchedWork:
+def _change(
+    one: Group, other: Group, recorded: list[bool], sides: tuple[DifferenceSide, DifferenceSide]
+) -> MatchedWork:
     matched, why = _by_key(one.key, recorded)
     return MatchedWork(one, other, matched, why, sides)
 
 
-def _by_key(key: Key, recorded: list[bool]) -> tuple[Matched, str | None]:
+def _by_key(key: _Key, recorded: list[bool]) -> tuple[MatchedBy, str | None]:
     """Return by what two groups of one key are matched, and why. Work of no operator has no inputs to compare."""
     if key[0] is None or all(recorded):
-        return Matched.SAME, None
-    return Matched.OPERATOR, f"inputs were recorded on {'one side only' if any(recorded) else 'neither side'}"
+        return MatchedBy.SAME, None
+    return MatchedBy.OPERATOR, f"inputs were recorded on {'one side only' if any(recorded) else 'neither side'}"
 
 
-def _has_inputs(side: Side) -> bool:
+def _has_inputs(side: DifferenceSide) -> bool:
     return any(group.dims is not None for group in side.groups)
 
 
-def _by_operator(side: Side) -> Side:
+def _by_operator(side: DifferenceSide) -> DifferenceSide:
     """Join the groups of each operator, whatever their inputs."""
-    merged: dict[Key, Group] = {}
+    merged: dict[_Key, Group] = {}
     for group in side.groups:
         # Work of no operator has its kernel's name in `types`, which must stay.
         key = (group.operator, "", group.types if group.operator is None else "")
         into = merged.setdefault(key, Group(group.operator, None, key[1], key[2], group.category))
         into.calls += group.calls
         for name, ran in group.kernels.items():
-            sum_ = into.kernels.setdefault(name, Ran(ran.name))
+            sum_ = into.kernels.setdefault(name, KernelRuns(ran.name))
             sum_.count, sum_.total_ns = sum_.count + ran.count, sum_.total_ns + ran.total_ns
     return replace(side, groups=tuple(merged.values()))
 
 
-_Match = tuple[Group, Group, Matched, str]
+_Match = tuple[Group, Group, MatchedBy, str]
 
 
 def _by(groups: Iterable[Group], key: Callable[[Group], object]) -> dict[object, list[Group]]:
@@ -363,7 +365,9 @@ def _by(groups: Iterable[Group], key: Callable[[Group], object]) -> dict[object,
     return results
 
 
-def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side, Side]) -> Iterator[_Match]:
+def _with_other_inputs(
+    left: list[Group], right: list[Group], sides: tuple[DifferenceSide, DifferenceSide]
+) -> Iterator[_Match]:
     """Pair groups of the same operator that are left, the most alike first."""
     ours, theirs = (_by((g for g in groups if g.operator), lambda g: g.operator) for groups in (left, right))
     for operator in ours:
@@ -381,10 +385,10 @@ def _with_other_inputs(left: list[Group], right: list[Group], sides: tuple[Side,
             taken[0].add(x)
             taken[1].add(y)
             one, other = own[x], others[y]
-            yield one, other, Matched.INPUTS, _other_inputs(one, other)
+            yield one, other, MatchedBy.INPUTS, _other_inputs(one, other)
 
 
-def _likeness(one: Group, other: Group, sides: tuple[Side, Side]) -> tuple[int, bool, int]:
+def _likeness(one: Group, other: Group, sides: tuple[DifferenceSide, DifferenceSide]) -> tuple[int, bool, int]:
     """Return how alike two groups are: equal types, as many calls per step, equal sizes; more is more alike.
 
     The first figure is below 0 where numbers of dimensions differ: then nothing says that they belong together.
@@ -417,18 +421,20 @@ def _other_inputs(one: Group, other: Group) -> str:
     return "the inputs have other sizes" if one.types == other.types else "the inputs have other sizes and data types"
 
 
-def _doing_the_same(left: list[Group], right: list[Group], sides: tuple[Side, Side]) -> Iterator[_Match]:
+def _doing_the_same(
+    left: list[Group], right: list[Group], sides: tuple[DifferenceSide, DifferenceSide]
+) -> Iterator[_Match]:
     """Pair work under other names that must be the same: no other group of either side, matched or not, does it."""
     keys = [_Does(side) for side in sides]
     every = [Counter(key for group in does.side.groups for key in does.of(group)) for does in keys]
     theirs = {key: group for group in right for key in keys[1].of(group)}
-    taken: set[Key] = set()
+    taken: set[_Key] = set()
     for one in left:
         for key, why in keys[0].of(one).items():
             other = theirs.get(key)
             if other is not None and other.key not in taken and every[0][key] == every[1][key] == 1:
                 taken.add(other.key)
-                yield one, other, Matched.DOES, why
+                yield one, other, MatchedBy.DOES, why
                 break
 
 
@@ -438,7 +444,7 @@ class _Does(Struct, frozen=True):
     A category alone is not such a key.
     """
 
-    side: Side
+    side: DifferenceSide
 
     def of(self, group: Group) -> dict[object, str]:
         # Part of every key: work that is done more or less often is not taken for the same.

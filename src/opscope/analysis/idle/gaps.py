@@ -16,7 +16,7 @@ from opscope.analysis.structure.intervals import latest_around
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
-from opscope.analysis.structure.stacks import is_users
+from opscope.analysis.structure.stacks import is_users_frame
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import is_step, step_table
 from opscope.documents.bound import IdleCause
@@ -151,7 +151,7 @@ class Places:
         # The range of a step is around everything, and so tells nothing.
         self._ranges = trace.annotations.filter(~is_step(trace.annotations))
         self._of_ranges, self._of_frames = nesting_of(self._ranges), nesting_of(trace.frames)
-        self._users = names_that(trace.frames, is_users)
+        self._users = names_that(trace.frames, is_users_frame)
         self._modules = names_that(trace.frames, lambda name: name.startswith(MODULE_FRAME))
 
     def at(self, thread: Ints, moment: Ints) -> list[Place]:

@@ -26,7 +26,7 @@ _BACKWARD_RANGE = lazy_pattern("autograd::engine::evaluate_function")
 _OPTIMIZER_RANGE = lazy_pattern(r"Optimizer\.(step|zero_grad)#")
 
 
-def steps_of(
+def idle_steps(
     trace: Trace, links: Links, timelines: Sequence[DeviceTimeline], table: pl.DataFrame | None = None
 ) -> tuple[Step, ...]:
     """Return the recorded steps in order, one entry per device that worked in the trace.

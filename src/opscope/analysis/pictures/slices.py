@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.pictures.tracks import Track, TrackKind, by_value, merged, rows_of, touching
+from opscope.analysis.pictures.tracks import Track, TrackKind, by_value, merged_slices, stacked_rows, touching
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.call_tree import CallTree, numbered
 from opscope.analysis.structure.links import Links
@@ -25,7 +25,7 @@ from opscope.trace.model import Trace
 _ENOUGH: Final = 150_000  # slices of further steps; a single one may have more
 # Python's frames are many, and the first to be merged: up to this share of what is shown.
 _COARSE: Final = 1 / 4_000
-CAUSES: Final = tuple(str(cause) for cause in IdleCause)
+_CAUSES: Final = tuple(str(cause) for cause in IdleCause)
 _MOST_THREADS: Final = 200  # with tracks of their own; of the others, the outermost slices share one
 
 
@@ -70,7 +70,7 @@ class HostTable(Struct, frozen=True, dict=True):
     @cached_property
     def row(self) -> Ints:
         """Per slice in which row of its thread's track it lies."""
-        return rows_of(self.thread, self.start_ns, self.end_ns)
+        return stacked_rows(self.thread, self.start_ns, self.end_ns)
 
     def track(self, rows: Ints, thread: int) -> Track:
         """Return the track of some slices of a thread."""
@@ -146,7 +146,7 @@ def _further(tree: CallTree, tables: Sequence[HostTable], shown: Sequence[int], 
         texts = (*texts, *table.texts)
     start, end, name = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
     none, one = np.full(len(start), -1, np.int64), np.ones(len(start), np.int64)
-    lanes = rows_of(np.zeros_like(start), start, end)
+    lanes = stacked_rows(np.zeros_like(start), start, end)
     return Track(
         TrackKind.THREADS, None, None, None, texts, lanes, start, end, name, none, none, one, end - start, folded
     ).in_order()
@@ -288,14 +288,14 @@ def _of_devices(trace: Trace, links: Links, devices: Sequence[DeviceTimeline]) -
         pieces, none = idle.pieces, np.full(len(idle.pieces), -1, np.int64)
         one = np.ones(len(pieces), np.int64)
         yield Track(
-            TrackKind.IDLE, timeline.device, None, None, CAUSES, 0 * one, pieces.start, pieces.end,
+            TrackKind.IDLE, timeline.device, None, None, _CAUSES, 0 * one, pieces.start, pieces.end,
             idle.code.astype(np.int64), none, none, one, pieces.end - pieces.start,
         )  # fmt: skip
         own = np.flatnonzero(device == timeline.device)
         for number, rows in by_value(stream, own):
             begin, until = start[rows], end[rows]
             yield Track(
-                TrackKind.STREAM, timeline.device, number, None, texts, rows_of(np.zeros_like(rows), begin, until),
+                TrackKind.STREAM, timeline.device, number, None, texts, stacked_rows(np.zeros_like(rows), begin, until),
                 begin, until, name[rows], links.activity_operator[rows], rows, np.ones_like(rows), until - begin,
             ).in_order()  # fmt: skip
 
@@ -329,7 +329,7 @@ def _few_enough(tracks: list[Track], operator_name: Ints, most: int, length: int
         # Always from the original slices, so that none is merged twice.
         limits = (python_below if track.kind is TrackKind.PYTHON else below for track in tracks)
         every = zip(tracks, limits, paints, strict=True)
-        result = [merged(track, limit, paint) if limit else track for track, limit, paint in every]
+        result = [merged_slices(track, limit, paint) if limit else track for track, limit, paint in every]
     return _Few(result, below, python_below)
 
 

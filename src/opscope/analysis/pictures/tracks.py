@@ -92,7 +92,7 @@ def touching(start_ns: Ints, end_ns: Ints, start: int, end: int) -> Bools:
 _ARRAYS: Final = ("row", "start_ns", "end_ns", "name", "operator", "record", "count", "covered_ns")
 
 
-def rows_of(track: Ints, start: Ints, end: Ints) -> Ints:
+def stacked_rows(track: Ints, start: Ints, end: Ints) -> Ints:
     """Return a row (from 0) per slice, such that the slices of a track and row do not overlap.
 
     A slice inside another one lies below it; slices that overlap without nesting have rows of their own, below all of
@@ -130,7 +130,7 @@ def by_value(values: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
     yield from zip(result.tolist(), np.split(rows[order], first[1:]), strict=False)
 
 
-def merged(track: Track, below: int, paint: Ints) -> Track:
+def merged_slices(track: Track, below: int, paint: Ints) -> Track:
     """Merge slices shorter than a limit that are neighbours in a row and begin in the same piece of that length.
 
     Args:

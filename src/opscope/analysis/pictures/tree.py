@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.pictures.flame import flames
-from opscope.analysis.structure.annotations import SEPARATOR
+from opscope.analysis.structure.annotations import RANGE_SEPARATOR
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.structure.links import Links
@@ -36,7 +36,7 @@ def tree_table(trace: Trace, links: Links, origins: Origins, backward: BackwardP
     for node in order:
         above = int(flame.parent[node])
         name = flame.names[flame.name[node]]
-        by_node[node] = name if above < 0 else f"{by_node[above]}{SEPARATOR}{name}"
+        by_node[node] = name if above < 0 else f"{by_node[above]}{RANGE_SEPARATOR}{name}"
         paths.append(by_node[node])
     kept = np.array(order, np.int64)
     columns = {

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from opscope.analysis.costs.launch_shapes import inputs_of_activities
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.changes import Change, above_zero
+from opscope.analysis.replay.changes import ReplayedChange, above_zero
 from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.arrays import column
 from opscope.base.errors import UsageError
@@ -43,7 +43,7 @@ class _Call(Struct):
     time_ns: int
 
 
-def other_batch(steps: Steps, factor: float, other: Steps) -> Change:
+def other_batch(steps: Steps, factor: float, other: Steps) -> ReplayedChange:
     """Let the device's work take what it would take with a batch of another size.
 
     The time of each call is on the line through what it took in both traces.
@@ -72,7 +72,7 @@ def other_batch(steps: Steps, factor: float, other: Steps) -> Change:
         share[one.rows] = max(taken, least) / max(one.time_ns, 1)
     rows = np.array([row for calls in pairs for one, _ in calls for row in one.rows], np.int64)
     where = "between" if min(1.0, ratio) <= factor <= max(1.0, ratio) else "beyond"
-    return Change(
+    return ReplayedChange(
         text,
         f"each call takes what the line through both traces tells, {where} their batches (1x and {ratio:g}x), or as "
         "long as here where the other trace has no such call; kernels are chosen alike, memory suffices, and the host "

@@ -6,10 +6,10 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opscope.analysis.replay.device import Device, add_devices
+from opscope.analysis.replay.device import DeviceMoments, add_devices
 from opscope.analysis.replay.graph import EXPLAINED_NS, EdgeBasis, EdgeKind, GraphBuilder, Span, StepGraph
 from opscope.analysis.replay.host import Host, add_host
-from opscope.analysis.replay.steps import LARGEST, Chosen, chosen_steps
+from opscope.analysis.replay.steps import LARGEST_REPLAY, Chosen, steps_to_replay
 from opscope.analysis.replay.waits import add_waits
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import Links
@@ -43,7 +43,7 @@ class Steps(Struct, frozen=True):
     synchronized: bool
 
 
-def steps_of(trace: Trace, links: Links) -> Steps | None:
+def replayed_steps(trace: Trace, links: Links) -> Steps | None:
     """Build the graph of a few steps around the one of median length, or of a whole recording without steps.
 
     Returns:
@@ -53,11 +53,11 @@ def steps_of(trace: Trace, links: Links) -> Steps | None:
     Raises:
         UsageError: a step, or a recording without steps, is too long.
     """
-    chosen = chosen_steps(trace)
+    chosen = steps_to_replay(trace)
     if chosen is None:
         return None
     calls = ((s := column(trace.launches, "start_ns")) >= chosen.begin_ns) & (s < chosen.end_ns)
-    if int(calls.sum()) > LARGEST // 4:
+    if int(calls.sum()) > LARGEST_REPLAY // 4:
         raise UsageError(f"{int(calls.sum()):,} calls are too many to replay: name a part with --steps or --window")
     builder = GraphBuilder()
     host = add_host(builder, trace, chosen)
@@ -74,7 +74,7 @@ def steps_of(trace: Trace, links: Links) -> Steps | None:
     return None if graph is None else Steps(trace, links, chosen, graph, synchronized)
 
 
-def _synchronized(trace: Trace, chosen: Chosen, host: Host, device: Device) -> list[Span] | None:
+def _synchronized(trace: Trace, chosen: Chosen, host: Host, device: DeviceMoments) -> list[Span] | None:
     """Return each step up to its last wait for the device; None unless each ends with one for all of its work."""
     start, end = column(trace.launches, "start_ns"), end_of(trace.launches)
     names, done = trace.launches["name"], end_of(trace.activities)
@@ -102,7 +102,7 @@ class _Lane(Struct):
     rows: list[int] = field(default_factory=list)
 
 
-def add_room(builder: GraphBuilder, trace: Trace, device: Device) -> None:
+def add_room(builder: GraphBuilder, trace: Trace, device: DeviceMoments) -> None:
     """Let work that nothing else explains wait for other streams' work of its kind that ran until it began."""
     if len(device.streams) < 2:
         return

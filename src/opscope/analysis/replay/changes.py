@@ -22,7 +22,7 @@ from opscope.knowledge.kernels.kinds import communicates
 from opscope.knowledge.reach import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 
 
-class Change(Struct, frozen=True):
+class ReplayedChange(Struct, frozen=True):
     """A change.
 
     Attributes:
@@ -36,14 +36,14 @@ class Change(Struct, frozen=True):
     apply: Callable[[Edit], int]
 
 
-def remove(steps: Steps, pattern: str) -> Change:
+def remove(steps: Steps, pattern: str) -> ReplayedChange:
     """Remove operators, with what they launch and the host time that they take.
 
     Raises:
         UsageError: the steps have no such operator.
     """
     operators = _operators(steps, pattern, f"--remove {pattern}")
-    change = Change(
+    change = ReplayedChange(
         f"--remove {pattern}",
         "the operators are not called, nothing replaces them, and what others do stays as long",
         lambda edit: edit.remove_operators(operators),
@@ -51,7 +51,7 @@ def remove(steps: Steps, pattern: str) -> Change:
     return _about_steps(steps, change, f"calls such an operator; {_operators_of(steps)}")
 
 
-def scale(steps: Steps, pattern: str, factor: float) -> Change:
+def scale(steps: Steps, pattern: str, factor: float) -> ReplayedChange:
     """Let the device's work of some operators, or kernels of some name, take a multiple of its time.
 
     Raises:
@@ -61,7 +61,7 @@ def scale(steps: Steps, pattern: str, factor: float) -> Change:
     if factor != 0:
         above_zero(text, factor)
     activities = _work(steps, pattern, text)
-    change = Change(
+    change = ReplayedChange(
         text,
         f"their kernels take {factor:g} times as long; the host launches them as before",
         lambda edit: edit.scale(activities, factor),
@@ -69,7 +69,7 @@ def scale(steps: Steps, pattern: str, factor: float) -> Change:
     return _about_steps(steps, change, f"has work of that name; {_kernels_of(steps)}")
 
 
-def to_limit(steps: Steps, pattern: str, rows: Sequence[LimitRow]) -> Change:
+def to_limit(steps: Steps, pattern: str, rows: Sequence[LimitRow]) -> ReplayedChange:
     """Let the device's work of some operators take the least time that the device allows.
 
     Args:
@@ -85,7 +85,7 @@ def to_limit(steps: Steps, pattern: str, rows: Sequence[LimitRow]) -> Change:
     known = activities[factor[activities] < 1]
     if not len(known):
         raise UsageError(f"{text}: no limit is known for that work; opscope limits says why")
-    change = Change(
+    change = ReplayedChange(
         text,
         "their kernels take the time of opscope limits, which none reaches in full; the host launches them as before",
         lambda edit: edit.scale(known, factor),
@@ -93,7 +93,7 @@ def to_limit(steps: Steps, pattern: str, rows: Sequence[LimitRow]) -> Change:
     return _about_steps(steps, change, f"has work of that name with a known limit; {_kernels_of(steps)}")
 
 
-def no_wait(steps: Steps, pattern: str) -> Change:
+def no_wait(steps: Steps, pattern: str) -> ReplayedChange:
     """Let calls return without waiting for the device: calls of some name, or those that some operators make.
 
     Raises:
@@ -108,14 +108,14 @@ def no_wait(steps: Steps, pattern: str) -> Change:
     waits = np.isin(steps.graph.kind, (EdgeKind.WAIT, EdgeKind.QUEUE))
     if not np.isin(steps.graph.row[waits], calls).any():
         raise UsageError(f"{text}: no step that is replayed waits in such a call; {_waits_of(steps)}")
-    return Change(
+    return ReplayedChange(
         text,
         "the host goes on at once, and needs no result; what is queued stays within what the driver takes",
         lambda edit: edit.cut_waits(calls),
     )
 
 
-def no_launch_gaps() -> Change:
+def no_launch_gaps() -> ReplayedChange:
     """Launch each step's work at once, as a CUDA graph does."""
     gap, launch = GRAPH_GAP_NS[Assumed.LIKELY], GRAPH_LAUNCH_NS[Assumed.LIKELY]
 
@@ -123,7 +123,7 @@ def no_launch_gaps() -> Change:
         edit.launch_as_graph(gap, launch)
         return edit.graph.count
 
-    return Change(
+    return ReplayedChange(
         "--no-launch-gaps",
         f"one launch of {launch / 1e3:g} us between two waits, {gap / 1e3:g} us between kernels; the host waits, and "
         "does other work, as before",
@@ -131,7 +131,7 @@ def no_launch_gaps() -> Change:
     )
 
 
-def overlap_collectives(steps: Steps) -> Change:
+def overlap_collectives(steps: Steps) -> ReplayedChange:
     """Let other work never wait for collectives.
 
     Raises:
@@ -153,7 +153,7 @@ def overlap_collectives(steps: Steps) -> Change:
         edit.let_run_on(chosen)
         return len(chosen)
 
-    return Change(
+    return ReplayedChange(
         text, "no work waits for a collective; collectives take as long, and the step still ends after them", apply
     )
 
@@ -161,7 +161,7 @@ def overlap_collectives(steps: Steps) -> Change:
 LINKS: Final = ("nvlink", "pcie", "memory")
 
 
-def bandwidth(steps: Steps, link: str, factor: float, rows: Sequence[LimitRow]) -> Change:
+def bandwidth(steps: Steps, link: str, factor: float, rows: Sequence[LimitRow]) -> ReplayedChange:
     """Let what moves data over a link take less time.
 
     Args:
@@ -191,7 +191,7 @@ def bandwidth(steps: Steps, link: str, factor: float, rows: Sequence[LimitRow]) 
         what = "collectives and copies between devices are" if link == "nvlink" else "copies over the bus are"
     if not len(chosen):
         raise UsageError(f"{text}: the trace has nothing that uses it, as far as names and shapes tell")
-    return Change(
+    return ReplayedChange(
         text,
         f"{what} {factor:g} times as fast, all of their time: latency, and waiting for other ranks, would stay",
         lambda edit: edit.scale(chosen, 1 / factor),
@@ -233,7 +233,7 @@ def _operators(steps: Steps, pattern: str, option: str) -> Bools:
 # ---------------------------------------------------------------- what there is
 
 
-def _about_steps(steps: Steps, change: Change, what: str) -> Change:
+def _about_steps(steps: Steps, change: ReplayedChange, what: str) -> ReplayedChange:
     """Return a change, unless it is about nothing of the steps: a saving of 0 would be not an answer to what was meant.
 
     Raises:

@@ -26,7 +26,7 @@ _PAUSES: Final = (-2_000, 5_000)
 CLOCKS_NS: Final = 500  # by which records of one device may contradict each other
 
 
-class Stream(Struct):
+class StreamLaunches(Struct):
     """What was launched on a stream, by the time of the launch.
 
     Attributes:
@@ -38,7 +38,7 @@ class Stream(Struct):
     rows: list[int] = field(default_factory=list)
 
 
-class Device(Struct):
+class DeviceMoments(Struct):
     """The moments of the devices' work.
 
     Attributes:
@@ -53,7 +53,7 @@ class Device(Struct):
     rows: list[int] = field(default_factory=list)
     starts: dict[int, int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
-    streams: dict[tuple[int, int], Stream] = field(default_factory=dict)
+    streams: dict[tuple[int, int], StreamLaunches] = field(default_factory=dict)
     of_call: dict[int, list[int]] = field(default_factory=dict)
     call_of: dict[int, int] = field(default_factory=dict)
     gap_ns: int = _GAP_NS
@@ -68,10 +68,10 @@ class _Columns(Struct, frozen=True):
     called: Ints  # when that began
 
 
-def add_devices(builder: GraphBuilder, trace: Trace, links: Links, chosen: Chosen, host: Host) -> Device:
+def add_devices(builder: GraphBuilder, trace: Trace, links: Links, chosen: Chosen, host: Host) -> DeviceMoments:
     """Add the activities that the steps launched, and those without a launch that begin in them."""
     table = trace.activities
-    launch, result = links.activity_launch, Device()
+    launch, result = links.activity_launch, DeviceMoments()
     if not table.height:
         return result
     call = np.where(launch >= 0, np.append(host.outer, -1)[launch], -1)
@@ -91,7 +91,7 @@ def add_devices(builder: GraphBuilder, trace: Trace, links: Links, chosen: Chose
     return result
 
 
-def _add_rows(builder: GraphBuilder, trace: Trace, columns: _Columns, host: Host, result: Device) -> None:
+def _add_rows(builder: GraphBuilder, trace: Trace, columns: _Columns, host: Host, result: DeviceMoments) -> None:
     names = trace.launches["name"].to_physical().to_numpy()
     kinds = trace.activities["kind"].to_physical().to_numpy()
     before: dict[tuple[int, int], int] = {}
@@ -119,7 +119,7 @@ def _add_rows(builder: GraphBuilder, trace: Trace, columns: _Columns, host: Host
         elif int(columns.stream[mates[-1]]) != stream[1]:
             _after_mates(builder, columns, result, mates, row)
         mates.append(row)
-        lane = result.streams.setdefault(stream, Stream())
+        lane = result.streams.setdefault(stream, StreamLaunches())
         lane.launched.append(int(columns.called[row]))
         lane.rows.append(row)
     for lane in result.streams.values():
@@ -128,7 +128,7 @@ def _add_rows(builder: GraphBuilder, trace: Trace, columns: _Columns, host: Host
     _usual(builder, result, gaps, launches.values())
 
 
-def _after_mates(builder: GraphBuilder, columns: _Columns, result: Device, mates: list[int], row: int) -> None:
+def _after_mates(builder: GraphBuilder, columns: _Columns, result: DeviceMoments, mates: list[int], row: int) -> None:
     """A node of a graph on another stream than the last one comes after the latest that had ended when it began."""
     ended = [mate for mate in mates if columns.end[mate] <= columns.start[row] + CLOCKS_NS]
     if ended:
@@ -138,7 +138,7 @@ def _after_mates(builder: GraphBuilder, columns: _Columns, result: Device, mates
 
 def _usual(
     builder: GraphBuilder,
-    result: Device,
+    result: DeviceMoments,
     gaps: list[tuple[int, int]],
     launches: Iterable[list[tuple[int, int, bool]]],
 ) -> None:
@@ -158,7 +158,7 @@ def _usual(
             builder.shorten(edge, usual)
 
 
-def _not_before_earlier_work(builder: GraphBuilder, columns: _Columns, result: Device) -> None:
+def _not_before_earlier_work(builder: GraphBuilder, columns: _Columns, result: DeviceMoments) -> None:
     """The first activity of a stream in the graph comes after what the stream did before the steps."""
     firsts: dict[tuple[int, int], int] = {}
     for row in result.rows:

@@ -120,7 +120,7 @@ class StepGraph(Struct, frozen=True):
         lag = self.lag_ns if lag is None else np.ascontiguousarray(lag, np.int64)
         residual = self.kept_residual_ns if residual is None else residual
         time = np.empty(len(self.time_ns), np.int64)
-        if (library := native.load()) is not None:
+        if (library := native.load_replay()) is not None:
             library.opscope_replay(len(time), self.begin, self.source, lag, self.root_ns, residual, time)
             return time
         return self._replayed_in_python(lag, residual)

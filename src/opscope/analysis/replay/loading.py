@@ -6,7 +6,7 @@ import numpy as np
 
 from opscope.analysis.idle.causes import loading_by_thread, loads_in_workers
 from opscope.analysis.replay.build import Steps
-from opscope.analysis.replay.changes import Change, above_zero
+from opscope.analysis.replay.changes import ReplayedChange, above_zero
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
@@ -18,7 +18,7 @@ _WAITS: Final = 0.05
 _ROUNDS: Final = 20
 
 
-def more_workers(steps: Steps, factor: float) -> Change:
+def more_workers(steps: Steps, factor: float) -> ReplayedChange:
     """Let a DataLoader load batches so many times as fast, in processes of its own.
 
     Args:
@@ -51,7 +51,7 @@ def more_workers(steps: Steps, factor: float) -> Change:
         return count
 
     count, recorded = edit.graph.count, edit.graph.step_ns
-    return Change(
+    return ReplayedChange(
         text,
         f"at best: batches are loaded ahead, {factor:g} times as fast, as far as the host has free cores, and taking a "
         "batch that is ready costs nothing (in two recorded programs it cost 0.3 and 2.7 ms)",

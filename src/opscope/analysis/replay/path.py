@@ -14,7 +14,7 @@ from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.replay.unprofiled import unprofiled_step
 from opscope.analysis.structure.nesting import Ints
 
-BETWEEN = "(between operators)"
+_BETWEEN = "(between operators)"
 UNEXPLAINED = "(what no record explains)"
 ADDED = "(what a change adds)"
 BEFORE = "(what was before the steps)"
@@ -144,10 +144,10 @@ class _Names:
             owner = int(self._of_activity[row])
             return (self._operators[owner] if owner >= 0 else self._activities[row]), word
         if row < 0:
-            return BETWEEN, word
+            return _BETWEEN, word
         owner = int(self._of_call[row])
         if kind in (EdgeKind.HOST, EdgeKind.HANDOVER):
-            return (self._operators[owner] if owner >= 0 else BETWEEN), word
+            return (self._operators[owner] if owner >= 0 else _BETWEEN), word
         return (self._operators[owner] if owner >= 0 else self._calls[row]), word
 
 

@@ -12,7 +12,7 @@ from opscope.trace.model import Trace
 
 _MOST_STEPS: Final = 3  # more say little more about what holds a step back
 _MOST_MOMENTS: Final = 120_000  # of several steps; a single one may have more
-LARGEST: Final = 1_000_000  # moments of a step, or of a recording without steps
+LARGEST_REPLAY: Final = 1_000_000  # moments of a step, or of a recording without steps
 
 
 class Chosen(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Chosen(Struct, frozen=True):
         return self.marks[-1][1]
 
 
-def chosen_steps(trace: Trace) -> Chosen | None:
+def steps_to_replay(trace: Trace) -> Chosen | None:
     """Choose the steps; None where the trace has no slice that could be a part of one."""
     table = step_table(trace)
     if not table.height:

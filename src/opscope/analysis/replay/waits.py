@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from opscope.analysis.replay.device import CLOCKS_NS, Device, Stream
+from opscope.analysis.replay.device import CLOCKS_NS, DeviceMoments, StreamLaunches
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder
 from opscope.analysis.replay.host import Host
 from opscope.analysis.structure.arrays import column, end_of
@@ -50,7 +50,7 @@ class _Recorded(Struct, frozen=True):
     recorded_at: int | None
 
 
-def add_waits(builder: GraphBuilder, trace: Trace, host: Host, device: Device) -> None:
+def add_waits(builder: GraphBuilder, trace: Trace, host: Host, device: DeviceMoments) -> None:
     """Add what calls wait for, what streams wait for, and launches that wait for room in the queue."""
     if not device.rows:
         return
@@ -92,7 +92,7 @@ def _records(trace: Trace, host: Host, times: _Times) -> Mapping[int, _Recorded]
 
 
 def _awaited(
-    trace: Trace, times: _Times, device: Device, recorded: Mapping[int, _Recorded], call: int
+    trace: Trace, times: _Times, device: DeviceMoments, recorded: Mapping[int, _Recorded], call: int
 ) -> list[tuple[int, EdgeBasis]]:
     """Return the activities that a call waits for, each with how that is known."""
     known = api_call(times.names[call])
@@ -107,7 +107,7 @@ def _awaited(
     return _by_kind(times, device, known, call) if _waits(known) else []
 
 
-def _by_kind(times: _Times, device: Device, known: ApiCall, call: int) -> list[tuple[int, EdgeBasis]]:
+def _by_kind(times: _Times, device: DeviceMoments, known: ApiCall, call: int) -> list[tuple[int, EdgeBasis]]:
     """Return what a call of a kind that waits is for, where no record says so."""
     begin, end, own = int(times.call_start[call]), int(times.call_end[call]), device.of_call.get(call, [])
     if own:
@@ -127,7 +127,7 @@ def _waits(call: ApiCall) -> bool:
     return call.blocks and call.kind not in (ApiKind.ALLOCATE, ApiKind.MODULE_LOAD)
 
 
-def _by_record(device: Device, record: _Recorded, begin: int) -> Iterator[int]:
+def _by_record(device: DeviceMoments, record: _Recorded, begin: int) -> Iterator[int]:
     """Yield the last works that a recorded wait of the host is for."""
     for (number, stream), lane in device.streams.items():
         if record.device is not None and number != record.device:
@@ -140,14 +140,16 @@ def _by_record(device: Device, record: _Recorded, begin: int) -> Iterator[int]:
             yield lane.rows[at]
 
 
-def _latest(device: Device, moment: int) -> Iterator[int]:
+def _latest(device: DeviceMoments, moment: int) -> Iterator[int]:
     """Yield per stream the last work that was launched before a moment."""
     for lane in device.streams.values():
         if (at := bisect_left(lane.launched, moment) - 1) >= 0:
             yield lane.rows[at]
 
 
-def _of_stream_or_event(times: _Times, device: Device, latest: list[int], call: int) -> list[tuple[int, EdgeBasis]]:
+def _of_stream_or_event(
+    times: _Times, device: DeviceMoments, latest: list[int], call: int
+) -> list[tuple[int, EdgeBasis]]:
     """Return what a wait for a stream or an event is for: no record says which."""
     begin, end = int(times.call_start[call]), int(times.call_end[call])
     ended = [row for row in latest if times.end[row] <= end + _RETURNS_NS]
@@ -173,7 +175,7 @@ def _ended_in(times: _Times, launched: list[int], rows: list[int], begin: int, e
             return
 
 
-def _pageable(trace: Trace, device: Device) -> set[int]:
+def _pageable(trace: Trace, device: DeviceMoments) -> set[int]:
     """Return the calls that copy from or to memory that is not pinned."""
     copies = (trace.activities["kind"] == "memcpy").to_numpy()
     names = trace.activities["name"]
@@ -187,7 +189,7 @@ def _pageable(trace: Trace, device: Device) -> set[int]:
 def _add_host_waits(
     builder: GraphBuilder,
     host: Host,
-    device: Device,
+    device: DeviceMoments,
     times: _Times,
     awaited: Mapping[int, list[tuple[int, EdgeBasis]]],
     pageable: set[int],
@@ -240,7 +242,7 @@ class _Unnamed(Struct):
 
 
 def _add_stream_waits(
-    builder: GraphBuilder, host: Host, device: Device, times: _Times, recorded: Mapping[int, _Recorded]
+    builder: GraphBuilder, host: Host, device: DeviceMoments, times: _Times, recorded: Mapping[int, _Recorded]
 ) -> None:
     """Add waits of streams for events of others: of the next work that is launched on them."""
     if len(device.streams) < 2:
@@ -266,7 +268,7 @@ def _add_stream_waits(
             waiting[thread] = [waits for waits in waiting[thread] if len(waits.streams) < len(waits.called)]
 
 
-def _add_recorded(builder: GraphBuilder, device: Device, times: _Times, record: _Recorded, called: int) -> None:
+def _add_recorded(builder: GraphBuilder, device: DeviceMoments, times: _Times, record: _Recorded, called: int) -> None:
     if record.stream is None or record.awaited_stream is None:
         return
     for (number, stream), lane in device.streams.items():
@@ -286,7 +288,7 @@ def _add_recorded(builder: GraphBuilder, device: Device, times: _Times, record: 
 
 def _add_inferred(
     builder: GraphBuilder,
-    device: Device,
+    device: DeviceMoments,
     times: _Times,
     stream: tuple[int, int],
     row: int,
@@ -318,14 +320,14 @@ def _add_inferred(
             builder.edge(device.ends[work], device.starts[row], EdgeKind.EVENT, row, lag=lag, basis=basis)
 
 
-def _done_before(times: _Times, lane: Stream, called: int, row: int) -> int | None:
+def _done_before(times: _Times, lane: StreamLaunches, called: int, row: int) -> int | None:
     """Return the latest work launched on a stream before a call that was done when some other work began."""
     last = bisect_left(lane.launched, called)
     works = reversed(lane.rows[max(0, last - _TRIES) : last])
     return next((work for work in works if times.end[work] <= times.start[row] + CLOCKS_NS), None)
 
 
-def _add_full_queues(builder: GraphBuilder, host: Host, device: Device, times: _Times) -> None:
+def _add_full_queues(builder: GraphBuilder, host: Host, device: DeviceMoments, times: _Times) -> None:
     """A launch that takes long while a thousand wait on its stream waits for the first of these."""
     for lane in device.streams.values():
         for at in range(_DEPTH, len(lane.rows)):

@@ -10,10 +10,10 @@ from opscope.analysis.structure.nesting import Ints, Nesting
 from opscope.analysis.structure.window import is_step
 from opscope.trace.model import Trace
 
-SEPARATOR = " / "
+RANGE_SEPARATOR = " / "
 NO_RANGE = "(in no range)"
 _DEEPEST = 64  # ranges in a path; deeper ones go by their names alone, as paths would grow without bounds
-_CUT = f"...{SEPARATOR}"
+_CUT = f"...{RANGE_SEPARATOR}"
 
 
 def annotation_table(trace: Trace, links: Links, backward: BackwardPass) -> pl.DataFrame:
@@ -104,7 +104,7 @@ def _paths(ranges: pl.DataFrame, nesting: Nesting) -> tuple[pl.Series, Ints]:
     for row in np.argsort(depth, kind="stable").tolist():
         above = int(nesting.parent[row])
         if above >= 0 and depth[row] < _DEEPEST:
-            paths[row] = f"{paths[above]}{SEPARATOR}{names[row]}"
+            paths[row] = f"{paths[above]}{RANGE_SEPARATOR}{names[row]}"
         elif above >= 0:
             paths[row] = f"{_CUT}{names[row]}"
     return pl.Series(paths, dtype=pl.String), depth

@@ -25,7 +25,7 @@ def lanes_of(track: Ints, start: Ints, end: Ints) -> Ints:
     crossing = np.flatnonzero(nesting.crossing()[nesting.order])
     if not len(crossing):
         return lanes
-    if (library := native.load()) is not None:
+    if (library := native.load_nesting()) is not None:
         if not library.opscope_lanes(len(lanes), nesting.order, nesting.thread, nesting.start, nesting.end, lanes):
             raise MemoryError
         return lanes

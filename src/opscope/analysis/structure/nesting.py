@@ -63,7 +63,7 @@ class Nesting(Struct, frozen=True):
             if began is not None:
                 order = _early_first(order, thread, start, empty, began)
         thread, start, end = (np.ascontiguousarray(one, np.int64) for one in (thread, start, end))
-        if (library := native.load()) is not None:
+        if (library := native.load_nesting()) is not None:
             return cls._compiled(library, order, thread, start, end)
         parent = np.full(len(order), -1, np.int64)
         parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
@@ -81,7 +81,7 @@ class Nesting(Struct, frozen=True):
 
         A slice contains its start but not its end, so back-to-back slices never both contain a point.
         """
-        if (library := native.load()) is not None:
+        if (library := native.load_nesting()) is not None:
             return self._innermost_compiled(library, thread, time)
         latest = self._latest_started(thread, time)
         # From the latest begun slice, climb until one has not ended yet; all moments climb at once.

@@ -10,7 +10,7 @@ from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
-from opscope.analysis.structure.stacks import is_users
+from opscope.analysis.structure.stacks import is_users_frame
 from opscope.trace.model import Trace
 
 # Composite operators of the forward pass, which no backward formula calls.
@@ -46,7 +46,7 @@ def checkpointing(trace: Trace) -> list[tuple[int, Intervals]]:
     own = names_that(frames, lambda name: _CHECKPOINT in name)
     if not own.any():
         return []
-    wrapped = names_that(frames, lambda name: name.startswith(_WRAPPED) or is_users(name)) & ~own
+    wrapped = names_that(frames, lambda name: name.startswith(_WRAPPED) or is_users_frame(name)) & ~own
     parent = nesting_of(frames).parent
     # Frames at which it begins, or what it wraps does; those of wrapped code that is in no checkpoint do not count.
     within = np.append(own, False)[nearest(parent, own | wrapped)]

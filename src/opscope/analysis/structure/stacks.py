@@ -51,7 +51,7 @@ def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
     return costliest_first(rows, ["self_device_ns", "self_cpu_ns"], ["name", "called_from"])
 
 
-def is_users(frame: str) -> bool:
+def is_users_frame(frame: str) -> bool:
     """Tell whether a Python frame is of the user's program: not of PyTorch, opscope or Python's own library."""
     return _NOT_THE_USERS.search(frame) is None
 
@@ -70,5 +70,5 @@ def user_frame_of_operators(trace: Trace, backward: BackwardPass) -> Ints:
 def _user_frame_around_operators(trace: Trace) -> Ints:
     frames = nesting_of(trace.frames)
     frame = frames.innermost_at(column(trace.operators, "thread"), column(trace.operators, "start_ns"))
-    own = nearest(frames.parent, names_that(trace.frames, is_users))
+    own = nearest(frames.parent, names_that(trace.frames, is_users_frame))
     return np.where(frame >= 0, own[np.maximum(frame, 0)], -1)

@@ -54,7 +54,7 @@ _PAUSE_IN_REPLAY_NS = 100_000  # nodes of a graph follow each other within micro
 _SHORT_NS = 10_000  # one microsecond is a tenth of this
 
 
-class Evidence(Struct, frozen=True):
+class CheckInput(Struct, frozen=True):
     """What the checks look at.
 
     Attributes:
@@ -73,7 +73,7 @@ class Evidence(Struct, frozen=True):
     expect_device_work: bool | None
 
 
-def check_trace(evidence: Evidence, losses: Losses) -> Trust:
+def check_trace(evidence: CheckInput, losses: Losses) -> Trust:
     """Run every check that needs only the trace.
 
     Args:
@@ -114,7 +114,7 @@ def _with_failed_before(checks: tuple[Check, ...], source: TraceSource) -> tuple
     return tuple(before.pop(check.name, check) for check in checks) + tuple(before.values())
 
 
-def _checks(evidence: Evidence) -> Iterator[tuple[str, Callable[[], Check]]]:
+def _checks(evidence: CheckInput) -> Iterator[tuple[str, Callable[[], Check]]]:
     trace, links = evidence.trace, evidence.links
     yield "whether anything was recorded", lambda: _anything(evidence)
     yield "the file", lambda: check_file(trace.source)
@@ -270,7 +270,7 @@ def _host_time_covered(trace: Trace, links: Links) -> Check:
     return Check(name, Verdict.WARN, 0, sentence, whole - covered, "host")
 
 
-def _anything(evidence: Evidence) -> Check:
+def _anything(evidence: CheckInput) -> Check:
     name = CheckName.DEVICE_WORK_RECORDED
     activities, operators = evidence.trace.activities.height, evidence.trace.operators.height
     expected = evidence.expect_device_work

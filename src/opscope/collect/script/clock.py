@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.base.units import NS_PER_MS, NS_PER_S
-from opscope.collect.script.questions import synchronize
+from opscope.collect.script.questions import synchronize_if_used
 from opscope.record.step_kinds import Between, Timed
 
 _LEAST: Final = 10  # cycles (or blocks of them on a device) in any case
@@ -241,7 +241,7 @@ class CycleClock:
             elapsed_ns: how long it took to time them all, with what was dropped; 0 where no one asks.
         """
         if self.on_device:
-            synchronize()
+            synchronize_if_used()
         return Timed(
             wall_ns=tuple(self._duration_ns(sample) for sample in self._samples),
             steps_each=self._block,

@@ -26,7 +26,7 @@ _ORDER_OF_UPDATE: Final = 2  # the index, in a call's first key, of whether para
 _LONG: Final = 12  # cycles; a shorter run may be part of a longer cycle, and not an interrupted repetition
 
 
-class Place(Enum):
+class CyclePlace(Enum):
     """Where an event lies in the repetition."""
 
     INSIDE = "within a cycle"
@@ -61,7 +61,7 @@ class Follower:
         """Whether a cycle begins with the next event, and will be seen from its start."""
         return self._whole and not self._place
 
-    def event(self, keys: tuple[Hashable, ...], upcoming: Hashable = None) -> Place:
+    def event(self, keys: tuple[Hashable, ...], upcoming: Hashable = None) -> CyclePlace:
         """Take the next event.
 
         Args:
@@ -78,25 +78,25 @@ class Follower:
         if self._lost or key != self._keys[self._place]:
             return self._missed(ends_cycle=key == self._keys[-1])
         self._place = (self._place + 1) % len(self._keys)
-        return Place.INSIDE if self._place else self._ended()
+        return CyclePlace.INSIDE if self._place else self._ended()
 
-    def _anchored(self, ends_cycle: bool) -> Place:
-        return self._ended() if ends_cycle else Place.INSIDE
+    def _anchored(self, ends_cycle: bool) -> CyclePlace:
+        return self._ended() if ends_cycle else CyclePlace.INSIDE
 
-    def _ended(self) -> Place:
+    def _ended(self) -> CyclePlace:
         if not self._whole:
             self._whole = True
-            return Place.START
+            return CyclePlace.START
         self._run += 1
         self._longest = max(self._longest, self._run)
-        return Place.CYCLE
+        return CyclePlace.CYCLE
 
-    def _missed(self, *, ends_cycle: bool) -> Place:
+    def _missed(self, *, ends_cycle: bool) -> CyclePlace:
         # After another event, the repetition is found again only by the last event of a cycle.
         self._run, self._place = 0, 0
         self._lost = not ends_cycle
         self._whole = ends_cycle
-        return Place.START if ends_cycle else Place.LOST
+        return CyclePlace.START if ends_cycle else CyclePlace.LOST
 
 
 class Updates:
@@ -330,12 +330,12 @@ class StepFinder:
         assert self._follower is not None
         self._follows(keys)
         place = self._follower.event(keys, upcoming)
-        if place is Place.LOST:
+        if place is CyclePlace.LOST:
             self._lost()
-        elif place is Place.START:
+        elif place is CyclePlace.START:
             self._begin_cycle(now)
             self._cycle_began = time.perf_counter_ns()
-        elif place is Place.CYCLE:
+        elif place is CyclePlace.CYCLE:
             self._end_cycle(now)
             self._cycle_began = time.perf_counter_ns()  # not `now`: what was done here belongs to no cycle
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from opscope.collect.script.questions import current_device, synchronize
+from opscope.collect.script.questions import current_device, synchronize_if_used
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions, Schedule
 
@@ -70,7 +70,7 @@ class Passes:
         # The light pass has one more cycle in front, whose end tells where the first of the others begins.
         if self._cycles < _WARM_UP + self.active + self._is_light:
             if self._cycles == _WARM_UP:
-                synchronize()  # what the warm-up cycle launched must not run within the first step
+                synchronize_if_used()  # what the warm-up cycle launched must not run within the first step
             self._profiler.step()
             return False
         return self.stop()
@@ -83,7 +83,7 @@ class Passes:
         """
         from opscope.collect.torch_profiler import write_trace
 
-        synchronize()
+        synchronize_if_used()
         self._profiler.stop()
         path = self._light_path if self._is_light and self._light_path else self._path
         written = RawTrace(path.name, write_trace(self._profiler, path))
@@ -112,7 +112,7 @@ class Passes:
     def _start(self) -> None:
         from opscope.collect.torch_profiler import TorchProfiler
 
-        synchronize()
+        synchronize_if_used()
         collector = TorchProfiler(self._options, current_device())
         alone = collector.of_device_only() if self._is_light else None
         self._is_light = alone is not None

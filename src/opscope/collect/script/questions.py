@@ -15,7 +15,7 @@ def capturing() -> bool:
     return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
-def synchronize() -> None:
+def synchronize_if_used() -> None:
     """Wait for the current device if the program has used CUDA; never set CUDA up."""
     import torch
 

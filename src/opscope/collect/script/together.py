@@ -51,7 +51,7 @@ class Store(Protocol):
         """Set a value that is not there yet, if the expected one is empty; return the value that is there then."""
 
 
-class Group(Struct, frozen=True):
+class AgreeingRanks(Struct, frozen=True):
     """The ranks of a job.
 
     Attributes:
@@ -67,7 +67,7 @@ class Group(Struct, frozen=True):
     issued: Callable[[], int | None] = lambda: None
 
 
-def group_here() -> Group | None:
+def group_here() -> AgreeingRanks | None:
     """Return the ranks of this process's job; None where it has not joined a process group, or is alone in it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -78,7 +78,7 @@ def group_here() -> Group | None:
     store = distributed.distributed_c10d._get_default_store()
     if hasattr(store, "clone"):  # a connection of its own: one that waits for a key keeps all others out
         store = store.clone()
-    return Group(distributed.PrefixStore("opscope", store), distributed.get_rank(), size, _issued)
+    return AgreeingRanks(distributed.PrefixStore("opscope", store), distributed.get_rank(), size, _issued)
 
 
 def _issued() -> int | None:
@@ -89,7 +89,7 @@ def _issued() -> int | None:
         return None
 
 
-class Together:
+class RankAgreement:
     """Agrees with the other ranks on boundaries, one stage after the other.
 
     Attributes:
@@ -101,7 +101,7 @@ class Together:
 
     def __init__(
         self,
-        group: Callable[[], Group | None] = group_here,
+        group: Callable[[], AgreeingRanks | None] = group_here,
         clock: Callable[[], float] = time.monotonic,
         *,
         soon: bool = False,
@@ -118,7 +118,7 @@ class Together:
         self.differs: str | None = None
         self.met = False
         self._find, self._clock, self._soon = group, clock, soon
-        self._group: Group | None = None
+        self._group: AgreeingRanks | None = None
         self._done_since: float | None = None
         self._over: set[str] = set()  # stages that need no agreement any more
         self._seen: deque[tuple[int, int]] = deque(maxlen=_LATELY)  # boundaries, and collectives issued by then
@@ -218,7 +218,7 @@ class Together:
     def _go_apart(self, reason: str) -> None:
         self.apart, self.size, self.met = reason, None, False
 
-    def _ask(self, group: Group, kind: str, count: int, typical_ns: float, every: int) -> bool:
+    def _ask(self, group: AgreeingRanks, kind: str, count: int, typical_ns: float, every: int) -> bool:
         key, (unit, place, apiece) = f"{self._stage}/{self._round}", self._place(count)
         before, self._last = self._last, count
         if self._begin is None:
@@ -244,7 +244,7 @@ class Together:
         return self._all_begin(group, key)
 
     @staticmethod
-    def _every_s(group: Group) -> float:
+    def _every_s(group: AgreeingRanks) -> float:
         return _EVERY_S * max(1.0, group.size / _MANY)
 
     def _place(self, count: int) -> tuple[str, int, float]:
@@ -256,7 +256,9 @@ class Together:
                 return "collectives", issued, (issued - before) / (count - first)
         return "boundaries", count, 1.0
 
-    def _named(self, group: Group, key: str, kind: str, place: int, apiece: float, typical_ns: float) -> int | None:
+    def _named(
+        self, group: AgreeingRanks, key: str, kind: str, place: int, apiece: float, typical_ns: float
+    ) -> int | None:
         """Return the boundary at which the stage begins, which the last rank that is ready names; None before that."""
         store, stage = group.store, self._stage
         store.set(f"{key}/at/{group.rank}", f"{kind}:{place}")
@@ -277,7 +279,7 @@ class Together:
             self._all_apart(store, f"{ready} of {group.size} had found theirs after {_PATIENCE_S:g} s")
         return None
 
-    def _name(self, group: Group, key: str, apiece: float, typical_ns: float) -> None:
+    def _name(self, group: AgreeingRanks, key: str, apiece: float, typical_ns: float) -> None:
         places = [group.store.get(f"{key}/at/{rank}").decode().rpartition(":") for rank in range(group.size)]
         if len({of.partition(":")[0] for of, _, _ in places}) > 1:
             self._all_apart(group.store, "their steps are of different kinds")
@@ -293,7 +295,7 @@ class Together:
     def _all_apart(self, store: Store, reason: str) -> None:
         self._go_apart(store.compare_set(f"{self._stage}/apart", "", reason).decode())
 
-    def _all_begin(self, group: Group, key: str, *, late: bool = False) -> bool:
+    def _all_begin(self, group: AgreeingRanks, key: str, *, late: bool = False) -> bool:
         """Wait until all ranks know the boundary, or one says that it has passed it; then another is named."""
         store, until, pause = group.store, self._clock() + _NOT_SEEN_S, 0.001
         while not store.check([f"{key}/outcome"]):

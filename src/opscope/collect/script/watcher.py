@@ -34,7 +34,7 @@ from opscope.collect.script.questions import (
 )
 from opscope.collect.script.ranking import next_run, what
 from opscope.collect.script.step_events import Stream
-from opscope.collect.script.together import Together, group_here
+from opscope.collect.script.together import RankAgreement, group_here
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind, Timed
@@ -121,7 +121,7 @@ class Watcher(StepFinder):
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
         self._raised = 0  # how often the script was asked to end
-        self._ranks = Together(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
+        self._ranks = RankAgreement(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
 
     @property
     def _unseen(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
-from opscope.collect.script.questions import current_device, synchronize
+from opscope.collect.script.questions import current_device, synchronize_if_used
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions
 
@@ -105,7 +105,7 @@ class EarlyWindow:
         self._close_mark()
         self._recorded_us = (time.perf_counter_ns() - self._started) / 1000
         with contextlib.suppress(RuntimeError):  # the script may have brought the device into an error
-            synchronize()  # or what the device has not done yet is lost
+            synchronize_if_used()  # or what the device has not done yet is lost
         self._held.stop()
 
     def write(self) -> bool:

@@ -23,7 +23,7 @@ MOST = 5  # candidates; more tell nothing
 _WORD_FILES = 2  # an identifier in the kernels of more files is a shared template
 
 
-class Basis(StrEnum):
+class CandidateBasis(StrEnum):
     """Why a file is a candidate, the surest first."""
 
     HOST = "its C++ function stands in this file, which holds kernels"
@@ -43,7 +43,7 @@ class Candidate(Struct, frozen=True):
     """
 
     file: str
-    basis: Basis
+    basis: CandidateBasis
     named: str = ""
 
 
@@ -155,7 +155,7 @@ def kernel_candidates(
     functions = list(dict.fromkeys(resolved.cpp_function for resolved in own if resolved.cpp_function))
     operator = _Operator.of(own[0].function.base, functions)
     # The surest rule with an answer decides. One that finds too many files says nothing, and the next is asked.
-    for rule in RULES:
+    for rule in _RULES:
         results = tuple({candidate.file: candidate for candidate in rule(operator, index)}.values())
         if results and len(results) <= MOST:
             return KernelCandidates(results)
@@ -194,12 +194,12 @@ def by_host(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
             # The host file may be known by its name alone, without a folder.
             same = file == host.file or ("/" not in host.file and file.endswith("/" + host.file))
             if same and operator.has(file) and not file.endswith(_CALLERS):
-                yield Candidate(file, Basis.HOST)
+                yield Candidate(file, CandidateBasis.HOST)
 
 
 def by_file(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
     """Take the files that are named like it; if there are none, those that are without the name of their family."""
-    return (Candidate(file, Basis.FILE) for file in _named(operator, index))
+    return (Candidate(file, CandidateBasis.FILE) for file in _named(operator, index))
 
 
 def _named(operator: _Operator, index: SourceIndex) -> list[str]:
@@ -222,7 +222,7 @@ def by_function(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
     """Take the files with kernels, or with host functions around their kernels, that are named like it."""
     for word, files in _own_identifiers(operator, index):
         if not _EMPTY.isdisjoint(parts(word)) and "".join(telling(word)) in operator.names:
-            yield from (Candidate(file, Basis.FUNCTION, word) for file in files)
+            yield from (Candidate(file, CandidateBasis.FUNCTION, word) for file in files)
 
 
 def by_functor(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
@@ -231,7 +231,7 @@ def by_functor(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
         words = telling(word)
         rest = [part for part in words if part not in _FUNCTOR]
         if len(rest) < len(words) and ("".join(rest) in operator.names or _without_family(rest) in operator.names):
-            yield from (Candidate(file, Basis.FUNCTOR, word) for file in files)
+            yield from (Candidate(file, CandidateBasis.FUNCTOR, word) for file in files)
 
 
 def by_beginning(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]:
@@ -242,7 +242,7 @@ def by_beginning(operator: _Operator, index: SourceIndex) -> Iterator[Candidate]
         if _EMPTY.isdisjoint(parts(word)) or backward != any("backward" in name for name in operator.names):
             continue
         if any("".join(words[:count]) in operator.names for count in range(2, len(words))):
-            yield from (Candidate(file, Basis.BEGINNING, word) for file in files)
+            yield from (Candidate(file, CandidateBasis.BEGINNING, word) for file in files)
 
 
 def _own_identifiers(operator: _Operator, index: SourceIndex) -> Iterator[tuple[str, list[str]]]:
@@ -262,5 +262,5 @@ def _is_helper(base: str) -> bool:
     return not _NAMESPACES.issuperset(base.split("::")[:-1]) or "::" not in base
 
 
-Rule = Callable[[_Operator, SourceIndex], Iterator[Candidate]]
-RULES: tuple[Rule, ...] = (by_host, by_file, by_function, by_beginning, by_functor)
+_Rule = Callable[[_Operator, SourceIndex], Iterator[Candidate]]
+_RULES: tuple[_Rule, ...] = (by_host, by_file, by_function, by_beginning, by_functor)

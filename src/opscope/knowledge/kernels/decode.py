@@ -33,7 +33,7 @@ _FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (
 
 
 @lru_cache(maxsize=1 << 14)
-def decode(name: str) -> DecodedKernel:
+def decode_name(name: str) -> DecodedKernel:
     """Decode a kernel's name, as profilers record it.
 
     A name that no family understands gets a summary, and is listed whole in ``unknown``.
@@ -50,6 +50,6 @@ def decode(name: str) -> DecodedKernel:
 
 def told_kernel(name: str) -> str:
     """Return what a kernel's name says for the middle of a sentence; quoted where no family understands it."""
-    decoded = decode(name)
+    decoded = decode_name(name)
     is_understood = decoded.unknown != (name.strip().removeprefix("void "),)
     return decoded.summary if is_understood else or_unknown(decoded.summary)

@@ -97,7 +97,7 @@ class DecodedKernel(Struct, frozen=True, kw_only=True):
     unknown: tuple[str, ...] = ()
 
 
-def shown(dtype: str) -> str:
+def dtype_text(dtype: str) -> str:
     """Write a data type as people do: FP32, BF16, INT64."""
     return re.sub(r"^F(?=\d)", "FP", re.sub(r"^I(?=\d)", "INT", dtype.upper()))
 

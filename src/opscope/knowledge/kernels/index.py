@@ -29,7 +29,7 @@ _ARCHITECTURES = lazy_pattern(r"\b(?:(?:THRUST|CUB)_\d+(?:_SM)?(?:_\d+)+_NS|_V_\
 _COMMON_WORD = 60  # an identifier in more files than this tells them apart badly
 
 
-class Place(Struct, frozen=True, order=True):
+class SourceLine(Struct, frozen=True, order=True):
     """A line of a source file.
 
     Attributes:
@@ -53,7 +53,7 @@ class KernelPlaces(Struct, frozen=True):
     """
 
     files: tuple[str, ...]
-    launch_sites: tuple[Place, ...]
+    launch_sites: tuple[SourceLine, ...]
 
 
 class HostFile(Struct, frozen=True):
@@ -189,10 +189,10 @@ class SourceIndex:
                 files = left
         return tuple(sorted(self._stored.files[number] for number in files))
 
-    def definition(self, name: str) -> Place | None:
+    def definition(self, name: str) -> SourceLine | None:
         """Return where the kernel is defined, if one header that comes with PyTorch defines a kernel of its name."""
         result = self._stored.definitions.get(base_name(name).rpartition("::")[2])
-        return None if result is None else Place(self._stored.files[result[0]], result[1])
+        return None if result is None else SourceLine(self._stored.files[result[0]], result[1])
 
     def host_file(self, cpp_function: str) -> HostFile | None:
         """Return the file of a C++ function, ``at::native::layer_norm_cuda``; None if the index does not hold it."""
@@ -235,9 +235,9 @@ class SourceIndex:
     def _run_ends(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         return np.cumsum([count for _, _, count in self._stored.runs], dtype=np.int64)
 
-    def _place(self, number: int) -> Place:
+    def _place(self, number: int) -> SourceLine:
         file, line, function = self._stored.sites[number]
-        return Place(self._stored.files[file], line, function)
+        return SourceLine(self._stored.files[file], line, function)
 
 
 class IndexedKernel(Struct, frozen=True):
@@ -251,14 +251,14 @@ class IndexedKernel(Struct, frozen=True):
 
     name: str
     files: frozenset[str]
-    launch_sites: frozenset[Place] = frozenset()
+    launch_sites: frozenset[SourceLine] = frozenset()
 
 
 class _Numbering(Struct, frozen=True):
     """What an index is made of, numbered from 0 in the order in which it comes."""
 
     files: dict[str, int] = field(default_factory=dict)
-    sites: dict[Place, int] = field(default_factory=dict)
+    sites: dict[SourceLine, int] = field(default_factory=dict)
     file_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
     site_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
     bases: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -281,7 +281,7 @@ def build_index(
     torch: str,
     git: str | None,
     build_ids: Mapping[str, str],
-    definitions: Mapping[str, Place] | None = None,
+    definitions: Mapping[str, SourceLine] | None = None,
     functions: Mapping[str, HostFile] | None = None,
 ) -> SourceIndex:
     """Build an index.

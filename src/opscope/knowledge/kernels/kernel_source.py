@@ -18,7 +18,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.knowledge.kernels.index import KernelPlaces, Place, SourceIndex
+from opscope.knowledge.kernels.index import KernelPlaces, SourceIndex, SourceLine
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name, canonical
 from opscope.knowledge.kernels.shipped import by_nearness, same_release, shipped_index
@@ -61,8 +61,8 @@ class KernelSource(Struct, frozen=True):
     basis: str
     file: str | None = None
     candidates: tuple[str, ...] = ()
-    definition: Place | None = None
-    launch_sites: tuple[Place, ...] = ()
+    definition: SourceLine | None = None
+    launch_sites: tuple[SourceLine, ...] = ()
     library: str | None = None
     torch: str | None = None
     git: str | None = None
@@ -70,7 +70,7 @@ class KernelSource(Struct, frozen=True):
     @property
     def url(self) -> str | None:
         """A link to the file at the exact commit; None where the file is generated, or its folder unknown."""
-        return None if self.file is None else link(self.file, self.line, self.git)
+        return None if self.file is None else repository_link(self.file, self.line, self.git)
 
     @property
     def line(self) -> int | None:
@@ -78,7 +78,7 @@ class KernelSource(Struct, frozen=True):
         return next((site.line for site in self.launch_sites if site.file == self.file), None)
 
 
-def link(file: str, line: int | None, git: str | None) -> str | None:
+def repository_link(file: str, line: int | None, git: str | None) -> str | None:
     """Return a link to a file of PyTorch's repository; None where it is not there under this path.
 
     Args:
@@ -251,12 +251,12 @@ def _completed(places: KernelPlaces, index: SourceIndex, shipped: KernelPlaces |
     return KernelPlaces(files, shipped.launch_sites if same and shipped else places.launch_sites)
 
 
-def _definition(name: str, places: KernelPlaces, index: SourceIndex) -> Place | None:
+def _definition(name: str, places: KernelPlaces, index: SourceIndex) -> SourceLine | None:
     """Return the header that defines the kernel; else its own file, if the kernel is launched from there."""
     if (header := index.definition(name)) is not None:
         return header
     launched_from = {site.file for site in places.launch_sites}
-    return Place(places.files[0], 0) if launched_from == set(places.files) and len(places.files) == 1 else None
+    return SourceLine(places.files[0], 0) if launched_from == set(places.files) and len(places.files) == 1 else None
 
 
 def _in_library(name: str) -> KernelSource | None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.categories import Category, Classification
-from opscope.knowledge.kernels.decode import decode
+from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.rules import MANY_NAMES, NameRule, compiled, entries_of
@@ -113,7 +113,7 @@ def kind_of(name: str) -> KernelKind | None:
     """Return what kind of work a kernel does; None where its name tells nothing."""
     if is_named_communication(name):
         return KernelKind(Category.COMMUNICATION, "communication", likely=False)
-    operation = decode(name).operation
+    operation = decode_name(name).operation
     if operation in _OF_OPERATION:
         return KernelKind(_OF_OPERATION[operation], str(operation), likely=False)
     subject = _subject(name[:_LOOKED_AT])[:_WORDS]
@@ -130,7 +130,7 @@ _OF_FAMILY: Final[Mapping[str, Category]] = {"NCCL": Category.COMMUNICATION, "In
 
 def classification_of(name: str) -> Classification:
     """Classify a kernel by its name, for kernels of which no operator is known that launched them."""
-    family = decode(name).family
+    family = decode_name(name).family
     if (by_family := _OF_FAMILY.get(family or "")) is not None:
         return Classification(by_family, f"kernel of {family}", by_fact=False)
     if (kind := kind_of(name)) is None:
@@ -169,7 +169,7 @@ def communicates(name: str) -> bool:
 
 def short_name(name: str) -> str:
     """Return a kernel's name as people read it: what the name says, else its words, said to be likely."""
-    decoded = decode(name)
+    decoded = decode_name(name)
     kind = kind_of(name)
     return f"{decoded.summary} ({kind.words}, likely)" if kind is not None and kind.likely else decoded.summary
 
@@ -188,7 +188,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _with_layout(name: str, text: str) -> str:
-    layout = decode(name).layout
+    layout = decode_name(name).layout
     return f"{text}, {layout}" if layout in _TRANSPOSES else text
 
 

@@ -1,4 +1,4 @@
-"""The compiled reader of Kineto events (``kineto.cpp``): text in, columns out. `load` finds it.
+"""The compiled reader of Kineto events (``kineto.cpp``): text in, columns out. `load_kineto` finds it.
 
 The build compiles it with any C++17 compiler; without one, the same rules run in Python, slowly. Nothing here needs
 numpy, so that files can be read while it is imported; ``filled.py`` takes the columns.
@@ -30,7 +30,7 @@ ALL, HOST, OPERATORS, FRAMES = range(4)
 
 
 @functools.cache
-def load() -> ctypes.CDLL | None:
+def load_kineto() -> ctypes.CDLL | None:
     """Return the compiled library; None if it was not built, or has another interface version."""
     try:
         library = ctypes.CDLL(str(LIBRARY))
@@ -81,7 +81,7 @@ class NativeReader:
     """One file being read. Feed it all pieces, call `finish`, then take the columns (``filled.py``).
 
     Args:
-        library: from `load`.
+        library: from `load_kineto`.
         threads: how many threads read; None takes the number of cores, up to a limit.
         block: bytes that a thread reads at a time.
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from opscope.analysis.structure.nesting import Ints
 
-LONGEST_NAME: Final = 2_000  # characters
+LONGEST_TEXT: Final = 2_000  # characters
 _SHORTEST_CUT: Final = 60
 _ALL_NAMES: Final = 4_000_000  # characters of all names of slices and nodes
 
@@ -51,8 +51,8 @@ class Names:
         Args:
             whole: names by which tables are looked up; they are cut only as much as the tables' names are.
         """
-        most = max(_SHORTEST_CUT, min(LONGEST_NAME, _ALL_NAMES // max(len(self._numbers), 1)))
-        return tuple(cut(name, LONGEST_NAME if name in whole else most) for name in self._numbers)
+        most = max(_SHORTEST_CUT, min(LONGEST_TEXT, _ALL_NAMES // max(len(self._numbers), 1)))
+        return tuple(cut(name, LONGEST_TEXT if name in whole else most) for name in self._numbers)
 
 
 def cut(text: str, most: int) -> str:

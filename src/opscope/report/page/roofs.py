@@ -9,7 +9,7 @@ from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitRow, LimitsEntry, PeaksEntry
 from opscope.documents.page import Roof, RoofLabels, Roofline, RoofPoint
 from opscope.report.limits_document import inputs_of
-from opscope.report.page.names import LONGEST_NAME, cut
+from opscope.report.page.names import LONGEST_TEXT, cut
 
 _MOST_KERNELS: Final = 200
 _TERA: Final = 1e12
@@ -84,7 +84,7 @@ def _has_point(row: LimitRow) -> bool:
 
 def _of_call(row: LimitRow) -> RoofPoint:
     return RoofPoint(
-        name=cut(f"{row.operator or row.kernel} {inputs_of(row)}".rstrip(), LONGEST_NAME),
+        name=cut(f"{row.operator or row.kernel} {inputs_of(row)}".rstrip(), LONGEST_TEXT),
         operator=row.operator,
         category=row.category,
         precision=row.precision,
@@ -113,7 +113,7 @@ def _of_kernel(kernel: str, precision: str | None, rows: Sequence[LimitRow]) -> 
     calls, time_ns = sum(row.calls for row in rows), sum(row.device_ns for row in rows)
     lost_ns = sum(row.lost_ns or 0.0 for row in rows)
     return RoofPoint(
-        name=cut(kernel, LONGEST_NAME),
+        name=cut(kernel, LONGEST_TEXT),
         precision=precision,
         calls=calls,
         flop=sum(row.calls * (row.flop or 0) for row in rows) / calls,

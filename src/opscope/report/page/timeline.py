@@ -21,7 +21,7 @@ from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.queues import queues_of
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.step_evidence import busiest
-from opscope.documents.page import CurveEntry, MarkEntry, PathEntry, PlaceEntry, TimelineEntry, TrackEntry
+from opscope.documents.page import CurveEntry, MarkEntry, PagePlace, PathEntry, TimelineEntry, TrackEntry
 from opscope.report.page.names import Names, extremes, short
 from opscope.trace.model import Trace
 
@@ -51,7 +51,7 @@ class Drawn(Struct, frozen=True):
     slice_of_call: Ints
 
 
-def drawn(analysis: Analysis, slices: Slices, memory: Sequence[LiveMemory], names: Names) -> Drawn:
+def drawn_timeline(analysis: Analysis, slices: Slices, memory: Sequence[LiveMemory], names: Names) -> Drawn:
     """Build the timeline of a part of a trace, without what depends on the findings.
 
     Args:
@@ -125,7 +125,7 @@ def _forward_of_nodes(analysis: Analysis) -> Ints:
     return forward
 
 
-def _places(slices: Slices, analysis: Analysis, names: Names) -> tuple[tuple[PlaceEntry, ...], Ints]:
+def _places(slices: Slices, analysis: Analysis, names: Names) -> tuple[tuple[PagePlace, ...], Ints]:
     """Return the places of the shown operators, and for each operator of the trace the number of its place, or -1.
 
     The last entry is for slices without an operator, whose number is -1.
@@ -147,9 +147,9 @@ def _places(slices: Slices, analysis: Analysis, names: Names) -> tuple[tuple[Pla
     return tuple(_place(module, frame, texts, names) for module, frame in pairs), number
 
 
-def _place(module: int, frame: int, texts: Sequence[str], names: Names) -> PlaceEntry:
+def _place(module: int, frame: int, texts: Sequence[str], names: Names) -> PagePlace:
     """Return a place from the numbers of its names, which count from 1; 0 means not recorded."""
-    return PlaceEntry(
+    return PagePlace(
         names.number(texts[module - 1].removeprefix(MODULE_FRAME)) if module else -1,
         names.number(texts[frame - 1]) if frame else -1,
     )

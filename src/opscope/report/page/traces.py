@@ -27,11 +27,11 @@ from opscope.documents.page import (
     LeftOut,
     MemoryCurve,
     PageTrace,
-    Part,
     Roofline,
     SectionEntry,
     StepBar,
     StepChoices,
+    StepPart,
     SweepEntry,
     TimelineEntry,
 )
@@ -42,9 +42,9 @@ from opscope.report.comparison_report import axis_name, sections_on_page
 from opscope.report.kernel_report import environment_on_page, trust_on_page
 from opscope.report.overview import figures_on_page, phase_blocks, steps_note
 from opscope.report.page.blocks import block_entries, section_entry
-from opscope.report.page.names import LONGEST_NAME, Names, cut, extremes
+from opscope.report.page.names import LONGEST_TEXT, Names, cut, extremes
 from opscope.report.page.roofs import modelled_roofline
-from opscope.report.page.timeline import Drawn, drawn, with_findings
+from opscope.report.page.timeline import Drawn, drawn_timeline, with_findings
 from opscope.report.statement_sections import statement_blocks
 from opscope.report.step_parts import step_parts
 
@@ -64,7 +64,7 @@ _HOW_TO_READ_SAMPLES: Final = (
 _FEW: Final = "Of {} records the lowest and the highest of each stretch are drawn."
 _MOST_ALIVE: Final = 300
 _NO_ROOFLINE: Final = Roofline(notes=("Left out: the roofline cannot be shown.",))
-_LONG_TEXT: Final = lazy_pattern(rb'"(?:[^"\\]|\\.){%d}' % LONGEST_NAME)
+_LONG_TEXT: Final = lazy_pattern(rb'"(?:[^"\\]|\\.){%d}' % LONGEST_TEXT)
 _SELF_TIMES: Final = ("self_device_ns", "self_cpu_ns")
 _LONG_TABLES: Final = {
     "graph_nodes": "total_ns",
@@ -108,7 +108,7 @@ def pictures_of(
 
     def timeline_of() -> Drawn | None:
         slices = slices_of(trace, links, tree, analysis.devices, most=most_slices, steps=steps)
-        return None if slices is None else drawn(analysis, slices, memory, names)
+        return None if slices is None else drawn_timeline(analysis, slices, memory, names)
 
     entries = part("the flame view", flame_entries, tuple[FlameEntry, ...])
     curves = lambda: live_memory(trace, links, origins) if trace.allocations.height else ()  # noqa: E731
@@ -142,7 +142,7 @@ def page_trace(
         return part(title, lambda: _cut_texts(section_entry(make())), lambda: left_out)
 
     entry = PageTrace(
-        name=cut(name, LONGEST_NAME),
+        name=cut(name, LONGEST_TEXT),
         sweep=sweep,
         document=_without_long_texts(shown),
         screen=part("the first screen", lambda: _screen(document), tuple),
@@ -195,7 +195,7 @@ def _screen(document: TraceDocument) -> tuple[BlockEntry, ...]:
 def _dossiers(document: TraceDocument) -> dict[str, tuple[BlockEntry, ...]]:
     known = ((row.name, row.detail.findings) for row in document.operators if row.detail is not None)
     return {
-        cut(name, LONGEST_NAME): _cut_texts(block_entries(statement_blocks(found)))
+        cut(name, LONGEST_TEXT): _cut_texts(block_entries(statement_blocks(found)))
         for name, found in known
         if found is not None
     }
@@ -231,7 +231,7 @@ def _bar(device: DeviceEntry, document: TraceDocument, unprofiled_ns: float | No
     steps = document.step_count or 1
     return StepBar(
         device=device.device,
-        parts=tuple(Part(name, time / steps) for name, time in step_parts(device).items()),
+        parts=tuple(StepPart(name, time / steps) for name, time in step_parts(device).items()),
         step_ns=device.window_ns / steps,
         per_step=bool(document.step_count),
         window=device.window.kind,
@@ -326,14 +326,14 @@ def _may_have_long_text(encoded: bytes) -> bool:
     # A quote after a backslash is one within a text, or else the end of one that a backslash ends: then too many are
     # left out, and the search decides.
     ends = quotes[content[np.maximum(quotes - 1, 0)] != ord("\\")]
-    return bool(np.diff(ends).max(initial=0) > LONGEST_NAME)
+    return bool(np.diff(ends).max(initial=0) > LONGEST_TEXT)
 
 
 def _cut_texts(value: T) -> T:
     """Cut all texts within a value."""
     result: Any = value
     if isinstance(value, str):
-        result = value if type(value) is not str else cut(value, LONGEST_NAME)  # members of enumerations stay
+        result = value if type(value) is not str else cut(value, LONGEST_TEXT)  # members of enumerations stay
     elif isinstance(value, dict):
         result = {_cut_texts(key): _cut_texts(entry) for key, entry in value.items()}
     elif isinstance(value, tuple):

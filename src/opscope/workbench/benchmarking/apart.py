@@ -30,7 +30,14 @@ from opscope.record.bench import Claim
 from opscope.torch_support.device import current, synchronize
 from opscope.torch_support.tensors import copy_of, tensors_of
 from opscope.workbench.benchmarking.case import Case, Function
-from opscope.workbench.benchmarking.correctness import Inputs, VariantError, check, check_as_timed, check_timed, refused
+from opscope.workbench.benchmarking.correctness import (
+    Inputs,
+    VariantError,
+    check_as_timed,
+    check_timed,
+    check_variants,
+    refused,
+)
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 
 _SLACK_NS: Final = 10e3  # a pipe wakes a process up that much earlier or later, once for each batch
@@ -382,7 +389,7 @@ def confirmation(
         return Confirmation(reason=f"its inputs cannot be sent to another process ({_told(error)})")
     own = f"{pair.case.baseline} in a process of its own"
     variants = {**pair.case.variants, own: pair.baseline, pair.name: pair.variant}
-    result = check(replace(pair.case, variants=variants), inputs, odd)
+    result = check_variants(replace(pair.case, variants=variants), inputs, odd)
     checked = result[pair.name]
     if checked.verdict is Correct.NOT_CHECKED:
         return Confirmation(reason="there is no right result to compare with")

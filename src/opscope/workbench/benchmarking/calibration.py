@@ -11,14 +11,14 @@ from opscope.workbench.benchmarking import host_timing
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
 from opscope.workbench.benchmarking.rounds import Timer, in_turns
 from opscope.workbench.benchmarking.statistics import median_interval, ratios, sign_test
-from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.stopping import MeasuringLimits
 from opscope.workbench.benchmarking.verdicts import verdict_of
 
 _ELEMENTS: Final = {"cuda": 1 << 24, "cpu": 1 << 16}  # about 50 us
 
 
 def measure_false_alarms(
-    device: torch.device, limits: Limits, trials: int, progress: Callable[[str], None]
+    device: torch.device, limits: MeasuringLimits, trials: int, progress: Callable[[str], None]
 ) -> FalseAlarms:
     """Compare a function of about 50 us with itself.
 

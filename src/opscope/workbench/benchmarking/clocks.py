@@ -60,7 +60,7 @@ class ClockSampler:
             return
         self._process.terminate()
         output, _ = self._process.communicate()
-        self.clocks = summarise(output.splitlines())
+        self.clocks = summarise_clocks(output.splitlines())
         if self.clocks is None:
             self.reason = "nvidia-smi gave no sample in time"
 
@@ -104,7 +104,7 @@ def _parse(line: str) -> tuple[int, int, int, int, float, int] | None:
         return None
 
 
-def summarise(lines: Sequence[str]) -> Clocks | None:
+def summarise_clocks(lines: Sequence[str]) -> Clocks | None:
     """Summarise nvidia-smi's lines, one per sample; return None if no line could be read."""
     samples = [sample for line in lines if (sample := _parse(line)) is not None]
     if not samples:

@@ -90,7 +90,7 @@ _REGIMES: Final = (
 )
 
 
-def check(
+def check_variants(
     case: Case,
     inputs: Inputs,
     odd: Inputs | None,
@@ -170,7 +170,7 @@ def check_timed(
     """Check the very calls that are timed, with other values in their own inputs.
 
     A result that depends on the address of the inputs, on how often it was asked for, or that an earlier call wrote,
-    is right in `check` and wrong here.
+    is right in `check_variants` and wrong here.
 
     Args:
         case: the case with the variants.

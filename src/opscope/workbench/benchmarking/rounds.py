@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from opscope.documents.bench import Duration, Stopped
 from opscope.workbench.benchmarking.statistics import duration_of, ratios
-from opscope.workbench.benchmarking.stopping import Limits, next_look, stopped
+from opscope.workbench.benchmarking.stopping import MeasuringLimits, next_look, stopped
 
 Calls = Mapping[str, Callable[[], object]]
 # Measures rounds: for each of some orders of names, the duration of every call in nanoseconds, in that order. Before
@@ -63,7 +63,7 @@ class Prepared(Mapping[str, Callable[[], object]]):
         return len(self._calls)
 
 
-def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Series:
+def in_turns(timer: Timer, calls: Calls, limits: MeasuringLimits, seed: int = 0) -> Series:
     """Measure rounds until every median is known well enough, or a limit is reached.
 
     Args:
@@ -97,7 +97,7 @@ def in_turns(timer: Timer, calls: Calls, limits: Limits, seed: int = 0) -> Serie
             return series
 
 
-def _count(done: int, each_s: float, limits: Limits, began: float) -> int:
+def _count(done: int, each_s: float, limits: MeasuringLimits, began: float) -> int:
     """Return how many rounds to measure before the next look: at least one, else no more than fit into the time."""
     if not done:
         return 6  # the fewest that have an interval; they also tell how long a round takes

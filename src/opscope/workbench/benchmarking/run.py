@@ -17,7 +17,7 @@ from opscope.torch_support.tensors import tensors_of
 from opscope.workbench.benchmarking import host_timing
 from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.clocks import ClockSampler
-from opscope.workbench.benchmarking.correctness import Inputs, check, check_timed, refused, tampered
+from opscope.workbench.benchmarking.correctness import Inputs, check_timed, check_variants, refused, tampered
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.limit import least_work, limit_share
@@ -25,7 +25,7 @@ from opscope.workbench.benchmarking.precision import tf32
 from opscope.workbench.benchmarking.ran import what_ran
 from opscope.workbench.benchmarking.rounds import Calls, Prepared, Series, Timer, in_turns
 from opscope.workbench.benchmarking.steady import steady_time
-from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.stopping import MeasuringLimits
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 from opscope.workbench.benchmarking.verdicts import at_precision
 
@@ -40,15 +40,15 @@ _CALLS_ALONE: Final = 50  # by which the one is found that replaces what it is j
 _BELOW_LIMIT: Final = 1.05  # more than this share of a limit is impossible
 _WAITED: Final = 0.05  # more than this fraction of the time, summed over threads, is contention
 _ODD: Final = {"size": 1021, "rows": 1021, "columns": 509}  # primes, so that no tile or vector divides them
-Progress = Callable[[str], None]
+_Progress = Callable[[str], None]
 
 
 def bench_case(
     case: Case,
     parameters: Mapping[str, object],
     device: torch.device,
-    limits: Limits,
-    progress: Progress,
+    limits: MeasuringLimits,
+    progress: _Progress,
     instruments: Instruments | None = None,
 ) -> tuple[BenchResult, ...]:
     """Benchmark all variants of a case.
@@ -73,7 +73,7 @@ def bench_case(
     inputs = case.make_inputs(device, parameters)
     case.refuse_unfit(inputs)
     progress(f"{case.name}: checking results")
-    checked = check(case, inputs, odd_inputs(case, parameters, device), instruments=instruments)
+    checked = check_variants(case, inputs, odd_inputs(case, parameters, device), instruments=instruments)
     # What is wrong is not timed: its duration would say nothing.
     right = {name: function for name, function in case.variants.items() if not _is_wrong(checked[name])}
     calls: Calls = {name: functools.partial(function, *inputs) for name, function in right.items()}
@@ -91,7 +91,7 @@ def bench_case(
             durations.measure()
     busy = _contention(waited, perf_counter_ns() - began) if device.type != "cuda" else None
     # After many calls a function may return other results, such as ones that it kept.
-    again = check(case, inputs, None, only=[name for name in right if name in calls], instruments=instruments)
+    again = check_variants(case, inputs, None, only=[name for name in right if name in calls], instruments=instruments)
     checked |= {name: after for name, after in again.items() if _is_wrong(after)}
     text = shown_parameters(case, parameters)
     steady: dict[str, Steady] = {}
@@ -329,7 +329,7 @@ class _Durations(Struct):
 
     calls: Calls
     device: torch.device
-    limits: Limits
+    limits: MeasuringLimits
     reasons: Mapping[str, dict[str, str]]
     watched: "_Watched"
     series: dict[Measure, Series] = field(default_factory=dict)

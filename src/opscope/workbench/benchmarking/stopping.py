@@ -17,7 +17,7 @@ _STEADY: Final = 0.02  # by how much the medians of batches may differ once warm
 _STEADY_BATCHES: Final = 3
 
 
-class Limits(Struct, frozen=True):
+class MeasuringLimits(Struct, frozen=True):
     """How long to measure one variant.
 
     Attributes:
@@ -33,7 +33,7 @@ class Limits(Struct, frozen=True):
     calls: int = 2_000
 
 
-def stopped(samples: Sequence[float], spent_s: float, limits: Limits) -> Stopped | None:
+def stopped(samples: Sequence[float], spent_s: float, limits: MeasuringLimits) -> Stopped | None:
     """Return why to stop; None to go on.
 
     The interval is looked at only after 16, 32, 64, ... samples: looking after every sample would find a narrow
@@ -55,7 +55,7 @@ def stopped(samples: Sequence[float], spent_s: float, limits: Limits) -> Stopped
     return Stopped.TIME if spent_s >= limits.seconds and enough else None
 
 
-def next_look(n: int, limits: Limits) -> int:
+def next_look(n: int, limits: MeasuringLimits) -> int:
     """Return after how many samples, more than ``n``, to look at the interval next; no more than the most calls."""
     look = _FIRST_LOOK
     while look <= n:

@@ -157,7 +157,7 @@ def _nvcc(drivers: "Future[Driver]") -> tuple[ToolProbe, tuple[str, ...]]:
         source, output = folder / "probe.cu", folder / "probe"
         source.write_text(_SOURCE)
         try:
-            nvcc.run(source, output, nvcc.BuildKind.EXECUTABLE, targets)
+            nvcc.compile_file(source, output, nvcc.BuildKind.EXECUTABLE, targets)
             error = _run_failed([output]) if fitting else None
         except OpscopeError as failure:
             error = str(failure)

@@ -12,14 +12,14 @@ from opscope.torch_support.device import synchronize
 from opscope.workbench.benchmarking.case import Case
 from opscope.workbench.benchmarking.run import bench_case
 from opscope.workbench.benchmarking.statistics import duration_of
-from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.stopping import MeasuringLimits
 from opscope.workbench.gallery.available import has_triton
 
 _CALLS = 30
 _NAME = "timers"
 
 
-def measure(device: torch.device, limits: Limits, progress: Callable[[str], None]) -> tuple[BenchResult, ...]:
+def measure(device: torch.device, limits: MeasuringLimits, progress: Callable[[str], None]) -> tuple[BenchResult, ...]:
     """Time GELU in every way that is available here, opscope's last: a million elements on a GPU, 16,384 on a CPU.
 
     Args:

@@ -26,7 +26,7 @@ from opscope.workbench.benchmarking.statistics import duration_of
 from opscope.workbench.benchmarking.verdicts import compare, in_a_row_ns, pairs_of
 from opscope.workbench.gallery import TIMERS
 
-Progress = Callable[[str], None]
+_Progress = Callable[[str], None]
 _Refused = dict[str, dict[str, str]]
 T = TypeVar("T", BenchDocument, FalseAlarms)
 JUDGE = "opscope.workbench.jobs.bench_judge"
@@ -34,7 +34,9 @@ _LAST_WORDS_S = 1.0  # how long a process that has ended is listened to: what it
 _LAST_LINES = 15  # of a process's errors, which a failure shows
 
 
-def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress: Progress) -> BenchDocument:
+def benchmark_in_processes(
+    request: BenchRequest, processes: int, timeout_s: float, progress: _Progress
+) -> BenchDocument:
     """Benchmark in one fresh process, or in several, of which each is one sample.
 
     Args:
@@ -57,7 +59,7 @@ def benchmark(request: BenchRequest, processes: int, timeout_s: float, progress:
             prefix = f"process {number + 1} of {processes}: " if processes > 1 else ""
             say = functools.partial(_prefixed, progress, prefix)
             documents.append(_without_those_that_end_it(request, refused, timeout_s, say))
-        result = documents[0] if processes == 1 else together(documents)
+        result = documents[0] if processes == 1 else one_document(documents)
         result = _confirmed(result, request, judge, timeout_s, progress)
     return replace(result, false_alarms=kept_false_alarms(result))
 
@@ -67,7 +69,7 @@ def _confirmed(
     request: BenchRequest,
     judge: "subprocess.Popen[str] | None",
     timeout_s: float,
-    progress: Progress,
+    progress: _Progress,
 ) -> BenchDocument:
     """Have the user's variants confirmed in processes of their own, by one that runs none of them."""
     firsts: dict[str, str] = {}
@@ -95,7 +97,7 @@ def _judged(
     job: JudgeJob,
     variants: Sequence[tuple[object, ...]],
     judge: "subprocess.Popen[str] | None",
-    progress: Progress,
+    progress: _Progress,
 ) -> dict[tuple[object, ...], Confirmation]:
     """Have variants judged; of a judge that ended, return a doubt about the one that was judged then.
 
@@ -171,7 +173,7 @@ def _with(result: BenchResult, outcome: Confirmation | None) -> BenchResult:
 
 
 def _without_those_that_end_it(
-    request: BenchRequest, refused: _Refused, timeout_s: float, progress: Progress
+    request: BenchRequest, refused: _Refused, timeout_s: float, progress: _Progress
 ) -> BenchDocument:
     """Benchmark in one process, and again without each variant that ended it or never returned; these are noted."""
     while True:
@@ -203,11 +205,11 @@ class _EndedError(OpscopeError):
         self.variant = variant
 
 
-def _prefixed(progress: Progress, prefix: str, text: str) -> None:
+def _prefixed(progress: _Progress, prefix: str, text: str) -> None:
     progress(prefix + text)
 
 
-def calibrate(request: BenchRequest, timeout_s: float, progress: Progress) -> tuple[FalseAlarms, Path]:
+def calibrate(request: BenchRequest, timeout_s: float, progress: _Progress) -> tuple[FalseAlarms, Path]:
     """Measure how often equal functions are said to differ on this machine, and keep the result.
 
     Args:
@@ -241,7 +243,7 @@ def _calibration(device: str, torch: str) -> Path:
     return cache_folder() / "bench" / f"{name[:120]}.json"
 
 
-def together(documents: Sequence[BenchDocument]) -> BenchDocument:
+def one_document(documents: Sequence[BenchDocument]) -> BenchDocument:
     """Join documents of the same benchmark from several processes; each process's median is one sample."""
     first = documents[0]
     # One that was refused in a later process stands at the end there.
@@ -275,12 +277,12 @@ def _joined(results: Sequence[BenchResult]) -> BenchResult:
     )
 
 
-def _one(job: BenchJob, timeout_s: float, progress: Progress, kind: type[T]) -> T:
+def _one(job: BenchJob, timeout_s: float, progress: _Progress, kind: type[T]) -> T:
     """Run one process and return the document that it wrote.
 
     Raises:
         _EndedError: it did not return, or failed, while a variant ran that is not the baseline.
-        OpscopeError: see `benchmark`.
+        OpscopeError: see `benchmark_in_processes`.
     """
     with scratch() as folder:
         target, noted = folder / "document.json", folder / "variant.json"
@@ -331,7 +333,7 @@ def _running(noted: Path) -> tuple[str, str] | None:
         return None
 
 
-def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, progress: Progress) -> tuple[str, str]:
+def _followed(process: "subprocess.Popen[str]", request: str, timeout_s: float, progress: _Progress) -> tuple[str, str]:
     """Send the request and pass on the process's lines; return its last line, and the end of its errors.
 
     Raises:

@@ -22,10 +22,10 @@ from opscope.workbench.benchmarking.calibration import measure_false_alarms
 from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.run import bench_case
-from opscope.workbench.benchmarking.stopping import Limits
+from opscope.workbench.benchmarking.stopping import MeasuringLimits
 from opscope.workbench.gallery import TIMERS
 from opscope.workbench.jobs.bench_targets import cases_of, points_of
-from opscope.workbench.jobs.bench_written import document_of
+from opscope.workbench.jobs.bench_written import bench_document_of
 
 _NOTED: Final = 4096  # bytes of the file that tells which variant runs
 
@@ -46,7 +46,7 @@ def run(
     """
     request = job.request
     device = resolve_device(request.device)
-    limits = Limits(half_width=request.half_width, seconds=request.seconds, calls=request.calls)
+    limits = MeasuringLimits(half_width=request.half_width, seconds=request.seconds, calls=request.calls)
     with current(device):
         if request.trials:
             return measure_false_alarms(device, limits, request.trials, progress)
@@ -65,7 +65,7 @@ def run(
             instruments.note = functools.partial(_note_candidate, note, case.name, names)
             for point in points_of(request.axes):
                 results += bench_case(case, point, device, limits, progress, instruments)
-        return document_of(results, device, request)
+        return bench_document_of(results, device, request)
 
 
 def _refuse_replaced(instruments: Instruments) -> None:

@@ -12,7 +12,7 @@ from opscope.workbench.benchmarking.verdicts import compare, pairs_of
 from opscope.workbench.gallery import TIMERS
 
 
-def document_of(
+def bench_document_of(
     results: Sequence[BenchResult], device: torch.device, request: BenchRequest | None = None
 ) -> BenchDocument:
     """Compare the results of one process, and describe where they were measured.

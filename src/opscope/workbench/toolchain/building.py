@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from opscope.analysis.costs.launch_check import Launch, check_launch
+from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
 from opscope.analysis.costs.occupancy import entry_of
 from opscope.base.errors import EnvironmentLacksError, OpscopeError
 from opscope.base.files import scratch
@@ -19,7 +19,7 @@ from opscope.machine.driver import driver
 from opscope.machine.programs import program
 from opscope.workbench.toolchain import nvcc
 from opscope.workbench.toolchain.listing import ptx_kernels, sass_kernels
-from opscope.workbench.toolchain.messages import messages, resources
+from opscope.workbench.toolchain.messages import kernel_resources, messages
 
 _SECONDS: Final = 120
 _RELOCATABLE: Final = ("-rdc=true", "--relocatable-device-code=true")
@@ -27,7 +27,7 @@ _STORED: Final = {CodeKind.CUBIN: "sass", CodeKind.PTX: "ptx"}
 SUFFIXES: Final = {nvcc.BuildKind.EXECUTABLE: "", nvcc.BuildKind.LIBRARY: ".so", nvcc.BuildKind.EXTENSION: ".so"}
 
 
-def chosen(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
+def chosen_capabilities(asked: Sequence[str], *, universal: bool) -> tuple[str, ...]:
     """Return the compute capabilities to build for: those asked for, all, or those of this machine's GPUs.
 
     Args:
@@ -73,7 +73,7 @@ def build_file(
     more = tuple(more)
     nvcc.refuse_flags(more)
     own = nvcc.extension_flags(output.stem.partition(".")[0]) if kind is nvcc.BuildKind.EXTENSION else ()
-    built = nvcc.run(source, output, kind, numbers, (*own, *more))
+    built = nvcc.compile_file(source, output, kind, numbers, (*own, *more))
     compiler = nvcc.installed()
     return BuildDocument(
         source=str(source),
@@ -84,7 +84,7 @@ def build_file(
         command=built.command,
         seconds=built.seconds,
         block_threads=block,
-        kernels=tuple(with_occupancy(kernel, block) for kernel in resources(built.text)),
+        kernels=tuple(with_occupancy(kernel, block) for kernel in kernel_resources(built.text)),
         contents=tuple(contents(output)),
         messages=tuple(result for result in messages(built.text) if result.kind == "warning"),
         # With relocatable device code, the linker decides what kernels take: ptxas does not know it yet.
@@ -100,7 +100,7 @@ def with_occupancy(kernel: KernelResources, block: int) -> KernelResources:
     capability = compute_capabilities().get(capability_of(kernel.arch) or "")
     if capability is None:
         return kernel
-    launch = Launch((1, 1, 1), (block, 1, 1), kernel.registers, kernel.shared_memory_bytes)
+    launch = LaunchConfiguration((1, 1, 1), (block, 1, 1), kernel.registers, kernel.shared_memory_bytes)
     result = check_launch(launch, capability, None)
     return replace(kernel, occupancy=entry_of(result.occupancy), problem="; ".join(result.problems) or None)
 
@@ -123,7 +123,7 @@ def listing_of(source: Path, kind: str, number: str, more: Iterable[str] = ()) -
     nvcc.refuse_flags(more)
     with scratch() as folder:
         output = folder / f"listing.{kind}"
-        nvcc.run(source, output, nvcc.BuildKind.PTX if kind == "ptx" else nvcc.BuildKind.CUBIN, [number], more)
+        nvcc.compile_file(source, output, nvcc.BuildKind.PTX if kind == "ptx" else nvcc.BuildKind.CUBIN, [number], more)
         kernels = ptx_kernels(output.read_text()) if kind == "ptx" else disassembled(output)
         return ListingDocument(kind=kind, origin=str(source), kernels=tuple(kernels))
 

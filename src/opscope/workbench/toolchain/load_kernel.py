@@ -20,7 +20,7 @@ from opscope.base.patterns import lazy_pattern
 from opscope.workbench.toolchain.messages import first_error
 from opscope.workbench.toolchain.nvcc import BuildFailedError, installed
 
-Function = Callable[..., object]
+_Function = Callable[..., object]
 # Python annotations -> types of the C++ declarations.
 _TYPES: Final = {torch.Tensor: "torch::Tensor", int: "int64_t", float: "double", bool: "bool"}
 _NAME: Final = lazy_pattern(r"[A-Za-z_]\w*")
@@ -79,11 +79,11 @@ class Operators:
         source: the file that they were built from, or a name for a text.
     """
 
-    def __init__(self, namespace: str, source: Path, operators: Mapping[str, Function]) -> None:
+    def __init__(self, namespace: str, source: Path, operators: Mapping[str, _Function]) -> None:
         self.namespace, self.source = namespace, source
         self._operators = dict(operators)
 
-    def __getattr__(self, name: str) -> Function:
+    def __getattr__(self, name: str) -> _Function:
         try:
             return self.__dict__["_operators"][name]  # type: ignore[no-any-return]
         except KeyError:
@@ -98,7 +98,7 @@ class Operators:
 
 def load_kernel(
     source: str | Path,
-    functions: Mapping[str, Function],
+    functions: Mapping[str, _Function],
     *,
     requires: Mapping[str, Requires] | None = None,
     name: str = "kernels",
@@ -157,7 +157,7 @@ def _origin(file: Path | None, text: str) -> str:
     return str(file) if file is not None else hashlib.sha256(text.encode()).hexdigest()
 
 
-def _refuse_taken(name: str, functions: Mapping[str, Function], file: Path | None, text: str) -> None:
+def _refuse_taken(name: str, functions: Mapping[str, _Function], file: Path | None, text: str) -> None:
     """Check that no operator of another source is replaced: code that holds the old one would call the new one.
 
     Raises:
@@ -180,7 +180,7 @@ def _text(source: str | Path) -> tuple[str, Path | None]:
     return source, None
 
 
-def declaration(name: str, fake: Function) -> str:
+def declaration(name: str, fake: _Function) -> str:
     """Return the C++ declaration of a function, from its fake kernel's annotations.
 
     Args:
@@ -354,8 +354,8 @@ def _for_architecture(capability: tuple[int, int] | None) -> Iterator[None]:
 
 
 def _registered(
-    qualified: str, built: Function, fake: Function, requires: Mapping[str, Requires], *, is_cuda: bool
-) -> Function:
+    qualified: str, built: _Function, fake: _Function, requires: Mapping[str, Requires], *, is_cuda: bool
+) -> _Function:
     signature = inspect.signature(fake)
 
     def call(*arguments: object, **named: object) -> object:

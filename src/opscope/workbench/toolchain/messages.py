@@ -61,7 +61,7 @@ class _Kernel(Struct):
     stack: tuple[int, int, int] = (0, 0, 0)
 
 
-def resources(text: str) -> Iterator[KernelResources]:
+def kernel_resources(text: str) -> Iterator[KernelResources]:
     """Yield the resources of each kernel on each architecture, from the output of ``ptxas --verbose``."""
     readable = demangler()
     # Lines on a kernel follow each other: the entry, its stack, and last its registers.

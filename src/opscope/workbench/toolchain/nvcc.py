@@ -63,7 +63,7 @@ class Nvcc(Struct, frozen=True):
     flags: tuple[str, ...]
 
 
-class Built(Struct, frozen=True):
+class BuildResult(Struct, frozen=True):
     """The result of a build.
 
     Attributes:
@@ -160,7 +160,9 @@ def target_flags(numbers: Sequence[str]) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def run(source: Path, output: Path, kind: BuildKind, numbers: Sequence[str], more: Iterable[str] = ()) -> Built:
+def compile_file(
+    source: Path, output: Path, kind: BuildKind, numbers: Sequence[str], more: Iterable[str] = ()
+) -> BuildResult:
     """Build a file.
 
     Args:
@@ -202,7 +204,7 @@ def run(source: Path, output: Path, kind: BuildKind, numbers: Sequence[str], mor
         raise BuildFailedError(f"nvcc cannot build {source.name}: {first_error(text)}")
     if not output.is_file():
         raise UsageError(f"nvcc did not write {output}: the flags that were added make it write something else")
-    return Built(output, shlex.join(command), text, time.perf_counter() - began)
+    return BuildResult(output, shlex.join(command), text, time.perf_counter() - began)
 
 
 def _refuse(source: Path, output: Path) -> None:
@@ -270,7 +272,7 @@ def build(source: Path, capability: tuple[int, int]) -> ctypes.CDLL:
     if not is_own(library):
         with tempfile.TemporaryDirectory(prefix=partial_prefix(), dir=library.parent) as folder:
             partial = Path(folder) / library.name
-            run(source, partial, BuildKind.LIBRARY, [number])
+            compile_file(source, partial, BuildKind.LIBRARY, [number])
             # In place only when it is whole: other processes may look for it at any time.
             partial.chmod(PRIVATE_FILE)
             partial.replace(library)

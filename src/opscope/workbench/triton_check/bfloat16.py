@@ -9,7 +9,7 @@ import numpy as np
 # Methods of InterpreterBuilder that compute elementwise.
 _ARITHMETIC: Final = ("binary_op", "unary_op", "create_clampf", "create_fma")
 
-Call = Callable[..., Any]
+_Call = Callable[..., Any]
 
 
 class Bfloat16:
@@ -28,7 +28,7 @@ class Bfloat16:
         for name in ("ReduceOps", "ScanOps"):
             _replace(getattr(self._interpreter, name, None), "apply_impl", self._reduced_in_float32)
 
-    def _in_float32(self, original: Call) -> Call:
+    def _in_float32(self, original: _Call) -> _Call:
         def compute(builder: Any, *args: Any) -> Any:
             if not any(map(self._is_bfloat16, args)):
                 return original(builder, *args)
@@ -38,13 +38,13 @@ class Bfloat16:
 
         return compute
 
-    def _product_in_float32(self, original: Call) -> Call:
+    def _product_in_float32(self, original: _Call) -> _Call:
         def multiply(builder: Any, one: Any, other: Any, *args: Any) -> Any:
             return original(builder, self._wide(one), self._wide(other), *args)
 
         return multiply
 
-    def _cast_by_float32(self, original: Call) -> Call:
+    def _cast_by_float32(self, original: _Call) -> _Call:
         def cast(builder: Any, source: Any, kind: Any) -> Any:
             if kind.scalar == self._interpreter.tl.bfloat16:  # other types go through float32
                 wide = source if self._is_bfloat16(source) else original(builder, source, self._interpreter.tl.float32)
@@ -53,7 +53,7 @@ class Bfloat16:
 
         return cast
 
-    def _reduced_in_float32(self, original: Call) -> Call:
+    def _reduced_in_float32(self, original: _Call) -> _Call:
         language = self._interpreter.tl
 
         def narrowed(value: Any) -> Any:
@@ -97,6 +97,6 @@ class Bfloat16:
         )
 
 
-def _replace(owner: object, name: str, make: Callable[[Call], Call]) -> None:
+def _replace(owner: object, name: str, make: Callable[[_Call], _Call]) -> None:
     if (original := getattr(owner, name, None)) is not None:
         setattr(owner, name, make(original))

@@ -32,7 +32,7 @@ _MOST_PROBLEMS: Final = 200  # kinds of problems that are kept
 # Files below these folders are not the user's code, so no problem's location is there.
 _NOT_OURS: Final = tuple(f"{Path(place).parent}{os.sep}" for place in (__file__, np.__file__, torch.__file__))
 
-Call = Callable[..., Any]
+_Call = Callable[..., Any]
 
 
 class _Found(Struct):
@@ -138,7 +138,7 @@ class Watch:
         ]
         return tuple(sorted(results, key=lambda problem: -problem.elements))
 
-    def _hook(self, owner: object, name: str, make: Callable[[Call], Call], without: str | None) -> bool:
+    def _hook(self, owner: object, name: str, make: Callable[[_Call], _Call], without: str | None) -> bool:
         original = getattr(owner, name, None)
         if original is None:
             if without is not None:
@@ -149,7 +149,7 @@ class Watch:
 
     # ---------------------------------------------------------------- launches and pointers
 
-    def _launched(self, original: Call) -> Call:
+    def _launched(self, original: _Call) -> _Call:
         def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
             self.launches += 1
             before = self._launch
@@ -162,7 +162,7 @@ class Watch:
 
         return launch
 
-    def _taken(self, original: Call) -> Call:
+    def _taken(self, original: _Call) -> _Call:
         def convert(value: Any) -> Any:
             converted = original(value)
             if self._launch is not None and hasattr(value, "data_ptr"):
@@ -176,7 +176,7 @@ class Watch:
 
         return convert
 
-    def _carried(self, original: Call) -> Call:
+    def _carried(self, original: _Call) -> _Call:
         def compute(builder: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(builder, *args, **kwargs)
             memories = [memory for value in args for memory in _memories(value)]
@@ -186,7 +186,7 @@ class Watch:
 
         return compute
 
-    def _of_block(self, original: Call) -> Call:
+    def _of_block(self, original: _Call) -> _Call:
         def materialize(block: Any, *args: Any, **kwargs: Any) -> Any:
             pointers, mask = original(block, *args, **kwargs)
             pointers.attr[_KEY] = _memories(block.base)
@@ -194,7 +194,7 @@ class Watch:
 
         return materialize
 
-    def _tuned(self, original: Call) -> Call:
+    def _tuned(self, original: _Call) -> _Call:
         def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
             configs = tuner.configs
             if len(configs) > 1:
@@ -211,7 +211,7 @@ class Watch:
 
     # ---------------------------------------------------------------- accesses
 
-    def _loaded(self, original: Call) -> Call:
+    def _loaded(self, original: _Call) -> _Call:
         def load(builder: Any, pointers: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
             refused = self._refused(ProblemKind.LOAD_OUTSIDE, pointers, mask.data)
             if refused is None:
@@ -220,7 +220,7 @@ class Watch:
 
         return load
 
-    def _stored(self, original: Call) -> Call:
+    def _stored(self, original: _Call) -> _Call:
         def store(builder: Any, pointers: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
             refused = self._refused(ProblemKind.STORE_OUTSIDE, pointers, mask.data)
             allowed = mask if refused is None else self._less(mask, refused)
@@ -229,7 +229,7 @@ class Watch:
 
         return store
 
-    def _atomic(self, original: Call) -> Call:
+    def _atomic(self, original: _Call) -> _Call:
         def change(builder: Any, operation: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:
             # An exchange does not depend on what was in memory, so that may be unwritten.
             exchanges = getattr(operation, "name", "") == "XCHG"
@@ -241,7 +241,7 @@ class Watch:
 
         return change
 
-    def _swapped(self, original: Call) -> Call:
+    def _swapped(self, original: _Call) -> _Call:
         def swap(builder: Any, pointers: Any, *args: Any) -> Any:
             everywhere = np.ones(pointers.data.shape, dtype=np.bool_)
             refused = self._refused(ProblemKind.ATOMIC_OUTSIDE, pointers, everywhere)

@@ -8,15 +8,15 @@ from typing import Final
 
 import numpy as np
 
-LIBRARY: Final = Path(__file__).with_name("libnesting.so")
+_LIBRARY: Final = Path(__file__).with_name("libnesting.so")
 _VERSION: Final = 4  # of the library's interface; a library built for another one is not used
 
 
 @functools.cache
-def load() -> ctypes.CDLL | None:
+def load_nesting() -> ctypes.CDLL | None:
     """Return the compiled library; None where it was not built, or was built for another version."""
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        library = ctypes.CDLL(str(_LIBRARY))
         library.opscope_nesting_version.restype = c_int32
         if library.opscope_nesting_version() != _VERSION:
             return None

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
-from opscope.knowledge.kernels.decoded import DecodedKernel, Operation, shown, template_arguments
+from opscope.knowledge.kernels.decoded import DecodedKernel, Operation, dtype_text, template_arguments
 from opscope.knowledge.kernels.names import base_name
 
 _INPUT, _OUTPUT, _ACC = "input_dtype", "output_dtype", "accumulate_dtype"
@@ -134,7 +134,7 @@ def _described(name: str, template: _Template) -> DecodedKernel:
     width = at(template.vector_width)
     dtype = dtypes.get(_INPUT)
     return DecodedKernel(
-        summary=f"{shown(dtype)} {template.what}" if dtype else template.what,
+        summary=f"{dtype_text(dtype)} {template.what}" if dtype else template.what,
         family="ATen",
         operation=template.operation,
         vector_width=int(width) if width and width.isdigit() else None,
@@ -160,7 +160,7 @@ def _elementwise(name: str, function: str) -> DecodedKernel:
     operands = re.search(r"(?:std::array|at::detail::Array)<char\s*\*, (\d+)", name)
     details += [("tensors", operands[1])] if operands else []
     operation, what = _ELEMENTWISE[function]
-    parts = [shown(dtype)] if dtype else []
+    parts = [dtype_text(dtype)] if dtype else []
     parts += [functor] if functor else []
     return DecodedKernel(
         summary=f"{' '.join(parts)} ({what})" if parts else what,

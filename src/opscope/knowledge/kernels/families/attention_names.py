@@ -5,7 +5,7 @@ from typing import Final
 
 from opscope.base.patterns import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
-from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, Operation, shown, template_arguments
+from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, Operation, dtype_text, template_arguments
 from opscope.knowledge.kernels.libraries import library_of
 from opscope.knowledge.kernels.names import base_name
 
@@ -56,7 +56,7 @@ def efficient(name: str) -> DecodedKernel | None:
     unit = None if match["dtype"] == "f32" else TENSOR_CORES
     options = [option for option in match["options"].split("_") if option]
     return DecodedKernel(
-        summary=f"{shown(match['dtype'])} memory-efficient attention {kind} {match['m']}x{match['n']}",
+        summary=f"{dtype_text(match['dtype'])} memory-efficient attention {kind} {match['m']}x{match['n']}",
         family="memory-efficient attention",
         operation=Operation.ATTENTION if kind == "forward" else Operation.ATTENTION_BACKWARD,
         architecture=f"sm{match['arch']}",
@@ -119,7 +119,7 @@ def cudnn(name: str) -> DecodedKernel | None:
             arguments = template_arguments(name)
             dtype = cpp_dtype(arguments[0]) if arguments else None
             return DecodedKernel(
-                summary=f"cuDNN {shown(dtype)} {what}" if dtype else f"cuDNN {what}",
+                summary=f"cuDNN {dtype_text(dtype)} {what}" if dtype else f"cuDNN {what}",
                 family="cuDNN",
                 operation=operation,
                 input_dtype=dtype,

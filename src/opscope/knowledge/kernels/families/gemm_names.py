@@ -15,8 +15,8 @@ from opscope.knowledge.kernels.decoded import (
     TENSOR_CORES,
     DecodedKernel,
     Operation,
+    dtype_text,
     plain_unit,
-    shown,
 )
 
 _OPERATION: Final[Mapping[str, str]] = {
@@ -35,7 +35,7 @@ def _tile_text(tile: Sequence[int | None]) -> str:
 def _product_summary(decoded: DecodedKernel) -> str:
     """Name a product: "FP32 GEMM 128x64x8, no Tensor Cores"."""
     dtype = decoded.compute_dtype or decoded.input_dtype
-    parts = [shown(dtype)] if dtype else []
+    parts = [dtype_text(dtype)] if dtype else []
     parts.append(_OPERATION.get(decoded.operation or "", decoded.operation or "kernel"))
     parts += [_tile_text(decoded.tile)] if decoded.tile else []
     unit = ", no Tensor Cores" if decoded.unit in (FP32_CORES, FP64_CORES) else ""
@@ -299,7 +299,7 @@ def vector_product(name: str) -> DecodedKernel | None:
     elif match[1] == "dot":
         kind, operation = "dot product", Operation.DOT
     return DecodedKernel(
-        summary=f"{shown(dtype)} {kind}, no Tensor Cores" if dtype in ("f32", "f64") else kind,
+        summary=f"{dtype_text(dtype)} {kind}, no Tensor Cores" if dtype in ("f32", "f64") else kind,
         family="cuBLAS",
         operation=operation,
         unit=plain_unit(dtype) if dtype in ("f32", "f64") else None,
