@@ -18,12 +18,12 @@ from statistics import median
 
 import torch
 
-from opscope.analysis.costs.counters import counter_rows, joined_launches
 from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.machine.driver import driver
 from opscope.readers import read
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.driver import Driver
+from opscope.report.counters_document import build_counters, run_process
 from opscope.workbench.toolchain.building import build_file
 from opscope.workbench.toolchain.nvcc import BuildKind
 
@@ -100,7 +100,8 @@ def _beside_ncu(program: Path, collector: CudaCollector) -> list[dict[str, objec
     command = [*alone, "--metrics", "gpu__time_duration.sum", str(program), "shapes"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     counters = read_kernel_counters(printed)
-    rows = counter_rows(counters, joined_launches(counters, [trace]))
+    process = run_process(trace)
+    rows = build_counters((), counters, () if process is None else (process,)).kernels
     return [
         {
             "grid": row.grid,

@@ -46,7 +46,7 @@ def compare_with_python(content: bytes) -> None:
     path = Path(tempfile.gettempdir()) / f"opscope-fuzz-{zlib.crc32(content):08x}.json"
     path.write_bytes(content)
     try:
-        with mock.patch.object(native, "load", return_value=None):
+        with mock.patch.object(native, "load_kineto", return_value=None):
             python = read(path)
         assert_nothing_lost_in_silence(python, read(path))
     except BadInputError:

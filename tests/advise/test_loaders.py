@@ -11,7 +11,7 @@ BEGIN = """
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from opscope.advise.loaders import Loaders
-from opscope.advise.messages import Replay
+from opscope.advise.messages import ReplayBatches
 torch.manual_seed(0)
 """
 
@@ -45,7 +45,7 @@ assert read[0].key == read[1].key
 def test_batches_are_replayed_as_they_were_and_as_many() -> None:
     run(
         """
-loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
+loaders = Loaders(replay=ReplayBatches.MEMORY); loaders.listen()
 class Rows(Dataset):
     def __len__(self): return 20
     def __getitem__(self, index): return {"x": torch.full((2,), float(index)), "y": index}
@@ -68,7 +68,7 @@ for epoch in range(3):
 def test_batches_of_inference_mode_are_replayed_too() -> None:
     run(
         """
-loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
+loaders = Loaders(replay=ReplayBatches.MEMORY); loaders.listen()
 loader = DataLoader(TensorDataset(torch.ones(20, 3)), batch_size=2)
 with torch.inference_mode():
     assert all(batch[0].is_inference() for batch in loader)
@@ -83,7 +83,7 @@ for (batch,) in loader:
 def test_loaders_of_one_function_are_not_mixed() -> None:
     run(
         """
-loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
+loaders = Loaders(replay=ReplayBatches.MEMORY); loaders.listen()
 def made(value, size):
     return DataLoader(TensorDataset(torch.full((40, 3), value)), batch_size=size)
 small, large = made(1.0, 2), made(2.0, 4)
@@ -135,7 +135,7 @@ assert [one.workers for one in loaders.made] == [0, 1, 3, 0]
 def test_a_batch_is_opened_anew_but_for_its_long_lists() -> None:
     run(
         """
-loaders = Loaders(replay=Replay.MEMORY); loaders.listen()
+loaders = Loaders(replay=ReplayBatches.MEMORY); loaders.listen()
 class Boxes(Dataset):
     def __len__(self): return 20
     def __getitem__(self, index): return {"x": torch.ones(2), "boxes": [{"at": i} for i in range(500)]}
@@ -158,7 +158,7 @@ def test_workers_make_a_few_batches_and_then_send_those() -> None:
     run(
         """
 import os, tempfile
-loaders = Loaders(replay=Replay.FETCHED); loaders.listen()
+loaders = Loaders(replay=ReplayBatches.FETCHED); loaders.listen()
 made = tempfile.mkdtemp()
 class Counted(Dataset):
     def __len__(self): return 400

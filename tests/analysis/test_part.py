@@ -49,7 +49,7 @@ def rows(trace: Trace) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def without_library(path: Path, part: Part) -> Trace:
-    with mock.patch.object(native, "load", return_value=None):
+    with mock.patch.object(native, "load_kineto", return_value=None):
         return read_part(path, part)
 
 

@@ -191,7 +191,7 @@ def test_steps_of_any_trace_have_the_figures_of_the_whole(tmp_path: Path, compil
                 if compiled:
                     assert_same(whole, path, part)
                 else:
-                    with mock.patch.object(native, "load", return_value=None):
+                    with mock.patch.object(native, "load_kineto", return_value=None):
                         assert_same(whole, path, part)
 
 

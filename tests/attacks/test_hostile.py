@@ -392,7 +392,7 @@ def test_integers_beyond_all_numbers_are_no_times_and_no_ids(
     field: str, reads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if reads == "python":
-        monkeypatch.setattr(native, "load", lambda: None)
+        monkeypatch.setattr(native, "load_kineto", lambda: None)
     path = tmp_path / "t.json"
     path.write_text(f'{{"traceEvents": [{KERNEL}, {KERNEL.replace(field, field + "0" * 400)}]}}')
     trace = read(path)

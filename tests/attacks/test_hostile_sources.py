@@ -257,7 +257,7 @@ def test_exponents_beyond_all_bounds_are_no_numbers(
     field: str, reads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if reads == "python":
-        monkeypatch.setattr(native, "load", lambda: None)
+        monkeypatch.setattr(native, "load_kineto", lambda: None)
     odd = EVENT.replace(field, f"{field}e1000000")
     path = tmp_path / "t.json"
     path.write_text(f'{{"traceEvents": [{EVENT}, {odd}, {odd.replace("e1000000", "e-1000000")}]}}')
@@ -275,7 +275,7 @@ def test_half_a_surrogate_pair_is_counted_by_both_readers(
     odd = EVENT.replace("aten::mm" if place == "name" else "cpu_op", "a?b").encode().replace(b"?", b"\xed\xa0\x80")
     path.write_bytes(b'{"traceEvents": [' + EVENT.encode() + b", " + odd + b"]}")
     compiled = read(path).source.replaced_bytes
-    monkeypatch.setattr(native, "load", lambda: None)
+    monkeypatch.setattr(native, "load_kineto", lambda: None)
     assert compiled == read(path).source.replaced_bytes == 3
 
 

@@ -195,8 +195,8 @@ def test_what_was_before_the_steps_is_not_charged_to_them() -> None:
 def profiled(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str, str]]:
     pytest.importorskip("torch")
 
-    def run(*words: str) -> tuple[dict[str, Any], str, str]:
-        done = opscope("profile", "--output-dir", str(tmp_path), *words)
+    def run(*words: str, patient: bool = False) -> tuple[dict[str, Any], str, str]:
+        done = opscope("profile", *([] if patient else ["--quick"]), "--output-dir", str(tmp_path), *words)
         assert done.returncode == 0, done.stderr
         log = (tmp_path / "raw" / "log_default.txt").read_text()
         return json.loads((tmp_path / "profiling_stats_default.json").read_text()), log, done.stdout
@@ -206,7 +206,7 @@ def profiled(tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str, str]]:
 
 @pytest.mark.torch
 def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..., Any]) -> None:
-    document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "10000000")
+    document, log, printed = profiled(str(SCRIPTS / "train.py"), "--steps", "10000000", patient=True)
     told = document["capture"]["steady_state"]
     assert told.startswith("Steps were found automatically: a repeating cycle (optimizer steps: SGD.step), seen ")
     assert "3 steps were profiled" in told
@@ -223,7 +223,7 @@ def test_training_steps_of_a_script_are_found_and_profiled(profiled: Callable[..
 
 @pytest.mark.torch
 def test_a_script_may_run_on_after_its_steps_were_profiled(profiled: Callable[..., Any]) -> None:
-    document, log, _ = profiled("--run-on", "--active", "2", str(SCRIPTS / "train.py"), "--steps", "20000")
+    document, log, _ = profiled("--run-on", "--active", "2", str(SCRIPTS / "train.py"), "--steps", "5000")
     assert document["step_count"] == 2
     assert "the whole script ran" in log
 
@@ -277,7 +277,7 @@ KINDS = {
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_of_many_kinds_are_found_and_timed_before_any_profiler(kind: str, profiled: Callable[..., Any]) -> None:
-    document, log, _ = profiled(str(SCRIPTS / "kinds.py"), kind)
+    document, log, _ = profiled(str(SCRIPTS / "kinds.py"), kind, patient=kind == "bursts")
     steps, told = KINDS[kind]
     assert document["capture"]["steps"]["kind"] == steps
     assert told in document["capture"]["steady_state"]

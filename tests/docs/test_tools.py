@@ -1,5 +1,6 @@
 """What contributors run on the code itself: what is changed by chance, and how the house is measured."""
 
+import ast
 import importlib.util
 import sys
 from types import ModuleType
@@ -17,6 +18,19 @@ def tool(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "fuzz", "tools", "examples"])
+def test_what_is_imported_of_opscope_is_there(folder: str) -> None:
+    """These run rarely: what was moved or renamed would be missed long afterwards."""
+    pytest.importorskip("torch")
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "opscope":
+                module = importlib.import_module(node.module or "")
+                for name in node.names:
+                    found = hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}")
+                    assert found, f"{path}:{node.lineno}: {node.module} has no {name.name}"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_every_slice_goes_to_the_first_lane_in_which_it_fits(
         lanes += [[]] * all(not fit for fit in fits)
         lanes[expected[row]] = [*lanes[expected[row]], end[row]]
         open_ends[track[row]] = lanes
-    with contextlib.nullcontext() if compiled else mock.patch.object(native, "load", return_value=None):
+    with contextlib.nullcontext() if compiled else mock.patch.object(native, "load_nesting", return_value=None):
         assert lanes_of(track, start, end).tolist() == expected.tolist()
 
 

@@ -36,7 +36,7 @@ def made(**changed: object) -> KinetoTrace:
 def reader(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "compiled" and native.load_kineto() is None:
         pytest.skip("the compiled reader was not built")
-    with mock.patch.object(native, "load", native.load_kineto if request.param == "compiled" else lambda: None):
+    with mock.patch.object(native, "load_kineto", native.load_kineto if request.param == "compiled" else lambda: None):
         yield
 
 

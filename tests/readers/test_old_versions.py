@@ -103,7 +103,7 @@ def old_layout(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     if request.param == "compiled" and native.load_kineto() is None:
         pytest.skip("the compiled reader was not built")
     if request.param == "python":
-        monkeypatch.setattr(native, "load", lambda: None)
+        monkeypatch.setattr(native, "load_kineto", lambda: None)
     path = tmp_path / "trace.json"
     path.write_text(OLD_LAYOUT)
     return analyze(read(path))

@@ -30,7 +30,7 @@ def reader(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run every test with both ways of cutting a file into events; not by monkeypatch, which hypothesis dislikes."""
     if request.param == "compiled" and native.load_kineto() is None:
         pytest.skip("the compiled reader was not built")
-    with mock.patch.object(native, "load", native.load_kineto if request.param == "compiled" else lambda: None):
+    with mock.patch.object(native, "load_kineto", native.load_kineto if request.param == "compiled" else lambda: None):
         yield
 
 

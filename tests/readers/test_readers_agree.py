@@ -26,7 +26,7 @@ RECORDED = sorted((DATA / "traces").glob("*.json.gz"))
 
 
 def in_python(path: Path) -> Trace:
-    with mock.patch.object(native, "load", return_value=None):
+    with mock.patch.object(native, "load_kineto", return_value=None):
         return read(path)
 
 

@@ -80,14 +80,14 @@ TRICKS = {
                 {ZEROS}
             from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, Stopped
             from opscope.record.codec import encode
-            from opscope.workbench.jobs.bench_written import document_of
+            from opscope.workbench.jobs.bench_written import bench_document_of
             right = Correctness(verdict=Correct.RIGHT, sentence="error 0", reference="base", tolerance=1e-5)
             def made(name, ns):
                 time = Duration(
                     median=ns, ci_low=ns, ci_high=ns, n=20, samples=(ns,) * 20, stopped=Stopped.CALLS
                 )
                 return BenchResult(name=name, case="base.py", correctness=right, wall_ns=time)
-            made = document_of([made("base", 2e5), made("trick", 1e4)], torch.device("cpu"))
+            made = bench_document_of([made("base", 2e5), made("trick", 1e4)], torch.device("cpu"))
             frame.f_locals["target"].write_bytes(encode(made))
             os._exit(0)
     """,

@@ -56,7 +56,7 @@ def test_sizes_of_messages(args: dict[str, object], size: int | None, compiled: 
     trace.operator("record_param_comms", 0, 10 * US, **args)
     trace.kernel(REDUCE, 20 * US, 10 * US, **args)
     path = trace.write(tmp_path / "t.json")
-    with nullcontext() if compiled else mock.patch.object(native, "load", return_value=None):
+    with nullcontext() if compiled else mock.patch.object(native, "load_kineto", return_value=None):
         found = read(path)
     assert found.operators["message_bytes"].to_list() == [size]
     assert found.activities["bytes"].to_list() == [size]

@@ -501,7 +501,7 @@ def test_random_steps_keep_the_rules(load: Load) -> None:
         graph = steps.graph
         assert (graph.residual_ns >= 0).all()
         assert (graph.replayed(residual=graph.residual_ns) == graph.time_ns).all()
-        with mock.patch.object(native, "load", return_value=None):
+        with mock.patch.object(native, "load_replay", return_value=None):
             slow = graph.replayed()
         assert (graph.replayed() == slow).all()
         plain = Edit(steps)

@@ -161,7 +161,7 @@ def test_the_compiled_pass_is_what_numpy_says(
     rows = [(thread, start, start + length) for thread, start, length, _ in slices]
     began = [number for *_, number in slices] if numbered else None
     compiled = nesting(rows, began)
-    with mock.patch.object(native, "load", return_value=None):
+    with mock.patch.object(native, "load_nesting", return_value=None):
         slow = nesting(rows, began)
     values = np.arange(len(rows), dtype=np.int64)
     assert compiled.after is not None or not rows
@@ -171,5 +171,5 @@ def test_the_compiled_pass_is_what_numpy_says(
     assert compiled.subtree_sums(values).tolist() == slow.subtree_sums(values).tolist()
     thread, time = (np.array([item[i] for item in asked], np.int64) for i in range(2))
     found = compiled.innermost_at(thread, time)
-    with mock.patch.object(native, "load", return_value=None):
+    with mock.patch.object(native, "load_nesting", return_value=None):
         assert found.tolist() == slow.innermost_at(thread, time).tolist()
