@@ -29,7 +29,7 @@ from opscope.distributed.engines import Lost, engine_for
 from opscope.distributed.job import document_of, read_job
 from opscope.distributed.kept import kept_summary
 from opscope.record.codec import encode
-from opscope.record.run_files import KEPT
+from opscope.record.sweep import KEPT
 
 _MADE = 8
 

@@ -14,15 +14,13 @@ from opscope.cli.sql import QueryResult
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.brief import BriefDocument, ShownDocument
-from opscope.documents.build import BuildDocument, ListingDocument
+from opscope.documents.build import BuildDocument, LaunchDocument, ListingDocument
 from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.counters import CountersDocument
 from opscope.documents.difference import DiffDocument
 from opscope.documents.doctor import DoctorDocument
-from opscope.documents.dossier import DossierDocument
-from opscope.documents.explain import ExplainDocument
+from opscope.documents.explain import DossierDocument, ExplainDocument
 from opscope.documents.gpus import GpusDocument
-from opscope.documents.launch import LaunchDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.page import PageDocument
 from opscope.documents.ranks import RanksDocument

@@ -25,9 +25,9 @@ from source_index.paths import unit_paths
 
 from opscope.base.demangle import demangler
 from opscope.knowledge.binaries.elf import X86_64, open_elf
-from opscope.knowledge.binaries.paths import in_repository, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import cuda_library
 from opscope.knowledge.kernels.index import HostFile, IndexedKernel, SourceIndex, SourceLine, build_index
+from opscope.knowledge.kernels.installed import in_repository, repository_root, source_paths
 from opscope.knowledge.kernels.shipped import BUILDS, ShippedBuild
 from opscope.knowledge.releases import TorchVersion
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from opscope.documents.findings import Finding
     from opscope.knowledge.devices import Device
     from opscope.readers import read
-    from opscope.report.page.frame import Page
+    from opscope.report.page.html import Page
     from opscope.trace.model import Trace
     from opscope.workbench.toolchain.load_kernel import Requires, load_kernel
 
@@ -95,7 +95,7 @@ _HOMES = {
     "Measured": "opscope.analysis.measured",
     "Trace": "opscope.trace.model",
     "read": "opscope.readers",
-    "Page": "opscope.report.page.frame",
+    "Page": "opscope.report.page.html",
     "Requires": "opscope.workbench.toolchain.load_kernel",
     "load_kernel": "opscope.workbench.toolchain.load_kernel",
 }

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from opscope.advise.journal import Heading, Journal, heading
-from opscope.advise.measured import ChangeResult
+from opscope.advise.measured import ChangeResult, Heading, Journal, heading
 from opscope.advise.messages import VariantJob
 from opscope.advise.session import Session
 from opscope.base.errors import EnvironmentLacksError, UsageError

@@ -8,7 +8,7 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 TEXT = r"(?P<word>[a-c]+)-(\d+)"
 
@@ -24,7 +24,7 @@ def test_answers_are_those_of_a_compiled_pattern(text: str) -> None:
 
 
 def test_it_is_compiled_once_and_not_before_it_is_used() -> None:
-    with mock.patch("opscope.base.patterns.re.compile", wraps=re.compile) as compiling:
+    with mock.patch("opscope.base.text.re.compile", wraps=re.compile) as compiling:
         pattern = lazy_pattern(rb"\d+")
         assert compiling.call_count == 0
         assert pattern.search(b"a1") is not None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.trust.checks import check_steady
-from opscope.analysis.trust.steadiness import steadiness_of
+from opscope.analysis.trust.step_time import steadiness_of
 from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.finder import CyclePlace, Follower, Updates
 from opscope.collect.script.period import Pattern

@@ -16,7 +16,7 @@ if reason := gpu_is_missing():
 import torch
 
 import opscope
-from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
+from opscope.analysis.costs.occupancy import LaunchConfiguration, check_launch
 from opscope.documents.build import BuildDocument
 from opscope.knowledge.compute_capabilities import compute_capabilities
 from opscope.machine.driver import driver

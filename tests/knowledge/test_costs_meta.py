@@ -10,8 +10,8 @@ import pytest
 
 import opscope as opscope_package
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.costs.launch_shapes import LaunchShape, launch_shape_rows
 from opscope.analysis.costs.limits import recorded_call
+from opscope.analysis.costs.sums import LaunchShape, launch_shape_rows
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import cost_of
 from opscope.knowledge.native_functions import NativeFunctions

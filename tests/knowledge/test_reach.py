@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.knowledge.reach import (
+from opscope.knowledge.devices import (
     FUSED_HOST,
     GRAPH_GAP_NS,
     GRAPH_LAUNCH_NS,

@@ -12,14 +12,15 @@ import msgspec
 import polars as pl
 import pytest
 
-from opscope.analysis.costs.counted_launches import (
+from opscope.analysis.costs.counters import (
     Durations,
+    Limit,
+    counter_rows,
     durations_of,
     joined_launches,
     kernel_names,
     kernels_without,
 )
-from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.documents.counters import CountersDocument
 from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters

@@ -784,7 +784,7 @@ def test_a_notebook_shows_the_page_in_a_frame(browser: Any, tmp_path: Path) -> N
     from opscope.analysis.analyzed import analyze
     from opscope.analysis.measured import Measured
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.report.page.frame import Page
+    from opscope.report.page.html import Page
     from opscope.runs.pipeline import PageParts
 
     parts = PageParts(1)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.report.page.names import extremes
+from opscope.report.page.timeline import extremes
 
 
 def test_each_stretch_keeps_its_lowest_and_highest() -> None:

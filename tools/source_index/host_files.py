@@ -15,9 +15,9 @@ import numpy as np
 
 from opscope.base.demangle import demangler
 from opscope.knowledge.binaries.elf import Elf, Symbols
-from opscope.knowledge.binaries.paths import by_file_name, in_repository, repository_root, source_paths
 from opscope.knowledge.binaries.registrations import Linkage, unit_name
 from opscope.knowledge.kernels.index import HostFile
+from opscope.knowledge.kernels.installed import by_file_name, in_repository, repository_root, source_paths
 
 _LOAD = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)", re.DOTALL)
 _COMPILED = (".cpp", ".cu", ".cc")

@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from opscope.knowledge.binaries.paths import by_file_name, in_repository
 from opscope.knowledge.binaries.registrations import CudaLibrary
+from opscope.knowledge.kernels.installed import by_file_name, in_repository
 from source_index.launch_sites import LaunchSite
 
 # Folders of units that no check names, read off the repository's file lists.

@@ -6,8 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.threads import cores
-from opscope.documents.advise import ErrorClass, Facts
-from opscope.documents.change_names import ChangeName
+from opscope.documents.advise import ChangeName, ErrorClass, Facts
 
 _MOST_WORKERS: Final = 8  # of one loader: more are seldom better, and each has the dataset once more
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from opscope.advise.attention_edit import fuse_attention
 from opscope.advise.places import Call, CallSite, ScriptPlaces, Stack
 from opscope.advise.source import EditedFile, NotWritableError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 T = TypeVar("T")
 _LINE: Final = lazy_pattern(r"[^\n]*\n|[^\n]+")

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from opscope.base.files import is_users
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 
 class LoadingStage(StrEnum):

@@ -11,12 +11,14 @@ from msgspec.structs import replace
 from opscope.advise.batches import larger_batch, with_batch
 from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.input_proof import Proving
-from opscope.advise.journal import Heading, Journal, heading
 from opscope.advise.measured import (
     CLEARLY,
     LEAST_GAIN,
     ChangeResult,
+    Heading,
+    Journal,
     Known,
+    heading,
     is_faster,
     is_slower,
     least_gain,
@@ -41,6 +43,8 @@ from opscope.advise.telling import Budget, Telling
 from opscope.base.errors import InconclusiveError
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.advise import (
+    INPUT,
+    LARGER_BATCH,
     AdviseDocument,
     Ended,
     ErrorClass,
@@ -50,7 +54,6 @@ from opscope.documents.advise import (
     Outcome,
     Tried,
 )
-from opscope.documents.change_names import INPUT, LARGER_BATCH
 from opscope.record.configuration import Configuration
 
 _ROUGH_ROUNDS: Final = 2  # enough to see whether the device waits for launches

@@ -12,7 +12,7 @@ from opscope.agents.tools import Tool, tools
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.processes import own_environment, own_process, run_within
 from opscope.base.text import count_tokens, quoted
-from opscope.record.run_files import MANIFEST
+from opscope.record.sweep import MANIFEST
 from opscope.render.brief import MOST_TOKENS, fitted
 
 _ENTRIES: Final = 20_000  # of a folder, which are looked at for links that lead out of it

@@ -12,11 +12,18 @@ from msgspec import Struct, field
 
 from opscope.analysis.advice import Advice, advice_on
 from opscope.analysis.advice.context import Recording, words_for
-from opscope.analysis.costs.allocations import MemoryUse, memory_use
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
-from opscope.analysis.costs.launch_shapes import called_operators, inputs_of_activities, launch_shapes
 from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
-from opscope.analysis.costs.sums import kernel_table, operator_tables, with_unlinked
+from opscope.analysis.costs.sums import (
+    MemoryUse,
+    called_operators,
+    inputs_of_activities,
+    kernel_table,
+    launch_shapes,
+    memory_use,
+    operator_tables,
+    with_unlinked,
+)
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.steps import idle_steps, operator_time_on_host, phase_times
@@ -29,14 +36,12 @@ from opscope.analysis.structure.annotations import annotation_table
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.autograd import BackwardPass, backward_table
-from opscope.analysis.structure.captures import captured_table, captures_of
 from opscope.analysis.structure.intervals import Intervals
-from opscope.analysis.structure.launches import LaunchSummary, summarise_launches
+from opscope.analysis.structure.launches import LaunchSummary, captured_table, captures_of, summarise_launches
 from opscope.analysis.structure.links import Links, link, operator_self_cpu
-from opscope.analysis.structure.modules import module_table
+from opscope.analysis.structure.modules import Origins, module_table
 from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Floats, Ints
-from opscope.analysis.structure.origins import Origins
 from opscope.analysis.structure.recomputed import recomputed
 from opscope.analysis.structure.stacks import callers
 from opscope.analysis.structure.step_work import activities_of_steps
@@ -57,9 +62,9 @@ from opscope.analysis.verdict.step_evidence import (
 )
 from opscope.base.errors import UsageError
 from opscope.base.losses import Losses
-from opscope.base.patterns import lazy_pattern
 from opscope.base.stages import Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
+from opscope.base.text import lazy_pattern
 from opscope.base.threads import together
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import Bound

@@ -24,8 +24,7 @@ from opscope.analysis.trust.checks import (
     check_steady,
     made,
 )
-from opscope.analysis.trust.steadiness import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, steadiness_of
-from opscope.analysis.trust.step_time import step_time
+from opscope.analysis.trust.step_time import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, steadiness_of, step_time
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
 from opscope.base.medians import median_rank

@@ -19,7 +19,7 @@ from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.report.brief import first_screen
-from opscope.report.page.frame import Page
+from opscope.report.page.html import Page
 from opscope.report.step_parts import step_line
 from opscope.runs.pipeline import PageParts
 from opscope.trace.model import Trace

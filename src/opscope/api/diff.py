@@ -21,7 +21,7 @@ from opscope.readers import read
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.render.markdown import render
 from opscope.report.difference_sections import change, difference_section
-from opscope.report.page.frame import Page
+from opscope.report.page.html import Page
 from opscope.runs.inputs import TraceFile, measured_of, traces_below, unmeasured_of
 from opscope.runs.pipeline import new_page
 from opscope.trace.model import Trace

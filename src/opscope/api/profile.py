@@ -26,7 +26,7 @@ from opscope.record.sweep import Manifest
 from opscope.render.markdown import render
 from opscope.report.brief import first_screen
 from opscope.report.kernel_report import kernel_report
-from opscope.report.page.frame import Page
+from opscope.report.page.html import Page
 from opscope.report.step_parts import step_line
 from opscope.runs.pipeline import PageParts, functions_of, write_outputs
 from opscope.runs.store import RunDirectory, with_entry

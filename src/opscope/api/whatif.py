@@ -10,8 +10,7 @@ from opscope.analysis.replay.changes import above_zero
 from opscope.base.errors import UsageError
 from opscope.documents.whatif import WhatIfDocument
 from opscope.readers import read
-from opscope.report.whatif_changes import Asked, changes_asked
-from opscope.report.whatif_document import build_whatif
+from opscope.report.whatif_document import Asked, build_whatif, changes_asked
 
 
 def whatif(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 PARTIAL: Final = ".opscope-partial-"  # prefix of files that are being written
 _SCRATCH: Final = "opscope-"  # prefix of temporary folders

@@ -1,21 +1,18 @@
 """Makes text from traces and users safe to print: on one line, without terminal control sequences.
 
-Also counts the tokens that a text takes.
+Also counts the tokens that a text takes, and holds regular expressions that are compiled when they are first used:
+opscope has some two hundred, a command needs few.
 """
 
 import math
 import os
+import re
 import shlex
 import unicodedata
-from typing import Final
-
-from opscope.base.patterns import lazy_pattern
+from typing import Any, AnyStr, Final, cast
 
 LONGEST_NAME: Final = 120  # characters of a name in a text; kernels' differ at both ends
 _BREAKS_OR_HIDES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Words, cut where the case changes, numbers, line ends with the indent after them, wide gaps, and every other character
-# by itself.
-_PIECES: Final = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+|\d+|\n[ \t]*|[ \t]{2,}|[^\sA-Za-z\d]")
 # Fitted on what opscope prints with --brief, so that no text takes more tokens of OpenAI's cl100k_base or of the
 # vocabulary that Anthropic published (benchmarks/results/tokens.json). Words are cut into pieces of about this length,
 # numbers into three digits.
@@ -23,6 +20,42 @@ _LETTERS: Final = 5
 _DIGITS: Final = 3
 _GAP: Final = 16
 _MARGIN: Final = 1.1
+
+
+class _Lazy:
+    """Stands for a pattern: has the pattern's attributes, and compiles it when one of them is asked for."""
+
+    def __init__(self, text: str | bytes, flags: int) -> None:
+        self._text, self._flags = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        # Python comes here only for what the object does not have yet, so each attribute is looked up once.
+        if name.startswith("__"):  # what copying and pickling ask of any object
+            raise AttributeError(name)
+        if "_compiled" not in self.__dict__:
+            self.__dict__["_compiled"] = re.compile(self._text, self._flags)
+        result = getattr(self.__dict__["_compiled"], name)
+        self.__dict__[name] = result
+        return result
+
+    def __reduce__(self) -> tuple[type["_Lazy"], tuple[str | bytes, int]]:
+        return _Lazy, (self._text, self._flags)
+
+    def __repr__(self) -> str:
+        return f"lazy_pattern({self._text!r}, {self._flags})"
+
+
+def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Return what behaves as ``re.compile(text, flags)`` and costs nothing until it is used.
+
+    It is not a pattern to the functions of `re`, such as ``re.search``: call its own methods.
+    """
+    return cast("re.Pattern[AnyStr]", _Lazy(text, flags))
+
+
+# Words, cut where the case changes, numbers, line ends with the indent after them, wide gaps, and every other character
+# by itself.
+_PIECES: Final = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+|\d+|\n[ \t]*|[ \t]{2,}|[^\sA-Za-z\d]")
 
 
 def printable(text: str) -> str:

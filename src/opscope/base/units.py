@@ -5,7 +5,7 @@ Only renderers format: every stored figure keeps its exact unit in its name.
 
 from datetime import UTC, datetime
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000

@@ -15,8 +15,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import scratch
 from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import INCONCLUSIVE, ListOf, Positive, WantedStepsType, format_option
-from opscope.cli.own_values import DTYPES, values_of
+from opscope.cli.options import DTYPES, INCONCLUSIVE, ListOf, Positive, WantedStepsType, format_option, values_of
 from opscope.cli.say import say
 from opscope.cli.targets import (
     TargetCommand,
@@ -25,8 +24,7 @@ from opscope.cli.targets import (
     say_why_failed,
     stopped_like_ctrl_c,
 )
-from opscope.documents.advise import AdviseDocument, Ended, ErrorClass
-from opscope.documents.change_names import INPUT, LARGER_BATCH
+from opscope.documents.advise import INPUT, LARGER_BATCH, AdviseDocument, Ended, ErrorClass
 from opscope.record.settings import SETTINGS
 from opscope.sweep.launchers import refused_launcher
 from opscope.sweep.plan import default_sizes, expand

@@ -24,8 +24,7 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.by import By
 from opscope.report.finding_text import first_things, together_line
-from opscope.report.step_parts import step_line
-from opscope.report.tones import of_trust
+from opscope.report.step_parts import of_trust, step_line
 from opscope.report.trust_text import or_reason
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from opscope.render.blocks import Name, Table
 from opscope.report.explain_sections import explain_section
 
 if TYPE_CHECKING:
-    from opscope.documents.dossier import DossierDocument
+    from opscope.documents.explain import DossierDocument
     from opscope.lookup.dossier import MeasureCounters
     from opscope.lookup.explain import Lookup
 
@@ -132,7 +132,7 @@ def _print_dossier(
 ) -> None:
     """Print how the most expensive operators use the device, and what could be gained."""
     from opscope.lookup.dossier import build_dossier
-    from opscope.report.statement_sections import dossier_section
+    from opscope.report.explain_sections import dossier_section
 
     document = build_dossier(lookup, shown_rows(top, _OPERATORS), _measure() if counters else None)
     emit(

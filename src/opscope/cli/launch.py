@@ -4,14 +4,14 @@ import sys
 
 import click
 
-from opscope.analysis.costs.launch_check import LaunchConfiguration
+from opscope.analysis.costs.occupancy import LaunchConfiguration
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.text import printable
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_lines
+from opscope.documents.build import LaunchDocument
 from opscope.documents.gpus import GpuFacts
-from opscope.documents.launch import LaunchDocument
 from opscope.knowledge.compute_capabilities import capability_of
 from opscope.machine.driver import driver
 from opscope.render.blocks import Bullets, Section

@@ -1,18 +1,23 @@
-"""What several commands share: types of options, among them lists, and options such as ``--format`` and ``--top``."""
+"""What several commands share: types of options, among them lists, and options such as ``--format`` and ``--top``.
 
+Options also give values of settings, and of a function's own parameters (``--set``).
+"""
+
+import contextlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from opscope.base.errors import InconclusiveError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.errors import InconclusiveError, UsageError
+from opscope.base.text import lazy_pattern
 from opscope.base.units import parse_ns
 from opscope.record.redaction import Redactor
+from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
 from opscope.record.step_kinds import StepKind
 from opscope.render.table_formats import Format
 from opscope.report.by import SHOWN_ROWS
@@ -24,6 +29,47 @@ _STEPS: Final = lazy_pattern(r"(\d{1,18})(?:\.\.(\d{1,18}))?")
 SMALLEST: Final = 1e-6
 LARGEST_NUMBER: Final = 1e9
 F = TypeVar("F", bound=Callable[..., Any])
+DTYPES: Final = {short: name for name, short in SHORT_DTYPES.items()}
+
+
+def values_of(options: Mapping[str, Any], own: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    """Return the values of each setting that was asked for.
+
+    Args:
+        options: by the name of a setting what its option has; None, False or absent where it was not given.
+        own: what ``--set`` has, as text.
+
+    Raises:
+        UsageError: a ``--set`` is not NAME=VALUE, or names what has an option of its own.
+    """
+    values: dict[str, tuple[Value, ...]] = {}
+    for name, setting in SETTINGS.items():
+        result = options.get(name)
+        if result is None or result is False:
+            continue
+        values[name] = result if isinstance(result, tuple) else (result,)
+        if setting.name == "dtype":
+            values[name] = tuple(DTYPES.get(str(value), value) for value in values[name])
+    for assignment in own:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.isidentifier() or not text:
+            raise UsageError(f"--set takes NAME=VALUE, not {assignment!r}")
+        if name in SETTINGS:
+            raise UsageError(f"{name} has an option of its own: {option_of(name)}")
+        if name in values:
+            raise UsageError(f"--set {name} is given twice: write all its values as {name}=1,2")
+        values[name] = tuple(_value(part) for part in text.split(","))
+    return values
+
+
+def _value(text: str) -> Value:
+    """Read a value: a whole number, a number, true or false; anything else is text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 class ListOf(click.ParamType[tuple[Any, ...]]):

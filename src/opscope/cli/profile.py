@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.cli.options import (
+    DTYPES,
     ListOf,
     Positive,
     WantedStepsType,
@@ -22,8 +23,8 @@ from opscope.cli.options import (
     format_option,
     redaction_options,
     redactor_of,
+    values_of,
 )
-from opscope.cli.own_values import DTYPES, values_of
 from opscope.cli.progress import SweepProgress
 from opscope.cli.say import say
 from opscope.cli.targets import (

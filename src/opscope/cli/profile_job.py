@@ -14,9 +14,8 @@ from opscope.cli.progress import SweepProgress
 from opscope.cli.results import last_lines
 from opscope.cli.say import say
 from opscope.record.codec import decode
-from opscope.record.job import JobRecord
-from opscope.record.run_files import JOB
-from opscope.record.sweep import Entry, Manifest
+from opscope.record.ranks import JobRecord
+from opscope.record.sweep import JOB, Entry, Manifest
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import PAGE, RunDirectory
 from opscope.sweep.job import FAILED_LOG, LOG, JobPlan, MeasuredRanks, Ranks, measure_job, report_ranks

@@ -1,6 +1,6 @@
 """Writes to standard output: at full width into pipes and files, fitted to a terminal's width and in its colours.
 
-Which text means what is decided where it is written (`opscope.report.tones`).
+Which text means what is decided where it is written (`opscope.report.step_parts`).
 """
 
 import os

@@ -222,8 +222,14 @@ def command(
     traces = traces_of((input_path,), max_input, unreadable, libraries_imported, part=part_of(steps, window))
     import_libraries(libraries_imported)
     from opscope.knowledge.native_functions import NativeFunctions
-    from opscope.report.whatif_changes import Asked, changes_asked
-    from opscope.report.whatif_document import build_whatif, changed_steps, whatif_section, whatif_values
+    from opscope.report.whatif_document import (
+        Asked,
+        build_whatif,
+        changed_steps,
+        changes_asked,
+        whatif_section,
+        whatif_values,
+    )
 
     file, trace = _only(traces, input_path)
     measured, _ = measured_of(file, trace, NativeFunctions.shipped(), step_time_ms=step_time, gpu=gpu)
@@ -252,7 +258,7 @@ def command(
     named = tuple(changes_asked(measured, replayable, asked))
     document = build_whatif(str(file), replayable, named, measured.unprofiled_step_ns, as_recorded=as_recorded)
     if output is not None:
-        from opscope.export.replayed import replayed_events
+        from opscope.export.chrome import replayed_events
 
         changed = changed_steps(replayable, named, measured.unprofiled_step_ns, as_recorded=as_recorded)
         content = replayed_events(changed, f"{file}, replayed")

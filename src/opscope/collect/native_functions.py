@@ -10,7 +10,7 @@ import msgspec
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, OpscopeError
 from opscope.base.files import PRIVATE_FILE, digest_of, is_own, private_folder, write_whole
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.native_functions import Argument, NativeFunction, NativeFunctionTable
 from opscope.record.codec import UNREADABLE
 

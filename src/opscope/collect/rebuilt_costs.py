@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from opscope.analysis.costs.launch_shapes import LaunchShape
+from opscope.analysis.costs.sums import LaunchShape
 from opscope.base.files import scratch
 from opscope.base.processes import own_environment, own_process
 from opscope.knowledge.categories import Category

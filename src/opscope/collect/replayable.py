@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from opscope.base.errors import UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.dtypes import recorded_dtype
 
 # Types of a schema that hold no handle to anything outside the call: no Storage, Stream or Generator.

@@ -13,8 +13,8 @@ from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.codec import decode
 from opscope.record.execution import EXECUTION, RAW
-from opscope.record.job import JobRecord
-from opscope.record.run_files import JOB, MANIFEST, TRACE_NAME, document_kind
+from opscope.record.ranks import JobRecord
+from opscope.record.sweep import JOB, MANIFEST, TRACE_NAME, document_kind
 
 # What is found beside traces: opscope's own records, and what benchmarks and the authors of traces write.
 _NOT_TRACES: Final = frozenset({MANIFEST, EXECUTION, JOB, STORE_MANIFEST, "record.json", "results.json", "truth.json"})

@@ -17,12 +17,11 @@ from opscope.base.units import format_bytes, format_ns, format_rate
 from opscope.distributed.bubbles import bubbles_of
 from opscope.distributed.causes import Why, why_late
 from opscope.distributed.clocks import RankClocks, clocks_of, contradicted
-from opscope.distributed.collectives import collectives_of, groups_of
+from opscope.distributed.collectives import collectives_of, groups_of, slow_links
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.inputs import Recorded
 from opscope.distributed.kept import kept_summary
 from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times, slow_ranks
-from opscope.distributed.links import slow_links
 from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.picture import picture_of
 from opscope.distributed.replay import Replays, replays_of
@@ -39,7 +38,7 @@ from opscope.documents.ranks import (
     RankState,
     SlowLink,
 )
-from opscope.record.job import JobRecord, RankEnd
+from opscope.record.ranks import JobRecord, RankEnd
 
 # Under a profiler hosts that do the same differ: of two ranks on one machine that had nothing built in, one was slower
 # in all it did, by 9 to 34 % of a step in nine recordings. So where only a host's time says that a rank is late, it has

@@ -10,7 +10,7 @@ from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import is_own, is_own_folder, path_text, regular, write_whole
 from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import VERSION, RankSummary
-from opscope.record.run_files import KEPT
+from opscope.record.sweep import KEPT
 
 _MOST_BYTES: Final = 1 << 30  # of a summary: a hundred times what a long trace has
 

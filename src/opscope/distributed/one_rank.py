@@ -25,7 +25,7 @@ from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import step_table, window_of
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.step_evidence import busiest
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.distributed.summary import (
     COMMUNICATIONS,
     GAPS,

@@ -1,14 +1,18 @@
 """What is known about one operator or kernel: the schema ``opscope.explain/1``.
 
 Times are integer nanoseconds. Unknown values are null; ``how`` and ``basis`` say how the others are known.
+
+The schema ``opscope.dossier/1`` says the same of the most expensive operators of a trace.
 """
 
 from typing import Literal
 
 from msgspec import Struct
 
-from opscope.documents.launch import OccupancyEntry
+from opscope.documents.build import OccupancyEntry
+from opscope.documents.findings import Finding
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
+from opscope.documents.statements import OperatorStatements
 from opscope.documents.trust import Check
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.kernel_source import How
@@ -133,3 +137,29 @@ class ExplainDocument(Struct, frozen=True, kw_only=True):
     known: bool = True
     did_you_mean: tuple[str, ...] = ()
     device_kernels: DeviceKernelsEntry | None = None
+
+
+class Dossier(Struct, frozen=True):
+    """One operator: its explanation, as from ``opscope explain``, and the statements on it."""
+
+    explanation: ExplainDocument
+    findings: OperatorStatements
+
+
+class DossierDocument(Struct, frozen=True, kw_only=True):
+    """The most expensive operators of a trace, and the trust checks that it fails.
+
+    Attributes:
+        trace: its file.
+        bound: what bounds its steps, in a sentence.
+        actions: what could make a step faster, the largest likely saving first.
+        operators: the most expensive ones.
+        failed_checks: the trust checks that the trace fails.
+    """
+
+    schema: Literal["opscope.dossier/1"] = "opscope.dossier/1"
+    trace: str
+    bound: str
+    operators: tuple[Dossier, ...]
+    failed_checks: tuple[Check, ...] = ()
+    actions: tuple[Finding, ...] = ()

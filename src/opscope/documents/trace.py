@@ -2,8 +2,13 @@
 
 Every command that reports on a trace takes its figures from here: ``opscope analyze``, the statistics file and the
 report of ``opscope profile``, the comparison of a sweep.
+
+`HISTORY` has the versions and what each added. No field ever changes its meaning.
+
+A reader of version N can read all earlier versions of releases: fields that they lack have defaults.
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -22,6 +27,10 @@ from opscope.record.step_kinds import OwnClock, StepsFound
 from opscope.trace.model import TraceSource
 
 MEDIAN_DIFFERS: Final = 0.05  # by more than this share of the step's time, the median stands beside it
+HISTORY: Final[Mapping[int, str]] = {
+    1: "release 0.2.0",
+}
+CURRENT: Final = max(HISTORY)
 
 
 class WindowEntry(Struct, frozen=True):
@@ -628,7 +637,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     """One trace. Operators' ``self_device_ns`` + ``unlinked.device_ns`` = kernels' ``total_ns`` = devices' ``sum_ns``.
 
     Attributes:
-        version: determines which fields it may have; see `opscope.documents.history`.
+        version: determines which fields it may have; see `HISTORY`.
         operators: the most expensive first: by self device time, or by self CPU time if no device worked.
         phases_ns: device time by phase of a training step; null without one.
         device_times_reason: why device times are unknown (and 0); null if they are known.

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 
 class ApiKind(StrEnum):

@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions
 from opscope.knowledge.rules import MANY_NAMES, NameRule, compiled
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 
 class Direction(StrEnum):

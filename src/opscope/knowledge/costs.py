@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
 from opscope.knowledge.dtypes import DataType, promoted, recorded_dtype

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.record.counters import UPPER_BOUND
 
 _INSTRUCTION: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import unpacked_gzip
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.releases import TorchVersion, data_files, nearest_first, version_in
 
 # What serves a device that has no kernel of its own registered, in the dispatcher's order.

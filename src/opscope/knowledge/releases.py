@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 T = TypeVar("T")
 _VERSION = lazy_pattern(r"(?P<release>\d+(?:\.\d+)*)(?P<rest>[^+]*)(?:\+(?P<local>.*))?")

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 _Entry = Mapping[str, str | list[str]]
 MANY_NAMES: Final = 2_000  # with as many, patterns are looked for in all of them at once (`many_names.py`)

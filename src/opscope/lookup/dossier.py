@@ -7,21 +7,21 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from opscope.analysis.costs import statements as rules
-from opscope.analysis.costs.launch_shapes import launch_shape_rows
 from opscope.analysis.costs.occupancy import occupancy_of
 from opscope.analysis.costs.parallelism import parallelism
 from opscope.analysis.costs.statements import OperatorEvidence
+from opscope.analysis.costs.sums import launch_shape_rows
 from opscope.analysis.structure.arrays import costliest_first
 from opscope.base.errors import OpscopeError, UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.bound import BoundKind
-from opscope.documents.dossier import Dossier, DossierDocument
+from opscope.documents.explain import Dossier, DossierDocument
 from opscope.documents.statements import OperatorStatements, Statement
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.costs import cost_of
 from opscope.knowledge.kernels.decode import decode_name
+from opscope.knowledge.kernels.kinds import pattern_of
 from opscope.knowledge.kernels.names import base_name
-from opscope.knowledge.kernels.patterns import pattern_of
 from opscope.lookup.explain import Lookup
 from opscope.record.counters import Counters, OperatorCall
 from opscope.render.sentences import worded

@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.costs.launch_shapes import launch_shape_rows
 from opscope.analysis.costs.occupancy import entry_of, occupancy_of
+from opscope.analysis.costs.sums import launch_shape_rows
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.bound import Bound
 from opscope.documents.explain import (
     CandidateEntry,
@@ -36,8 +36,7 @@ from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.kernel_source import How, SourceResolver, repository_link
 from opscope.knowledge.kernels.kinds import classification_of
 from opscope.knowledge.native_functions import NativeFunction, NativeFunctions, Resolution
-from opscope.lookup.operator_source import OperatorSources, file_text
-from opscope.lookup.source_links import detail_of, native_function_of
+from opscope.lookup.operator_source import OperatorSources, detail_of, file_text, native_function_of
 from opscope.record.counters import Precision
 
 _OPERATOR = lazy_pattern(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.\w+)?|autograd::.*|\w+Backward\d*|record_param_comms")

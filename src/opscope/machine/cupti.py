@@ -8,9 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError
-from opscope.base.patterns import lazy_pattern
-from opscope.knowledge.compute_capabilities import version_of
-from opscope.knowledge.toolkits import first_driver
+from opscope.base.text import lazy_pattern
+from opscope.knowledge.compute_capabilities import first_driver, version_of
 from opscope.machine.programs import package_folders
 
 _USUAL: Final = Path("/usr/local/cuda")

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from opscope.base.files import scratch
-from opscope.base.patterns import lazy_pattern
 from opscope.base.processes import own_environment, own_process, run_within
+from opscope.base.text import lazy_pattern
 from opscope.record.codec import encode
 from opscope.record.driver import Driver, DriverDevice
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_S
 from opscope.readers.content import Content
 from opscope.readers.cuda_file import CudaFile, RecordArray, read_cuda_file

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 _MAGIC: Final = "opscope.cuda/"
 _VERSION: Final = "1"

@@ -6,7 +6,7 @@ The numbers are those of CUPTI's headers (cupti_activity.h, the same from CUDA 1
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.trace.model import Migration
 
 UNKNOWN: Final = "Unknown"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.readers.cupti_names import NOT_MEANT
 from opscope.readers.table_rows import Rows
 from opscope.trace.model import DeviceProperties

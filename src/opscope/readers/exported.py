@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 
 HEADER: Final = "opscope_export"  # the key before the events

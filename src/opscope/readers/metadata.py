@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 HOST_NAME: Final = "host_name"  # tells the ranks of a job apart; what is passed on to others leaves it out
 _LONGEST: Final = 200  # characters; what is longer is not a version or name

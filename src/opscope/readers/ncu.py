@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.record.counters import KernelCounters
 
 _BEGIN: Final = lazy_pattern(r'^"ID","Process ID",', re.MULTILINE)

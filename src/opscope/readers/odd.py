@@ -5,7 +5,7 @@ import re
 from decimal import Decimal
 from typing import Any, Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.readers.repair import repaired
 
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal)

@@ -3,7 +3,7 @@
 import json
 import os
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 _EVENTS = lazy_pattern(r'"traceEvents"\s*:\s*\[')
 # After text that cannot be decoded, reading goes on where an event seems to begin, or where the list seems to end.

@@ -1,7 +1,12 @@
-"""How launchers tell a process its rank and how many processes there are."""
+"""How launchers tell a process its rank and how many processes there are.
+
+Where ``opscope profile`` started the ranks, a record says how many there were and what became of each.
+"""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
+
+from msgspec import Struct
 
 # Per launcher the variable with the rank, and those with the number of processes, the first of which is of the same
 # launch: torchrun; Open MPI; MPICH and Intel MPI; PMIx, which has none; srun. SLURM_NTASKS is the whole job's number: a
@@ -13,6 +18,41 @@ _LAUNCHERS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("PMIX_RANK", ()),
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
+
+
+class RankEnd(Struct, frozen=True):
+    """What became of a rank.
+
+    Attributes:
+        rank: its number.
+        host: the name of its machine; None if it never began.
+        failure: why it has no result; None if it has one.
+    """
+
+    rank: int
+    host: str | None
+    failure: str | None
+
+
+class JobRecord(Struct, frozen=True, kw_only=True):
+    """The ranks of one job.
+
+    Attributes:
+        command: the command line, without secrets.
+        created: UTC, ISO 8601.
+        opscope: the version that measured.
+        world: how many ranks there were.
+        first_failed: the rank that failed before all others; None if all have results.
+        ranks: each of them, in order.
+    """
+
+    schema: Literal["opscope.job/1"] = "opscope.job/1"
+    command: tuple[str, ...]
+    created: str
+    opscope: str
+    world: int
+    first_failed: int | None
+    ranks: tuple[RankEnd, ...]
 
 
 def rank_and_size(environment: Mapping[str, str]) -> tuple[int | None, int | None]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.record.settings import SETTINGS, Value
 
 HIDDEN: Final = "***"

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias, TypeGuard
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 Value: TypeAlias = bool | int | float | str
 Mode = Literal["inference", "training"]

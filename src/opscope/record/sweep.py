@@ -1,14 +1,37 @@
-"""A sweep: its configurations, their files, and what became of each."""
+"""A sweep: its configurations, their files, and what became of each.
 
-from typing import Literal
+The names of files in run directories stand here, too, for those who look for them.
+"""
+
+from pathlib import Path
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
+from opscope.base.text import lazy_pattern
 from opscope.record.capture import Clocks
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine
 
 FailureKind = Literal["usage", "environment", "out of memory", "error", "killed", "timeout"]
+MANIFEST: Final = "manifest.json"  # a folder with one is the run directory of a sweep
+JOB: Final = "job.json"  # what became of a job, in the folder that holds the runs of its ranks
+KEPT: Final = ".opscope"  # the folder beside traces that keeps what was read of them
+WORD: Final = r"[^/\x00-\x1f]+"
+TRACE_NAME: Final = lazy_pattern(rf"{WORD}_trace_{WORD}\.json")  # of the traces in a sweep's run directory
+_DOCUMENT: Final = lazy_pattern(rb'\s*\{\s*"schema"\s*:\s*"opscope\.(\w+)/')
+_BEGINNING: Final = 200  # bytes, in which a document has its schema
+
+
+def document_kind(path: Path) -> str | None:
+    """Return which of opscope's own documents a file is, such as ``job`` or ``bench``; None for any other file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        match = _DOCUMENT.match(file.read(_BEGINNING))
+    return match[1].decode() if match else None
 
 
 class Failure(Struct, frozen=True):

@@ -10,8 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
-from opscope.base.text import LONGEST_NAME, count_tokens, printable, quoted
+from opscope.base.text import LONGEST_NAME, count_tokens, lazy_pattern, printable, quoted
 from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table, Whole
 
 MOST_TOKENS: Final = 2_000

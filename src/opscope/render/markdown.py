@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from opscope.base.patterns import lazy_pattern
-from opscope.base.text import printable
+from opscope.base.text import lazy_pattern, printable
 from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table
 
 _MARKUP = lazy_pattern(r"([\\`*<>\[\]|~&#])")

@@ -12,8 +12,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
-from opscope.base.text import printable
+from opscope.base.text import lazy_pattern, printable
 from opscope.render.blocks import Name, Section, Table
 from opscope.render.markdown import render
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from opscope.base.errors import UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.brief import ShownValue
 from opscope.documents.trace import DeviceEntry

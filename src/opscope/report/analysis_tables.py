@@ -371,7 +371,7 @@ def _queues(analysis: Analysis, *, over_time: bool) -> pl.DataFrame:
 
 
 def _tree(analysis: Analysis) -> pl.DataFrame:
-    from opscope.analysis.pictures.tree import tree_table  # no other table needs the pictures
+    from opscope.analysis.pictures.flame import tree_table  # no other table needs the pictures
 
     return tree_table(analysis.trace, analysis.links, analysis.origins, analysis.backward_pass)
 

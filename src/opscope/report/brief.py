@@ -16,8 +16,7 @@ from opscope.documents.trace import TraceDocument
 from opscope.documents.trust import CheckName, Trust, Verdict
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, Whole
 from opscope.report.finding_text import left_text, place, together_line
-from opscope.report.step_parts import bar, device_entry, legend, step_line, step_parts, step_text
-from opscope.report.tones import of_trust
+from opscope.report.step_parts import bar, device_entry, legend, of_trust, step_line, step_parts, step_text
 
 _FACTS: Final = 2  # of a finding's evidence
 _DOUBTS: Final = 3

@@ -15,7 +15,7 @@ from opscope.render.table_formats import Column, field_values, table_of
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE
 from opscope.report.finding_text import findings_section
 from opscope.report.growth_laws import size_in_words
-from opscope.report.tones import of_trust
+from opscope.report.step_parts import of_trust
 
 _LAWS = (
     "n is the size; an operator's time is its self time. Each size between the smallest and the largest is left out "

@@ -7,15 +7,16 @@ from typing import Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from opscope.analysis.costs.counted_launches import (
+from opscope.analysis.costs.counters import (
     Durations,
+    Limit,
+    counter_rows,
     durations_of,
     joined_launches,
     kernel_names,
     kernels_without,
     processes_of,
 )
-from opscope.analysis.costs.counters import Limit, counter_rows
 from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
 from opscope.base.text import or_unknown

@@ -25,7 +25,7 @@ from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, field_values, table_of
 from opscope.report.by import SHOWN_ROWS
-from opscope.report.tones import of_change
+from opscope.report.step_parts import of_change
 
 # Fields of `WorkChange`, which add up to its change -> words.
 _REASONS: Final = {

@@ -1,14 +1,17 @@
-"""Renders explanations of operators and kernels for people."""
+"""Renders explanations of operators and kernels, the statements on one operator, and dossiers for people.
+"""
 
 from collections.abc import Iterator, Sequence
 
 from opscope.base.shapes import input_shapes
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.explain import ExplainDocument, LaunchRow, NativeFunctionEntry
+from opscope.documents.explain import DossierDocument, ExplainDocument, LaunchRow, NativeFunctionEntry
+from opscope.documents.statements import OperatorStatements
 from opscope.documents.trust import Check
-from opscope.lookup.source_links import source_facts
+from opscope.lookup.operator_source import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, table_of
+from opscope.report.finding_text import first_things
 
 _LAUNCHES_SHOWN = 12
 # Fields of `DecodedKernel` -> headings, in the order in which they are shown.
@@ -29,6 +32,48 @@ _DECODED = {
     "vector_width": "Elements per load",
     "functor": "Functor",
 }
+_HEADINGS = {
+    "parallelism": "Why it runs in parallel",
+    "coverage": "How grid and block cover it",
+    "resources": "Registers, shared memory, occupancy",
+    "memory_access": "Memory access",
+    "synchronisation": "Synchronisation",
+    "gains": "What could be gained",
+}
+
+
+def statement_blocks(findings: OperatorStatements) -> Iterator[Block]:
+    """Yield blocks with all statements on one operator, each with its basis."""
+    shapes = None if findings.inputs is None else Name(input_shapes(findings.inputs))
+    about = () if shapes is None else (" with the inputs that took most of its time (", shapes, ")")
+    kernel = () if findings.kernel is None else (", in kernel ", Name(findings.kernel))
+    yield Paragraph.of("How it runs", *about, *kernel, "; each statement says what it rests on:")
+    yield Table(("About", "Basis", "What is known"), tuple(_rows(findings)))
+    if findings.counters_reason:
+        yield Paragraph.of("Hardware counters: none (", Name(findings.counters_reason), ").")
+
+
+def _rows(findings: OperatorStatements) -> Iterator[tuple[str, str, str]]:
+    for topic, statements in findings.by_topic().items():
+        for number, statement in enumerate(statements):
+            yield ("" if number else _HEADINGS[topic], str(statement.basis), statement.text)
+
+
+def dossier_section(document: DossierDocument) -> Section:
+    """Build the section of a whole dossier document."""
+    intro = Paragraph.of("Trace: ", Name(document.trace), f". What bounds it: {document.bound}")
+    first = tuple(Paragraph(line) for line in first_things(document.actions))
+    sections = tuple(
+        Section(
+            (f"{number}. ", Name(dossier.explanation.name)),
+            tuple(statement_blocks(dossier.findings)),
+            (explain_section(dossier.explanation, with_trust=False),),
+        )
+        for number, dossier in enumerate(document.operators, 1)
+    )
+    doubts = failed_checks(document.failed_checks)
+    nothing = () if sections else (Paragraph.of("No operator of the trace launched work on a device."),)
+    return Section(("Operator dossier",), (intro, *first, *doubts, *nothing), sections)
 
 
 def explain_section(document: ExplainDocument, *, with_trust: bool = True) -> Section:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import format_bytes
 from opscope.documents.gpus import GpuFacts, GpusDocument
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of

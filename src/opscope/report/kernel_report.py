@@ -23,17 +23,17 @@ from opscope.documents.trace import (
     TraceDocument,
 )
 from opscope.documents.trust import Check, Verdict
-from opscope.lookup.source_links import source_facts
+from opscope.lookup.operator_source import source_facts
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration, Schedule
 from opscope.record.machine import Framework, Machine
 from opscope.record.settings import SETTINGS, heading_of
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, table_of
+from opscope.report.explain_sections import statement_blocks
 from opscope.report.limits_document import limits_blocks
 from opscope.report.overview import overview_section
-from opscope.report.statement_sections import statement_blocks
-from opscope.report.tones import of_trust
+from opscope.report.step_parts import of_trust
 from opscope.report.trust_text import or_reason
 
 _HOW_TO_READ = (

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
-from opscope.analysis.costs.occupancy import entry_of
+from opscope.analysis.costs.occupancy import LaunchConfiguration, check_launch, entry_of
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.units import format_count
+from opscope.documents.build import LaunchDocument, OccupancyEntry
 from opscope.documents.gpus import GpuFacts
-from opscope.documents.launch import LaunchDocument, OccupancyEntry
 from opscope.knowledge.compute_capabilities import compute_capabilities
 from opscope.render.blocks import Name, Table
 

@@ -1,4 +1,7 @@
-"""What a step takes, and where it goes: its time in words, and a device's window as a bar of text."""
+"""What a step takes, and where it goes: its time in words, and a device's window as a bar of text.
+
+It also says what figures and words mean to their reader: which trust and which changes are good, and which are not.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,6 +13,8 @@ from opscope.documents.bound import IdleCause
 from opscope.documents.brief import BriefPart, StepFigure
 from opscope.documents.findings import StepBasis
 from opscope.documents.trace import DeviceEntry, WindowEntry
+from opscope.documents.trust import Verdict
+from opscope.render.blocks import Tone, Toned
 
 _WIDTH: Final = 48  # characters of a bar
 _LEAST: Final = 0.005  # of the window: smaller causes are put together as "other"
@@ -20,6 +25,24 @@ _SAME: Final = {str(IdleCause.LATENCY): str(IdleCause.DISPATCH), str(IdleCause.T
 # What fills the bar: dark for work, lighter for data that move, lightest for idle time.
 _FILLS: Final = {"compute": "█", "exposed communication": "▓", "exposed memcpy": "▒"}
 _IDLE_FILL: Final = "░"
+_TRUST: Final = {Verdict.PASS: Tone.GOOD, Verdict.WARN: Tone.DOUBT, Verdict.FAIL: Tone.BAD}
+_COUNTS: Final = 0.01  # of the step
+
+
+def of_trust(text: str, verdict: Verdict) -> str:
+    """Mark words on how far figures can be trusted."""
+    return Toned(text, _TRUST[verdict]) if verdict in _TRUST else text
+
+
+def of_change(text: str, ns: float, step_ns: float) -> str:
+    """Mark a change of a time: less is good, more is not, and what hardly counts is neither.
+
+    Args:
+        text: the change in words.
+        ns: the change, in nanoseconds.
+        step_ns: the length of the step that it is a part of.
+    """
+    return Toned(text, Tone.GOOD if ns < 0 else Tone.BAD) if abs(ns) >= _COUNTS * step_ns > 0 else text
 
 
 def step_text(step: StepFigure | None) -> str:

@@ -15,15 +15,15 @@ from opscope.analysis.structure.arrays import kept
 from opscope.base.stages import Stage, staged
 from opscope.documents import trace as doc
 from opscope.documents.findings import Finding
-from opscope.documents.history import CURRENT
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail
+from opscope.documents.trace import CURRENT
 from opscope.knowledge.kernels.kernel_source import How, SourceResolver
 from opscope.knowledge.kernels.kinds import short_name, short_names
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.dossier import statements_on
 from opscope.lookup.explain import Lookup
-from opscope.lookup.source_links import native_function_of, source_entry
+from opscope.lookup.operator_source import native_function_of, source_entry
 from opscope.record.capture import CaptureRecord
 from opscope.report.brief import first_screen
 from opscope.report.limits_document import limits_entry

@@ -15,8 +15,7 @@ from opscope.documents.trust import Verdict
 from opscope.render.blocks import Name, Table
 from opscope.render.table_formats import Column, field_values, table_of
 from opscope.report.brief import first_screen
-from opscope.report.step_parts import step_cell
-from opscope.report.tones import of_trust
+from opscope.report.step_parts import of_trust, step_cell
 
 
 class TraceLine(Struct, frozen=True):

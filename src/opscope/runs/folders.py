@@ -20,8 +20,7 @@ from opscope.documents.runs import RunRow
 from opscope.record.codec import UNREADABLE, decode
 from opscope.record.execution import EXECUTION, Execution
 from opscope.record.ranks import rank_among_several
-from opscope.record.run_files import MANIFEST
-from opscope.record.sweep import Manifest
+from opscope.record.sweep import MANIFEST, Manifest
 from opscope.runs.store import COMPARISON, RunDirectory
 
 RESULTS: Final = Path("profiling_results")

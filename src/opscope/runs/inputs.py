@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import regular
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_MS
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
-from opscope.record.run_files import MANIFEST, document_kind
+from opscope.record.sweep import MANIFEST, document_kind
 
 _RUNS: Final = (MANIFEST, EXECUTION)  # a folder with one of these is a run
 _RECORDING: Final = lazy_pattern(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}(\.xz|\.gz|\.zst)?", re.ASCII)

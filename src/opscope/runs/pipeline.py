@@ -50,8 +50,7 @@ from opscope.report.comparison_report import comparison_report
 from opscope.report.difference_sections import pair_sections
 from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report
-from opscope.report.page.blocks import section_entry
-from opscope.report.page.html import page_html
+from opscope.report.page.html import page_html, section_entry
 from opscope.report.page.roofs import counted_roofline
 from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of, sweep_entry
 from opscope.report.ranks_document import ranks_section

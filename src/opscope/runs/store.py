@@ -31,13 +31,12 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, partial_prefix, regular, sweep, write_whole
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_S
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import Configuration
-from opscope.record.run_files import KEPT, MANIFEST, TRACE_NAME, WORD
-from opscope.record.sweep import CycleFiles, Entry, EntryFiles, Manifest
+from opscope.record.sweep import KEPT, MANIFEST, TRACE_NAME, WORD, CycleFiles, Entry, EntryFiles, Manifest
 
 COMPARISON, COMPARISON_REPORT, PAGE = "comparison.json", "comparison.md", "report.html"
 # The names of each kind of file; no other file in a run directory is opscope's.

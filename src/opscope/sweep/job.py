@@ -24,11 +24,10 @@ from opscope.base.threads import cores
 from opscope.distributed.engines import Lost, engine_for
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
-from opscope.record.job import JobRecord, RankEnd
+from opscope.record.ranks import JobRecord, RankEnd
 from opscope.record.redaction import Redactor
-from opscope.record.run_files import JOB
 from opscope.record.step_kinds import Timed
-from opscope.record.sweep import Entry, Failure, Manifest
+from opscope.record.sweep import JOB, Entry, Failure, Manifest
 from opscope.runs.store import RunDirectory
 from opscope.sweep.launchers import Launch
 from opscope.sweep.process import first_run, recording

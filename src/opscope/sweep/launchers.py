@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.workloads.catalog import is_built_in, is_script
 
 # Those that may follow `opscope profile` without `--` before them; behind `--` it may be any program.

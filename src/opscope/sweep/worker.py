@@ -20,8 +20,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.base.patterns import lazy_pattern
 from opscope.base.processes import end_with_parent
+from opscope.base.text import lazy_pattern
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.settings import Value
 from opscope.record.step_kinds import ScriptRun

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
+from opscope.analysis.costs.occupancy import LaunchConfiguration, check_launch
 from opscope.knowledge.compute_capabilities import compute_capabilities
 from tests.command import opscope
 

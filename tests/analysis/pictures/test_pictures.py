@@ -18,7 +18,7 @@ from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
 from opscope.analysis.pictures.slices import Slices, slices_of
 from opscope.analysis.pictures.tracks import Track, TrackKind, merged_slices, stacked_rows
 from opscope.analysis.structure.call_tree import CallTree
-from opscope.analysis.structure.origins import Origins
+from opscope.analysis.structure.modules import Origins
 from opscope.base.errors import UsageError
 from opscope.readers import read
 from opscope.trace.model import Trace

@@ -11,18 +11,17 @@ import pytest
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.replay import changes, native
-from opscope.analysis.replay.batch import other_batch
+from opscope.analysis.replay.batch import more_workers, other_batch
 from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
-from opscope.analysis.replay.loading import more_workers
 from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share, slack
 from opscope.analysis.replay.unprofiled import host_speed, unprofiled_step, unprofiled_steps
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import link
 from opscope.api.whatif import whatif
 from opscope.base.errors import UsageError
-from opscope.export.replayed import replayed_events
+from opscope.export.chrome import replayed_events
 from opscope.readers import read
 from opscope.report.whatif_document import build_whatif
 from opscope.trace.model import Trace

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from opscope.analysis.trust.steadiness import steadiness_of
+from opscope.analysis.trust.step_time import steadiness_of
 
 
 def permutation(count: int, inversions: int) -> list[int]:

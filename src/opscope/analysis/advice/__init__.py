@@ -11,13 +11,13 @@ from opscope.analysis.advice import communication, memory_bound, products, repea
 from opscope.analysis.advice.allocation import allocator_churn
 from opscope.analysis.advice.attention import eager_attention
 from opscope.analysis.advice.blocking import blocking_calls, waits_for_the_device
+from opscope.analysis.advice.communication import devices_take_turns
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, Remedy
 from opscope.analysis.advice.dependency import stream_dependency
 from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, far_from_limit
-from opscope.analysis.advice.dispatch import dispatch_bound
 from opscope.analysis.advice.evidence import derived, measured
 from opscope.analysis.advice.host_copies import copies
-from opscope.analysis.advice.host_work import host_work, input_pipeline
+from opscope.analysis.advice.host_work import dispatch_bound, host_work, input_pipeline
 from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import cold_start, recompilation
@@ -25,7 +25,6 @@ from opscope.analysis.advice.proving import proving_command
 from opscope.analysis.advice.replayed import Replayed
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
 from opscope.analysis.advice.saving_text import saving_text
-from opscope.analysis.advice.several_devices import devices_take_turns
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
@@ -38,7 +37,7 @@ from opscope.base.threads import together
 from opscope.base.units import format_share
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Together, Where
 from opscope.documents.trust import CheckName
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 from opscope.record.configuration import Configuration
 from opscope.trace.model import Trace
 

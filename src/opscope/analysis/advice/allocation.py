@@ -8,9 +8,8 @@ import polars as pl
 
 from opscope.analysis.advice.blocking import followed_by_free
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import general, measured, nanoseconds
+from opscope.analysis.advice.evidence import general, measured, nanoseconds, seen
 from opscope.analysis.advice.rule import RuleDescription, percent, states
-from opscope.analysis.advice.seen import seen
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of
 from opscope.analysis.structure.arrays import column, end_of
@@ -19,7 +18,7 @@ from opscope.base.units import format_times
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
 from opscope.knowledge.api_calls import ApiKind
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 
 _CERTAIN: Final = 0.7  # of the idle time in calls that allocate or free memory
 

@@ -20,7 +20,7 @@ from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Product
-from opscope.knowledge.reach import Assumed, reach_of
+from opscope.knowledge.devices import Assumed, reach_of
 
 # Of the peak: what fused attention reaches at worst and at best.
 _FUSED_AT_WORST: Final = 0.3

@@ -7,10 +7,9 @@ import numpy as np
 from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import derived, measured, nanoseconds, share_of
+from opscope.analysis.advice.evidence import derived, measured, nanoseconds, seen, share_of
 from opscope.analysis.advice.remedies import without_calls, without_waits
 from opscope.analysis.advice.rule import RuleDescription, states
-from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.replay.edit import Edit
@@ -24,7 +23,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
 from opscope.knowledge.api_calls import ApiKind, api_call
 from opscope.knowledge.copies import Direction, direction_of
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 from opscope.trace.model import Trace
 
 # Operators that return a value of the device to Python, or need one to size their result.

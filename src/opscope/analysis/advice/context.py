@@ -31,9 +31,8 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
-from opscope.knowledge.devices import Peaks
+from opscope.knowledge.devices import Assumed, Peaks
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.knowledge.reach import Assumed
 from opscope.readers.formats import format_named
 from opscope.record.configuration import Configuration
 from opscope.trace.model import DeviceProperties, Trace

@@ -5,16 +5,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import derived, share_of
+from opscope.analysis.advice.evidence import derived, seen, share_of
 from opscope.analysis.advice.rule import RuleDescription, states
-from opscope.analysis.advice.seen import seen
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
 from opscope.knowledge.copies import Direction, direction_of
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 
 
 @states(

@@ -14,9 +14,9 @@ from opscope.base.text import or_unknown, shell_path
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.documents.limits import LimitRow
+from opscope.knowledge.devices import Assumed
 from opscope.knowledge.kernels.decode import told_kernel
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.knowledge.reach import Assumed
 
 _FAR: Final = 0.5  # of the limit
 _REACHED: Final = 0.8  # of the limit: what kernels that pass over memory once reach (device copies on an H200 do)

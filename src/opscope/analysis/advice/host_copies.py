@@ -9,10 +9,9 @@ import polars as pl
 from opscope.analysis.advice.blocking import PIN, PINNED
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy
 from opscope.analysis.advice.dependency import without_guards
-from opscope.analysis.advice.evidence import count_of, measured, of_bytes
+from opscope.analysis.advice.evidence import count_of, measured, of_bytes, seen
 from opscope.analysis.advice.remedies import scaled
 from opscope.analysis.advice.rule import RuleDescription, states
-from opscope.analysis.advice.seen import seen
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
@@ -23,7 +22,7 @@ from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.copies import Direction, direction_of, is_pageable
-from opscope.knowledge.reach import PINNED_BYTES_PER_NS, Assumed
+from opscope.knowledge.devices import PINNED_BYTES_PER_NS, Assumed
 
 _LOOKED_AT: Final = 1_000  # copies
 

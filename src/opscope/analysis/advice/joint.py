@@ -1,6 +1,6 @@
-"""What findings save together: all of them, and pairs that save little alone."""
+"""What findings save together: all of them, pairs that save little alone, and every combination of the first ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final
 
@@ -12,7 +12,9 @@ from opscope.analysis.advice.evidence import derived, nanoseconds
 from opscope.analysis.advice.replayed import JointReplay, Replayed
 from opscope.analysis.advice.rule import RuleDescription, percent
 from opscope.base.units import format_ns
-from opscope.documents.findings import Rule, Source
+from opscope.documents.findings import Finding, Rule, Source
+from opscope.documents.page import StepChoices
+from opscope.knowledge.devices import Assumed
 
 _MOST_OF_EACH: Final = 4  # findings on the host, and on the device, of which pairs are tried
 _MORE: Final = 0.05  # of the step: what a pair must save beyond the sum of both
@@ -40,6 +42,49 @@ ONLY_TOGETHER: Final = RuleDescription(
     f"the replay with both; at least {percent(_MORE)} of the step more than the sum of each alone",
     "no replay is possible",
 )
+_OF_MEASURED: Final = "Replayed from recorded steps; savings are of the step as measured without the profiler."
+_OF_ESTIMATED: Final = (
+    "Replayed from recorded steps, without what recording cost the host. That is an estimate: no step was measured "
+    "without the profiler."
+)
+_ASSUMED: Final = (
+    "Low, likely and high are what each finding assumes (see how its saving follows); changes act on what those above "
+    "them left. Findings that change the same work as one above, or that cannot be replayed, have no slider."
+)
+_MOST: Final = 3  # findings: each more makes four times as many combinations
+_LARGE: Final = 10_000  # moments of the graph: of larger ones, likely assumptions alone are tried
+
+
+def choices_of(
+    replayed: Replayed | None, findings: Sequence[Finding], remedies: Mapping[str, Remedy]
+) -> StepChoices | None:
+    """Return the combinations of the first findings that have a change; None without such findings.
+
+    Args:
+        replayed: the steps; None where no replay may promise anything.
+        findings: in the order of their rank.
+        remedies: per id of a finding its change.
+    """
+    first, done = [], frozenset[str]()
+    for finding in findings:
+        # Changes of the same work exclude each other: the first of them is the larger one.
+        if finding.id in remedies and finding.likely_ns > 0 and not done & frozenset(finding.overlaps):
+            first.append(finding.id)
+            done |= {finding.id}
+    first = first[:_MOST]
+    if replayed is None or not first:
+        return None
+    tried = (Assumed.LIKELY,) if replayed.moments > _LARGE else tuple(Assumed)
+    options = (None, *tried)
+    step = replayed.combinations([remedies[name] for name in first], options)
+    # More of a change never makes a step longer: whoever finds that it does leaves it.
+    for place in range(len(step)):
+        for below in (len(options) ** one for one in range(len(first))):
+            if place // below % len(options):
+                step[place] = min(step[place], step[place - below])
+    names = tuple("none" if one is None else one.name.lower() for one in options)
+    basis = f"{_OF_MEASURED if replayed.is_measured else _OF_ESTIMATED} {_ASSUMED}"
+    return StepChoices(findings=tuple(first), positions=names, step_ns=tuple(step), basis=basis)
 
 
 def pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> Iterator[Draft]:

@@ -29,10 +29,10 @@ from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.devices import Assumed, reach_of
 from opscope.knowledge.dtypes import recorded_dtype
 from opscope.knowledge.kernels.decode import decode_name, told_kernel
 from opscope.knowledge.kernels.decoded import Operation
-from opscope.knowledge.reach import Assumed, reach_of
 
 _MOST_OF_CHAIN: Final = 0.95
 # Of the time of such copies, what a change saved at least and at most in benchmarks/programs.py.

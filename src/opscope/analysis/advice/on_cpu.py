@@ -28,8 +28,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.stacks import is_users_frame
 from opscope.analysis.structure.window import step_table, window_of
 from opscope.base.losses import Losses
-from opscope.base.patterns import lazy_pattern
-from opscope.base.text import or_unknown
+from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import NS_PER_US, format_ns
 from opscope.documents.findings import Rule, Source, StepBasis, Where
 from opscope.record.configuration import Configuration

@@ -17,14 +17,13 @@ from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.base.patterns import lazy_pattern
-from opscope.base.text import or_unknown
+from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.devices import FUSED_ADAM_NS, FUSED_HOST, FUSED_SGD_NS, Assumed, reach_of
 from opscope.knowledge.dtypes import recorded_dtype
-from opscope.knowledge.reach import FUSED_ADAM_NS, FUSED_HOST, FUSED_SGD_NS, Assumed, reach_of
 
 _RANGE: Final = lazy_pattern(r"^Optimizer\.step#(.+?)(\.step)?$")
 _FUSED: Final = ("SGD", "Adam", "AdamW", "Adagrad")

@@ -8,10 +8,9 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds
+from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, seen
 from opscope.analysis.advice.remedies import by_thread, without_host, work_around
 from opscope.analysis.advice.rule import RuleDescription, percent, span, states
-from opscope.analysis.advice.seen import seen
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
@@ -20,7 +19,7 @@ from opscope.analysis.structure.nesting import Bools
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source, Where
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 from opscope.trace.model import Trace
 
 _LEAST_COMPILING_NS: Final = 1e6  # checking whether compiled code still fits takes less

@@ -13,10 +13,10 @@ from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source
 from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.knowledge.devices import Assumed, reach_of
 from opscope.knowledge.kernels.decode import decode_name, told_kernel
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.knowledge.reach import Assumed, reach_of
 
 _NS_PER_US: Final = 1_000.0
 # Shares of their limit that products reach: in a well-chosen kernel for large sizes, and at worst.

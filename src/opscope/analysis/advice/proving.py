@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from opscope.base.text import shell_path
-from opscope.documents.change_names import INPUT, ChangeName
+from opscope.documents.advise import INPUT, ChangeName
 from opscope.documents.findings import Rule
 from opscope.record.configuration import Configuration
 from opscope.record.settings import SETTINGS

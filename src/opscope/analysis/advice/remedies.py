@@ -12,13 +12,13 @@ from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.categories import Category
-from opscope.knowledge.reach import Assumed, reach_of
+from opscope.knowledge.devices import Assumed, reach_of
 
 _TF32: Final = ("tf32", "fp32")
 
 
 def reach_kind(row: LimitRow, precision: str | None) -> str:
-    """Return which table of `opscope.knowledge.reach` tells what a product reaches at a precision."""
+    """Return which table of `opscope.knowledge.devices` tells what a product reaches at a precision."""
     what = "convolution" if row.category == str(Category.CONVOLUTION) else "product"
     return f"{what}_{'tf32' if precision in _TF32 else '16'}"
 

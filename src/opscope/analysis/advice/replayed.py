@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from opscope.analysis.advice.context import Context, Draft, Range, Remedy
 from opscope.analysis.replay.build import Steps
+from opscope.analysis.replay.changes import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.path import residual_share
-from opscope.analysis.replay.promise import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL
 from opscope.analysis.replay.unprofiled import unprofiled_steps
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 
 # On both sides of the replays: what they leave out. In recorded programs nine in ten savings lay within this.
 _OF_STEP: Final = 0.02

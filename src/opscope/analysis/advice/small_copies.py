@@ -13,12 +13,11 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.base.patterns import lazy_pattern
-from opscope.base.text import or_unknown
+from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import format_bytes
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 
 # The operators inside a copy of a tensor to a device, and those that torch.tensor runs around it.
 _COPYING: Final = frozenset({"aten::to", "aten::_to_copy", "aten::copy_", "aten::lift_fresh", "aten::clone"})

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from opscope.analysis.structure.arrays import end_of
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_S
 from opscope.documents.stats import (
     Distribution,

@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.costs.launch_shapes import inputs_of_activities
-from opscope.analysis.costs.sums import NO_OPERATOR
+from opscope.analysis.costs.sums import NO_OPERATOR, inputs_of_activities
 from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links

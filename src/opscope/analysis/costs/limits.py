@@ -8,9 +8,8 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.costs.launch_shapes import LaunchShape, launch_shape_rows
 from opscope.analysis.costs.occupancy import dimensions
-from opscope.analysis.costs.sums import UNLINKED
+from opscope.analysis.costs.sums import UNLINKED, LaunchShape, launch_shape_rows
 from opscope.base.stages import Stage, staged
 from opscope.base.units import NS_PER_S
 from opscope.documents.limits import LimitedBy, LimitRow

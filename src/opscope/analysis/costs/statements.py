@@ -9,14 +9,14 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from opscope.analysis.costs.launch_shapes import LaunchShape
 from opscope.analysis.costs.occupancy import Occupancy, dimensions
 from opscope.analysis.costs.parallelism import Parallelism
+from opscope.analysis.costs.sums import LaunchShape
 from opscope.documents import statements as doc
 from opscope.documents.statements import Action, ActionKind, Basis, Gain, Statement
 from opscope.knowledge.costs import Cost
 from opscope.knowledge.kernels.decoded import FP32_CORES, DecodedKernel, Operation
-from opscope.knowledge.kernels.patterns import KernelPattern
+from opscope.knowledge.kernels.kinds import KernelPattern
 from opscope.record.counters import UPPER_BOUND, Counters
 from opscope.trace.model import DeviceProperties
 

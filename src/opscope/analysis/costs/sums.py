@@ -1,12 +1,15 @@
-"""Tables per operator and per kernel: every duration belongs to exactly one operator, or is listed as unlinked."""
+"""Tables per operator, per kernel and per inputs, and memory by the operators that allocated it.
 
-from collections.abc import Mapping
+Every duration belongs to exactly one operator, or is listed as unlinked.
+"""
+
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.arrays import costliest_first
+from opscope.analysis.structure.arrays import column, costliest_first
 from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.structure.nesting import Ints, nearest
 from opscope.knowledge.categories import Category, Classifier
@@ -17,6 +20,156 @@ UNLINKED = "Unlinked"
 _NAMES_LOOKED_AT = 1_000  # of kernels; real programs have hundreds
 NO_OPERATOR = "(no operator)"
 GEOMETRY = ("grid", "block", "registers_per_thread", "shared_memory_bytes", "theoretical_occupancy_percent")
+_INPUTS = ("input_dims", "input_types", "input_strides", "concrete_inputs", "kernel_file")
+
+
+class MemoryUse(Struct, frozen=True):
+    """Memory of one device (or of the host) during the recording, as PyTorch's allocator counts it.
+
+    Attributes:
+        device: the device number; None for the host.
+        peak_allocated_bytes: the largest total that was allocated at any time; None where totals were not recorded.
+        allocated_bytes: the sum of all allocations, releases not counted.
+        allocations: how many there were.
+        by_operator: ``name``, ``allocations``, ``allocated_bytes`` of the innermost operators; the most bytes first.
+    """
+
+    device: int | None
+    peak_allocated_bytes: int | None
+    allocated_bytes: int
+    allocations: int
+    by_operator: pl.DataFrame
+
+
+def memory_use(trace: Trace, links: Links) -> tuple[MemoryUse, ...]:
+    """Return the memory use of the host and of each device; empty where memory was not recorded."""
+    if not trace.allocations.height:
+        return ()
+    owner = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
+    names = trace.operators["name"].gather(pl.Series(owner).replace(-1, None))
+    # Device type 0 is the host, whatever device number the record carries; a record without a type is the host's too.
+    on_host = trace.allocations["device_type"].fill_null(0) == 0
+    events = trace.allocations.with_columns(
+        name=names, device=pl.when(on_host).then(None).otherwise(pl.col("device").fill_null(0))
+    )
+    return tuple(_use(device, group) for (device,), group in sorted(events.group_by("device"), key=_host_first))
+
+
+def _host_first(item: tuple[tuple[object, ...], pl.DataFrame]) -> tuple[bool, int]:
+    (device,), _ = item
+    return device is not None, 0 if device is None else int(str(device))
+
+
+def _use(device: object, events: pl.DataFrame) -> MemoryUse:
+    grown = events.filter(pl.col("bytes") > 0)
+    totals = events["total_allocated_bytes"].drop_nulls()
+    operators = grown.group_by("name").agg(allocations=pl.len(), allocated_bytes=pl.col("bytes").sum())
+    return MemoryUse(
+        device=None if device is None else int(str(device)),
+        peak_allocated_bytes=int(totals.to_numpy().max()) if len(totals) else None,
+        allocated_bytes=int(grown["bytes"].sum()),
+        allocations=grown.height,
+        by_operator=costliest_first(
+            operators.with_columns(pl.col("name").cast(pl.String)), ["allocated_bytes"], ["name"]
+        ),
+    )
+
+
+class LaunchShape(Struct, frozen=True, kw_only=True):
+    """One row of `launch_shapes`. Inputs are JSON text, grid and block ``x,y,z``; None where not recorded."""
+
+    operator: str | None
+    input_dims: str | None
+    input_types: str | None
+    input_strides: str | None
+    concrete_inputs: str | None
+    kernel_file: str | None
+    name: str
+    kind: str
+    device: int | None
+    grid: str | None
+    block: str | None
+    registers_per_thread: int | None
+    shared_memory_bytes: int | None
+    theoretical_occupancy_percent: float | None
+    operator_calls: int
+    calls: int
+    total_ns: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+
+
+def launch_shape_rows(shapes: pl.DataFrame) -> Iterator[LaunchShape]:
+    """Yield the rows of a `launch_shapes` table."""
+    return (LaunchShape(**row) for row in shapes.iter_rows(named=True))
+
+
+def launch_shapes(trace: Trace, links: Links, inputs: pl.DataFrame, of: Ints | None = None) -> pl.DataFrame:
+    """Return one row per operator, inputs, kernel and launch geometry; the most expensive first.
+
+    Columns: ``operator`` and its inputs (null where none was recorded), ``name``, ``kind``, ``device``, the geometry,
+    ``operator_calls`` (calls of the operator with these inputs that launched anything), ``calls``, ``total_ns``,
+    ``mean_ns``, ``min_ns``, ``max_ns``. Inputs are those of the operator's innermost call: under autocast the
+    converted ones.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        inputs: its `inputs_of_activities`.
+        of: rows of the activities that count; None for all.
+    """
+    owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
+    duration = pl.col("duration_ns")
+    key = ("operator", *_INPUTS, "kind", "name", "device", *GEOMETRY)
+    # Grouping by codes is quicker than by texts; only the groups that result get their texts.
+    rows = (
+        trace.activities.select("name", "kind", "device", "duration_ns", *GEOMETRY)
+        .with_columns(inputs, owner=owner)
+        .select(pl.all() if of is None else pl.all().gather(of))
+        # A call that launched several kernels is one call in the row of each. Work without an operator has no call: 0.
+        .with_columns(operator_calls=pl.col("owner").drop_nulls().n_unique().over("operator", *_INPUTS, "device"))
+        .group_by(key)
+        .agg(
+            pl.col("operator_calls").first(),
+            pl.len().alias("calls"),
+            duration.sum().alias("total_ns"),
+            duration.mean().alias("mean_ns"),
+            duration.min().alias("min_ns"),
+            duration.max().alias("max_ns"),
+        )
+        .with_columns(pl.col("operator", *_INPUTS, "kind", "name", "grid", "block").cast(pl.String))
+    )
+    return costliest_first(rows, ["total_ns"], key)
+
+
+def inputs_of_activities(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return per activity its operator and the recorded inputs of the innermost call; null where none were recorded."""
+    owner = pl.Series(links.activity_operator, dtype=pl.Int64).replace(-1, None)
+    call = pl.Series(call_rows(trace, links)).gather(owner)
+    inputs = {name: _recorded(trace.operators[name], owner, call) for name in _INPUTS}
+    return pl.DataFrame({"operator": trace.operators["name"].gather(owner), **inputs})
+
+
+def _recorded(column: pl.Series, owner: pl.Series, call: pl.Series) -> pl.Series:
+    """Return what was recorded for the operator itself, else for the call that it was redispatched from."""
+    own = column.gather(owner)
+    return own.zip_with(own.is_not_null(), column.gather(call))
+
+
+def called_operators(trace: Trace, links: Links) -> pl.DataFrame:
+    """Return which operators call which directly: ``operator``, ``called``, ``calls``; without redispatches."""
+    parent = pl.Series(links.operators.parent, dtype=pl.Int64).replace(-1, None)
+    names = trace.operators["name"]
+    return (
+        pl.DataFrame({"operator": names.gather(parent), "called": names})
+        .drop_nulls("operator")
+        .filter(pl.col("operator") != pl.col("called"))
+        .group_by("operator", "called")
+        .agg(pl.len().alias("calls"))
+        .with_columns(pl.col("operator", "called").cast(pl.String))
+        .sort("operator", "calls", "called", descending=[False, True, False])
+    )
 
 
 class OperatorTables(Struct, frozen=True):

@@ -15,7 +15,7 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.difference.exact import apportioned, per_step
 from opscope.analysis.structure.streams import NO_DEVICE
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.difference import KernelChange, MatchedBy, WorkChange
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import kind_of

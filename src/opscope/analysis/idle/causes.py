@@ -10,7 +10,7 @@ from opscope.analysis.structure.api_masks import any_name, calls_of, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals, latest_around
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.bound import IdleCause
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace

@@ -15,7 +15,7 @@ from opscope.analysis.structure.nesting import Ints, Nesting
 from opscope.analysis.structure.step_work import step_among
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, step_table
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.trace import Step
 from opscope.knowledge.api_calls import loads_code
 from opscope.trace.model import Trace

@@ -1,6 +1,8 @@
 """Time by where it was caused, as trees of names: by operator nesting, by module, by Python frame.
 
 Threads that only wait are left out: their frames say nothing of where time goes.
+
+The same as a table has ranges, operators, API calls and kernels: what runs inside what.
 """
 
 from collections.abc import Iterator
@@ -8,19 +10,20 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.costs.sums import NO_OPERATOR
+from opscope.analysis.structure.annotations import RANGE_SEPARATOR
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, nesting_of, ranked
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.call_tree import CallTree, numbered, self_time
 from opscope.analysis.structure.links import Links
-from opscope.analysis.structure.modules import MODULE_FRAME, NO_MODULE
-from opscope.analysis.structure.nesting import Bools, Ints, Nesting
-from opscope.analysis.structure.origins import Origins
-from opscope.base.patterns import lazy_pattern
+from opscope.analysis.structure.modules import MODULE_FRAME, NO_MODULE, Origins
+from opscope.analysis.structure.nesting import Bools, Floats, Ints, Nesting
+from opscope.base.text import lazy_pattern
 from opscope.trace.model import Trace
 
 _ROOT: Final = -1
@@ -36,6 +39,49 @@ _WAITS: Final = lazy_pattern(
     r"recv_bytes|_recv_bytes|recv_into|result|_run_once)$"
 )
 _MOSTLY: Final = 0.95  # of the time of its frames
+_MOST_NODES: Final = 6_000  # of a tree
+_LEAST_NODE: Final = 0.002  # of the device sum, or of the host's time: smaller nodes are left out
+
+
+def tree_table(trace: Trace, links: Links, origins: Origins, backward: BackwardPass) -> pl.DataFrame:
+    """Return what runs inside what: ranges, operators, calls and kernels as a tree, the most expensive branch first.
+
+    Returns:
+        ``path`` (names from the outermost inwards, joined as those of ranges), ``calls``, ``total_device_ns`` (with
+        what is inside), ``self_device_ns``, ``total_cpu_ns``, ``self_cpu_ns``. Nodes below a five-hundredth of both
+        sums are left out.
+    """
+    flame = next(flames(trace, links, CallTree.of(trace), origins, backward, _MOST_NODES))
+    device, cpu = flame.totals(flame.device_ns), flame.totals(flame.cpu_ns)
+    of_device, of_cpu = device / max(int(flame.device_ns.sum()), 1), cpu / max(int(flame.cpu_ns.sum()), 1)
+    shown = np.maximum(of_device, of_cpu) >= _LEAST_NODE
+    order = _depth_first(flame.parent, of_device + of_cpu)
+    paths: list[str] = []
+    by_node: dict[int, str] = {}
+    for node in order:
+        above = int(flame.parent[node])
+        name = flame.names[flame.name[node]]
+        by_node[node] = name if above < 0 else f"{by_node[above]}{RANGE_SEPARATOR}{name}"
+        paths.append(by_node[node])
+    kept = np.array(order, np.int64)
+    columns = {
+        "path": pl.Series(paths, dtype=pl.String), "calls": flame.calls[kept], "total_device_ns": device[kept],
+        "self_device_ns": flame.device_ns[kept], "total_cpu_ns": cpu[kept], "self_cpu_ns": flame.cpu_ns[kept],
+    }  # fmt: skip
+    return pl.DataFrame(columns).filter(pl.Series(shown[kept]))
+
+
+def _depth_first(parent: Ints, weight: Floats) -> list[int]:
+    """Return the nodes of a tree, each before those below it, the heaviest of siblings first."""
+    below: dict[int, list[int]] = {}
+    for node in np.argsort(weight, kind="stable").tolist():  # the lightest first: the stack turns that round
+        below.setdefault(int(parent[node]), []).append(node)
+    result, stack = [], list(below.get(-1, ()))
+    while stack:
+        node = stack.pop()
+        result.append(node)
+        stack += below.get(node, ())
+    return result
 
 
 class FlameBy(StrEnum):

@@ -9,9 +9,8 @@ from msgspec import Struct
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, costliest_first
 from opscope.analysis.structure.links import Links
-from opscope.analysis.structure.modules import MODULE_FRAME
+from opscope.analysis.structure.modules import MODULE_FRAME, Origins
 from opscope.analysis.structure.nesting import Ints, nearest
-from opscope.analysis.structure.origins import Origins
 from opscope.trace.model import Trace
 
 # Operators that only allocate: the operator that called them says more.

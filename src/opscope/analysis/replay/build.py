@@ -7,9 +7,18 @@ from typing import Final
 from msgspec import Struct, field
 
 from opscope.analysis.replay.device import DeviceMoments, add_devices
-from opscope.analysis.replay.graph import EXPLAINED_NS, EdgeBasis, EdgeKind, GraphBuilder, Span, StepGraph
+from opscope.analysis.replay.graph import (
+    EXPLAINED_NS,
+    LARGEST_REPLAY,
+    Chosen,
+    EdgeBasis,
+    EdgeKind,
+    GraphBuilder,
+    Span,
+    StepGraph,
+    steps_to_replay,
+)
 from opscope.analysis.replay.host import Host, add_host
-from opscope.analysis.replay.steps import LARGEST_REPLAY, Chosen, steps_to_replay
 from opscope.analysis.replay.waits import add_waits
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import Links

@@ -1,4 +1,7 @@
-"""Changes that a user names, as edits of a graph: which work they are about, and what becomes of it."""
+"""Changes that a user names, as edits of a graph: which work they are about, and what becomes of it.
+
+When a replay may promise a saving.
+"""
 
 import fnmatch
 from collections.abc import Callable, Sequence
@@ -8,7 +11,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.costs.launch_shapes import inputs_of_activities
+from opscope.analysis.costs.sums import inputs_of_activities
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
@@ -18,8 +21,15 @@ from opscope.base.errors import UsageError
 from opscope.base.text import or_unknown
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.devices import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.knowledge.reach import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
+
+# Of 75 recorded traces ten had more residual than this; their replay without residuals was up to 98 % off.
+MOST_RESIDUAL: Final = 0.05
+# Nine in ten of the same traces replay within 0.4 %: what is further off is not understood.
+MOST_ERROR: Final = 0.02
+# The estimated step without a profiler was within 8 % of the measured one in nine of ten programs.
+MOST_MISSED: Final = 0.1
 
 
 class ReplayedChange(Struct, frozen=True):

@@ -7,9 +7,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 
-from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder
+from opscope.analysis.replay.graph import Chosen, EdgeBasis, EdgeKind, GraphBuilder
 from opscope.analysis.replay.host import Host
-from opscope.analysis.replay.steps import Chosen
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints

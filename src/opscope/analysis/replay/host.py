@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct, field
 
-from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder
-from opscope.analysis.replay.steps import Chosen
+from opscope.analysis.replay.graph import Chosen, EdgeBasis, EdgeKind, GraphBuilder
 from opscope.analysis.structure.api_masks import calls_that, names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of, numbers_in
 from opscope.analysis.structure.autograd import is_engine

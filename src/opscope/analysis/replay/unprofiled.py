@@ -4,7 +4,7 @@ from typing import Final
 
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
-from opscope.knowledge.reach import Assumed
+from opscope.knowledge.devices import Assumed
 
 # The host's speed without a profiler, over what is left of the recorded one after the profiler's usual cost. It is
 # fitted where the step follows the host (an elasticity of 0.4 and more); elsewhere a step does not tell it, and it was

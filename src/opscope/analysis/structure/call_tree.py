@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.nesting import Ints, Nesting
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.trace.model import Trace
 
 # Every step has a number of its own, so that each would make a path of its own.

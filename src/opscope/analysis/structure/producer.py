@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.trace.model import TraceSource
 
 MOST_RANKS: Final = 1 << 17  # of a job: the largest clusters have about a hundred thousand GPUs

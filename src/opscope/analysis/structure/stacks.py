@@ -8,7 +8,7 @@ from opscope.analysis.structure.arrays import column, costliest_first, nesting_o
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.structure.nesting import Ints, nearest
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.trace.model import Trace
 
 # Frames that all models share say nothing about this one.

@@ -9,7 +9,7 @@ from msgspec import Struct
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Ints
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.trace.model import Trace
 
 _STEP = lazy_pattern(r"^ProfilerStep#([0-9]{1,18})$")  # 18 digits always fit into 64 bits

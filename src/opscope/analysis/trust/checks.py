@@ -22,7 +22,7 @@ from opscope.analysis.structure.step_work import activities_launched_outside_ste
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import Window, WindowKind, window_of
 from opscope.analysis.trust.plausible import Implausible
-from opscope.analysis.trust.steadiness import Steadiness
+from opscope.analysis.trust.step_time import Steadiness
 from opscope.base.losses import Losses
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_US, format_ns, format_share

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import CAUSES, PAUSES, Waits, at_most
-from opscope.analysis.structure.captures import Captures
+from opscope.analysis.structure.launches import Captures
 from opscope.analysis.structure.window import WindowKind
 from opscope.analysis.verdict.step_evidence import STACKS, StepEvidence, busiest
 from opscope.analysis.verdict.verdict_text import MOVES, WAITS_FOR, Unknown, device_not_recorded, works_elsewhere

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import PAUSES, Waits, at_most
-from opscope.analysis.structure.captures import MOSTLY, Captures
+from opscope.analysis.structure.launches import MOSTLY, Captures
 from opscope.analysis.structure.window import Window, WindowKind
 from opscope.analysis.verdict.verdict_text import Unknown, host_not_recorded, launches_lost
 from opscope.base.units import format_ns

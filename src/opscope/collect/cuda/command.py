@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, digest_of, is_own, kept_scratch, path_text, private_folder, written_whole
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import utc_timestamp
 from opscope.collect.collector import Collected
 from opscope.machine.cupti import Cupti, find_cupti

@@ -17,14 +17,11 @@ from statistics import median
 from typing import Any, Final
 
 from opscope.base.threads import waited_for_cpu_ns
-from opscope.collect.script.clock import CycleClock
+from opscope.collect.script.clock import CycleClock, HostWaits
 from opscope.collect.script.finder import CYCLES_OF_OTHERS, StepFinder
 from opscope.collect.script.found import Found
-from opscope.collect.script.generations import PATIENCE_S, Generations
-from opscope.collect.script.host_waits import HostWaits
-from opscope.collect.script.own_profiler import OwnProfiler
 from opscope.collect.script.passes import Passes
-from opscope.collect.script.period import Pattern, settled
+from opscope.collect.script.period import PATIENCE_S, Generations, Pattern, settled
 from opscope.collect.script.questions import (
     capturing,
     compiled_graphs,
@@ -35,7 +32,7 @@ from opscope.collect.script.questions import (
 from opscope.collect.script.ranking import next_run, what
 from opscope.collect.script.step_events import Stream
 from opscope.collect.script.together import RankAgreement, group_here
-from opscope.collect.script.windows import EarlyWindow
+from opscope.collect.script.windows import EarlyWindow, OwnProfiler
 from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind, Timed
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.binaries import aarch64, x86_64
 from opscope.knowledge.binaries.elf import AARCH64, X86_64, Elf, ElfSection, Symbols, open_elf
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.native_functions import Resolution
 

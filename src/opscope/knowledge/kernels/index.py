@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.kernels.names import base_name, canonical, identifiers
 
 T = TypeVar("T")

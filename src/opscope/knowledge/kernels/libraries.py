@@ -8,7 +8,7 @@ from functools import cache
 from itertools import groupby
 from typing import Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.kernels.names import base_name
 from opscope.knowledge.rules import NameRule, compiled, entries_of
 

@@ -1,6 +1,6 @@
 """Kernel names as keys: profilers, demanglers and compilers write the same C++ name in different ways."""
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 
 _SPELLINGS = (
     ("(anonymous namespace)", "{anonymous}"),

@@ -1,20 +1,26 @@
-"""Writes a page as one HTML file with its scripts and data; its policy forbids loading anything else."""
+"""Writes a page as one HTML file with its scripts and data; its policy forbids loading anything else.
+
+A page is an object that can be saved to a file or shown in a notebook. Sections of reports are data of it, of which `assets/blocks.js` makes elements.
+"""
 
 import base64
 import gzip
 import hashlib
 import html
 import re
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from string import Template
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
+from opscope.base.files import write_output
 from opscope.base.text import printable
-from opscope.documents.page import PageDocument
+from opscope.documents.page import BlockEntry, NamePart, PageDocument, PartEntry, SectionEntry
+from opscope.render.blocks import Block, Bullets, Code, Inline, Name, Paragraph, Section, Table, Tone, Toned
 
 # Joined into one script in this order: each uses the ones before it.
 _SCRIPTS: Final = (
@@ -51,6 +57,85 @@ report beside it.</noscript>
 </html>
 """
 )
+_HEIGHT = 900  # pixels
+# Its own script, and links to source in windows of their own.
+_ALLOWED = "allow-scripts allow-popups allow-popups-to-escape-sandbox"
+
+
+def section_entry(section: Section) -> SectionEntry:
+    """Return a section with those inside it."""
+    return SectionEntry(
+        title=_parts(section.title),
+        blocks=block_entries(section.blocks),
+        sections=tuple(map(section_entry, section.sections)),
+    )
+
+
+def block_entries(blocks: Iterable[Block]) -> tuple[BlockEntry, ...]:
+    """Return blocks; bars of characters are left out, as the page draws them."""
+    return tuple(_entry(block) for block in blocks if not _is_drawn(block))
+
+
+def _is_drawn(block: Block) -> bool:
+    return isinstance(block, Paragraph) and any(
+        isinstance(part, Toned) and part.tone is Tone.BAR for part in block.parts
+    )
+
+
+def _entry(block: Block) -> BlockEntry:
+    match block:
+        case Paragraph(parts):
+            tone = next((str(part.tone) for part in parts if isinstance(part, Toned)), None)
+            return BlockEntry(kind="paragraph", items=(_parts(parts),), tone=tone)
+        case Bullets(items):
+            return BlockEntry(kind="bullets", items=tuple(map(_parts, items)))
+        case Table():
+            return BlockEntry(
+                kind="table",
+                columns=tuple(map(str, block.columns)),
+                rows=tuple(_parts(row) for row in block.rows),
+                numeric=tuple(sorted(block.numeric)),
+            )
+        case Code(lines, language):
+            return BlockEntry(kind="code", lines=tuple(map(str, lines)), language=language)
+
+
+def _parts(parts: Inline) -> tuple[PartEntry, ...]:
+    return tuple(NamePart(str(part)) if isinstance(part, Name) else str(part) for part in parts)
+
+
+class Page(Struct, frozen=True, dict=True):
+    """A page that opens offline.
+
+    Attributes:
+        document: its data, by the schema ``opscope.page/1``.
+    """
+
+    document: PageDocument
+
+    @cached_property
+    def html(self) -> bytes:
+        """The content of the HTML file."""
+        return page_html(self.document)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file, replacing an existing one, and return its path.
+
+        Raises:
+            EnvironmentLacksError: the file cannot be written.
+        """
+        target = Path(path)
+        write_output(target, self.html)
+        return target
+
+    def __repr__(self) -> str:
+        return f"Page of {len(self.document.traces)} traces, {len(self.html):,} bytes; save(path) writes it"
+
+    def _repr_html_(self) -> str:
+        """Return a sandboxed frame, in which the page's script cannot reach the notebook."""
+        content = html.escape(self.html.decode(), quote=True)
+        style = f"width:100%;height:{_HEIGHT}px;border:1px solid #999"
+        return f'<iframe sandbox="{_ALLOWED}" style="{style}" srcdoc="{content}"></iframe>'
 
 
 def page_html(document: PageDocument) -> bytes:

@@ -9,7 +9,7 @@ from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitRow, LimitsEntry, PeaksEntry
 from opscope.documents.page import Roof, RoofLabels, Roofline, RoofPoint
 from opscope.report.limits_document import inputs_of
-from opscope.report.page.names import LONGEST_TEXT, cut
+from opscope.report.page.timeline import LONGEST_TEXT, cut
 
 _MOST_KERNELS: Final = 200
 _TERA: Final = 1e12

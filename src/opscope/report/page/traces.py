@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.advice.choices import choices_of
+from opscope.analysis.advice.joint import choices_of
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.analysis.pictures.flame import Flame, flames
@@ -17,7 +17,7 @@ from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
 from opscope.analysis.pictures.slices import slices_of
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.verdict.step_evidence import busiest
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.base.units import format_count, format_ns
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.page import (
@@ -39,13 +39,12 @@ from opscope.documents.trace import DeviceEntry, TraceDocument
 from opscope.render.blocks import Section
 from opscope.report.brief import screen_blocks
 from opscope.report.comparison_report import axis_name, sections_on_page
+from opscope.report.explain_sections import statement_blocks
 from opscope.report.kernel_report import environment_on_page, trust_on_page
 from opscope.report.overview import figures_on_page, phase_blocks, steps_note
-from opscope.report.page.blocks import block_entries, section_entry
-from opscope.report.page.names import LONGEST_TEXT, Names, cut, extremes
+from opscope.report.page.html import block_entries, section_entry
 from opscope.report.page.roofs import modelled_roofline
-from opscope.report.page.timeline import Drawn, drawn_timeline, with_findings
-from opscope.report.statement_sections import statement_blocks
+from opscope.report.page.timeline import LONGEST_TEXT, Drawn, Names, cut, drawn_timeline, extremes, with_findings
 from opscope.report.step_parts import step_parts
 
 MOST_SLICES: Final = 500_000

@@ -1,7 +1,11 @@
-"""What is benchmarked: functions of the same inputs, and how the inputs are made."""
+"""What is benchmarked: functions of the same inputs, and how the inputs are made.
+
+A case can also say whether PyTorch may compute products of float32 numbers at a lower precision.
+"""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from msgspec import Struct, field
@@ -9,6 +13,17 @@ from msgspec import Struct, field
 from opscope.base.errors import UsageError
 
 Function = Callable[..., object]
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Allow or forbid TF32 in a ``with`` block: Tensor Cores then read float32 numbers with ten bits of mantissa."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class Case(Struct, frozen=True):

@@ -15,7 +15,7 @@ from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.units import utc_timestamp
 from opscope.record.peaks import MeasuredPeaks, PeakSample
 from opscope.torch_support.device import current, resolve_device
-from opscope.workbench.benchmarking.precision import tf32
+from opscope.workbench.benchmarking.case import tf32
 
 _SIZES: Final = (4096, 8192)
 _BURSTS: Final = 15

@@ -15,13 +15,12 @@ from opscope.documents.bench import BenchResult, Correct, Correctness, Duration,
 from opscope.record.capture import Clocks
 from opscope.torch_support.tensors import tensors_of
 from opscope.workbench.benchmarking import host_timing
-from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.benchmarking.case import Case, Function, tf32
 from opscope.workbench.benchmarking.clocks import ClockSampler
 from opscope.workbench.benchmarking.correctness import Inputs, check_timed, check_variants, refused, tampered
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.limit import least_work, limit_share
-from opscope.workbench.benchmarking.precision import tf32
 from opscope.workbench.benchmarking.ran import what_ran
 from opscope.workbench.benchmarking.rounds import Calls, Prepared, Series, Timer, in_turns
 from opscope.workbench.benchmarking.steady import steady_time

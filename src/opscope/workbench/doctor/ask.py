@@ -12,8 +12,8 @@ import msgspec
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError
 from opscope.base.files import scratch
-from opscope.base.patterns import lazy_pattern
 from opscope.base.processes import own_environment, own_process, run_within
+from opscope.base.text import lazy_pattern
 from opscope.machine.driver import driver
 from opscope.machine.programs import find_program, host_compiler, version_text
 from opscope.record.driver import Driver

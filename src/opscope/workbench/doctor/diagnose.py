@@ -4,8 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from opscope.documents.doctor import MachineCheck, Status
-from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, sm_of, version_of
-from opscope.knowledge.toolkits import first_driver, runs_on, toolkit_of
+from opscope.knowledge.compute_capabilities import (
+    capability_of,
+    compute_capabilities,
+    first_driver,
+    runs_on,
+    sm_of,
+    toolkit_of,
+    version_of,
+)
 from opscope.record.driver import DriverDevice
 from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
 

@@ -2,8 +2,7 @@
 
 import torch
 
-from opscope.workbench.benchmarking.case import Case, Function
-from opscope.workbench.benchmarking.precision import tf32
+from opscope.workbench.benchmarking.case import Case, Function, tf32
 
 
 def inputs(size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

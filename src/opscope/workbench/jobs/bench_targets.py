@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import torch
 
 from opscope.base.errors import UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.record.bench import BenchRequest
 from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.gallery import GALLERY, TIMERS, gallery_case

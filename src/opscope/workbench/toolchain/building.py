@@ -7,8 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from opscope.analysis.costs.launch_check import LaunchConfiguration, check_launch
-from opscope.analysis.costs.occupancy import entry_of
+from opscope.analysis.costs.occupancy import LaunchConfiguration, check_launch, entry_of
 from opscope.base.errors import EnvironmentLacksError, OpscopeError
 from opscope.base.files import scratch
 from opscope.documents.build import BinaryEntry, BuildDocument, KernelListing, KernelResources, ListingDocument

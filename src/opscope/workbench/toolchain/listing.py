@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from opscope.base.demangle import demangler
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.build import Instruction, KernelListing
 
 _FILE: Final = lazy_pattern(r'\s*\.file\s+(\d+)\s+"([^"]+)"')

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import PRIVATE_FILE, alone_in, digest_of, is_own, private_folder, write_whole
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.workbench.toolchain.messages import first_error
 from opscope.workbench.toolchain.nvcc import BuildFailedError, installed
 

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.demangle import demangler
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.build import CompilerMessage, KernelResources
 
 # Of nvcc's front end, of gcc with and without a place, of nvcc's other programs, of the linker, and of gcc's driver.

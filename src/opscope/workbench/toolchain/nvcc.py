@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, is_own, partial_prefix, private_folder
-from opscope.base.patterns import lazy_pattern
 from opscope.base.processes import run_within
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, version_of
 from opscope.machine.programs import host_compiler, program, version_text, wheel_headers
 from opscope.workbench.toolchain.messages import first_error

@@ -19,7 +19,7 @@ import torch
 import triton
 
 from opscope.base.errors import UsageError
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.documents.triton_check import Agreement, KernelRun, MemoryProblem, ProblemKind
 from opscope.record.codec import encode
 from opscope.torch_support.tensors import copy_of, tensors_of

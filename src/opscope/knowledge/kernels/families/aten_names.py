@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import DecodedKernel, Operation, dtype_text, template_arguments
 from opscope.knowledge.kernels.names import base_name

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, Operation, dtype_text, template_arguments
 from opscope.knowledge.kernels.libraries import library_of

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import (
     FP32_CORES,

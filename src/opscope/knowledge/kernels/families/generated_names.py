@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from opscope.base.patterns import lazy_pattern
+from opscope.base.text import lazy_pattern
 from opscope.knowledge.kernels.decoded import DecodedKernel, Operation
 from opscope.knowledge.kernels.names import base_name
 
