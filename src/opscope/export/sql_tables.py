@@ -1,7 +1,8 @@
 """The tables that SQL sees: a trace's records and what was computed from them, with a meaning for each column.
 
-SQL is checked before it is run: one query, which can read nothing but the tables of the traces. It is parsed, and every table in it must belong to the traces or be defined earlier in the query. Only the parsed
-words are run, without comments, so that nothing is hidden from the check.
+SQL is checked before it is run: one query, which can read nothing but the tables of the traces. It is
+parsed, and every table in it must belong to the traces or be defined earlier in the query. Only the parsed words are
+run, without comments, so that nothing is hidden from the check.
 """
 
 import itertools

@@ -1,5 +1,4 @@
-"""Renders explanations of operators and kernels, the statements on one operator, and dossiers for people.
-"""
+"""Renders explanations of operators and kernels, the statements on one operator, and dossiers for people."""
 
 from collections.abc import Iterator, Sequence
 

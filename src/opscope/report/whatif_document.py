@@ -1,5 +1,4 @@
-"""Builds the document of a what-if question from the changes that a user asks for, and its tables.
-"""
+"""Builds the document of a what-if question from the changes that a user asks for, and its tables."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

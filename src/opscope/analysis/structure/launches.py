@@ -1,6 +1,6 @@
 """How the host fed the devices: API time, launch latency, backlog, and what launches without an activity may hide.
 
-The capture of graphs is told apart: there calls are noted, but nothing runs.
+The capture of graphs counts apart: there calls are noted, but nothing runs.
 """
 
 from collections.abc import Iterator, Mapping

@@ -10,7 +10,8 @@ hide it until they are drained: while cycles still become slower or faster, the 
 on. It also goes on, for some seconds, while stretches of cycles differ so much that their mean is known badly, as on a
 host that others use.
 
-Beside them it adds up how long the script's main thread waits for its DataLoaders, and how long Python collects garbage.
+Beside them it adds up how long the script's main thread waits for its DataLoaders, and how long Python collects
+garbage.
 """
 
 import functools

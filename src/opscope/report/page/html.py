@@ -1,6 +1,7 @@
 """Writes a page as one HTML file with its scripts and data; its policy forbids loading anything else.
 
-A page is an object that can be saved to a file or shown in a notebook. Sections of reports are data of it, of which `assets/blocks.js` makes elements.
+A page is an object that can be saved to a file or shown in a notebook. Sections of reports
+are data there, of which `assets/blocks.js` makes elements.
 """
 
 import base64
