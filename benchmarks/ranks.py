@@ -71,7 +71,7 @@ def tried(number: int, folder: Path) -> dict[str, Any]:
         true = np.array([offset + drift * (clocks.middle_ns - offset) for offset, drift in job.clocks()])[clocks.ranks]
         off = clocks.offset_ns - true
         found["clock_errors_ns"] = np.abs(off - np.median(off)).tolist()
-    replayed = next((one for one in document.findings if one.rule == "late_rank" and one.replayed_ns), None)
+    replayed = next((one for one in document.findings if one.rule == "late_rank" and one.is_replayed), None)
     if replayed is not None:
         twin = replace(job, late={})
         ranks = {rank: summarise_rank(path) for rank, path in enumerate(write_job(twin, folder / f"{number}-healthy"))}
@@ -80,7 +80,7 @@ def tried(number: int, folder: Path) -> dict[str, Any]:
         saved = steps[0] - steps[1]
         if any(one.cause == "work" for one in job.late.values()):
             saved *= 1 - 1 / job.shape.ranks  # work is divided, and not left out
-        found["saving_off"] = (replayed.saving_ns - saved) / steps[0]
+        found["saving_off"] = (replayed.likely_ns - saved) / steps[0]
     for rank, one in job.late.items():
         found |= {"rank": rank, "cause": one.cause, "built_in_ns": one.ns if one.cause != "clock" else None}
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opscope.analysis.advice import STATEMENTS
 from opscope.analysis.advice.on_cpu import CPU_STATEMENTS as ON_CPU
+from opscope.distributed.findings import JOB_STATEMENTS
 from opscope.documents.findings import Rule
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "findings.md"
@@ -21,7 +22,7 @@ def table() -> str:
     head = "| rule | fires on | saves (low to high) | says nothing where |\n|---|---|---|---|\n"
     rows = (
         f"| `{one.rule}` | {one.fires_on} | {one.saves} | {one.silent_where or '-'} |\n"
-        for one in sorted([*STATEMENTS, *ON_CPU], key=lambda one: list(Rule).index(one.rule))
+        for one in sorted([*STATEMENTS, *JOB_STATEMENTS, *ON_CPU], key=lambda one: list(Rule).index(one.rule))
     )
     return head + "".join(rows)
 

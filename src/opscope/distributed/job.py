@@ -8,27 +8,26 @@ from typing import Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
 
 from opscope.analysis.structure.producer import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
-from opscope.base.units import format_bytes, format_ns, format_rate
+from opscope.base.units import format_ns
 from opscope.distributed.bubbles import bubbles_of
 from opscope.distributed.causes import Why, why_late
 from opscope.distributed.clocks import RankClocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of, slow_links
 from opscope.distributed.engines import Engine, Lost
+from opscope.distributed.findings import job_findings
 from opscope.distributed.inputs import Recorded
 from opscope.distributed.kept import kept_summary
-from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times, slow_ranks
+from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times
 from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.picture import picture_of
-from opscope.distributed.replay import Replays, replays_of
+from opscope.distributed.replay import replays_of
 from opscope.distributed.summary import RankSummary
 from opscope.documents.ranks import (
     HeatMap,
-    JobFinding,
     JobStep,
     LateCause,
     LateRank,
@@ -36,7 +35,6 @@ from opscope.documents.ranks import (
     RankEntry,
     RanksDocument,
     RankState,
-    SlowLink,
 )
 from opscope.record.ranks import JobRecord, RankEnd
 
@@ -44,30 +42,15 @@ from opscope.record.ranks import JobRecord, RankEnd
 # in all it did, by 9 to 34 % of a step in nine recordings. So where only a host's time says that a rank is late, it has
 # to be late by more than that, or in one place.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
-_LEAST_IN_TURN: Final = 0.15  # of a step: the largest of some ranks is late by less where they only differ a little
 _NO_TRACE: Final = "there is no trace of it"
-_HALF: Final = 0.5  # of the steps: a rank that is the last in more of them is not one of many
 _LISTED: Final = 8  # ranks
 _DAMAGED: Final = "its trace is damaged, so what it lacks may tell another cause"
-_LEAST_SAVING: Final = 0.005  # of a step: less is not worth a look
-_MOST_REPLAYED, _MOST_REPLAYS = 8, 16  # late ranks at once, and each by itself
 _SHOWN: Final = 3  # reasons why files are not ranks
 _MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
 _MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
 _LEAST_OF_HOST, _LEAST_OF_SLOW_HOST = 0.2, 0.35
 _MANY_RANKS, _LEAST_OF_MANY = 8, 0.1  # so many show themselves how much hosts differ, and then less is enough
 _MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
-
-# What to do about a late rank, by its cause.
-_ADVICE: Final[Mapping[LateCause, str]] = {
-    LateCause.HOST: "look at what its program does there that the others' does not",
-    LateCause.INPUT: "give its loader more workers, or faster storage",
-    LateCause.BLOCKING: "take the wait out, or let every rank wait less often",
-    LateCause.KERNELS: "look at why these run longer, or at all, on this rank",
-    LateCause.WORK: "divide the work evenly",
-    LateCause.CLOCK: "check this device's clock, power limit and temperature, and whether something else uses it",
-    LateCause.UNKNOWN: "record it with stacks to see more",
-}
 
 
 class Job(Struct, frozen=True):
@@ -182,7 +165,7 @@ def document_of(job: Job) -> RanksDocument:
         bubbles=bubbles_of(job.ranks, every),
         matched_by=result.by,
         ambiguous=result.ambiguous,
-        findings=_findings(own, late, slow, replays_of(job.ranks, result, clocks) if late else None),
+        findings=job_findings(own, late, slow, replays_of(job.ranks, result, clocks) if late else None),
         notes=list(_notes(job, own, result)),
     )
 
@@ -314,99 +297,6 @@ def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
     if len(own.ranks) >= _MANY_RANKS:
         least = _LEAST_OF_MANY
     return late.late_ns >= max(least * late.of_step_ns, _MANY_DEVIATIONS * (spread or 0.0))
-
-
-def _findings(own: Own, late: list[LateRank], slow: list[SlowLink], replays: Replays | None) -> list[JobFinding]:
-    """Return what could be gained: by replay, or else as a step is at most as long as the next one of its own."""
-    results: list[JobFinding] = []
-    numbers = {rank: place for place, rank in enumerate(own.ranks)}
-    for one in late:
-        place = numbers[one.rank]
-        others = np.delete(own.own_ns, place, axis=0).max(axis=0)
-        saved = np.maximum(own.own_ns[place] - others, 0)
-        saving = int(saved.mean())
-        where = f" ({one.where})" if one.where else ""
-        how_often = "" if len(one.steps) == len(own.steps) else f" in {len(one.steps)} of {len(own.steps)} steps"
-        sentence = (
-            f"rank {one.rank} is late by {format_ns(one.late_ns)} of {format_ns(one.of_step_ns)}{how_often}: "
-            f"{one.cause}{where}; {_ADVICE[one.cause]}"
-        )
-        finding = JobFinding("late_rank", saving, sentence, one.rank)
-        if len(results) < _MOST_REPLAYS:
-            finding = _replayed(finding, replays, own, [one.rank])
-        results.append(_divided(finding, own, place) if one.cause is LateCause.WORK else finding)
-    results += _of_several(own, late, replays)
-    results += [JobFinding("slow_link", one.costs_ns, _of_link(one)) for one in slow]
-    least = _LEAST_SAVING * float(np.median(own.duration_ns)) if own.steps else 0.0
-    results = [replace(one, is_small=one.saving_ns < least) for one in results]
-    return sorted(results, key=lambda finding: -finding.saving_ns)
-
-
-def _divided(finding: JobFinding, own: Own, place: int) -> JobFinding:
-    """Return a finding with what work saves that is divided evenly: the other ranks then have more of it."""
-    most = int(np.maximum(own.own_ns[place] - own.own_ns.mean(axis=0), 0).mean())
-    replayed = finding.replayed_ns and (min(finding.replayed_ns[0], most), min(finding.replayed_ns[1], most))
-    return replace(finding, saving_ns=min(finding.saving_ns, most), replayed_ns=replayed)
-
-
-def _replayed(finding: JobFinding, replays: Replays | None, own: Own, late: list[int]) -> JobFinding:
-    """Return a finding with what a replay says of its saving, if there is one."""
-    if replays is None or len(late) > _MOST_REPLAYED:
-        return finding
-    others = np.take_along_axis(own.own_ns, own.typical[None], axis=0)[0]
-    more = {rank: float((own.own_ns[own.ranks.index(rank)] - others).mean()) for rank in late}
-    saving = replays.saving(more)
-    if saving is None:
-        return finding
-    # Begin and end of a recording count too, and may seem to save more than the ranks are late.
-    most = int(sum(more.values()))
-    late_ns, early_ns = min(saving.late_ns, most), min(saving.early_ns, most)
-    return replace(finding, saving_ns=late_ns, replayed_ns=(min(late_ns, early_ns), max(late_ns, early_ns)))
-
-
-def _of_several(own: Own, late: list[LateRank], replays: Replays | None) -> Iterable[JobFinding]:
-    """Yield what ranks cost together that cost little alone: several that are as late, or one after the other."""
-    if not own.steps:
-        return
-    step = np.median(own.duration_ns, axis=0)
-    named = {one.rank for one in late}
-    others = [place for place, rank in enumerate(own.ranks) if rank not in named]
-    if len(named) > 1:
-        rest = (
-            own.own_ns[others].max(axis=0) if others else np.take_along_axis(own.own_ns, own.typical[None], axis=0)[0]
-        )
-        saving = int(np.maximum(own.own_ns.max(axis=0) - rest, 0).mean())
-        text = f"{len(named)} ranks are late: {_few(sorted(named))}; see each of them"
-        yield _replayed(JobFinding("late_ranks", saving, text), replays, own, sorted(named))
-    slow = [own.ranks[place] for place in slow_ranks(own)] if not named else []
-    if len(slow) > 1:
-        late_ns = own.late_ns[[own.ranks.index(rank) for rank in slow]]
-        by = float(np.median(late_ns))
-        share = f"{len(slow)} of {len(own.ranks)} ranks"
-        text = f"{share} have {format_ns(by)} a step more of their own than the rest: {_few(slow)}"
-        yield JobFinding("slow_ranks", int(by), f"{text}; what do these have in common?")
-    elif not named and own.is_comparable and len(own.ranks) > 1 and len(own.steps) > 1:
-        late_ns = own.late_ns
-        lost, last = np.maximum(late_ns.max(axis=0), 0), late_ns.argmax(axis=0)
-        often = np.bincount(last).max() / len(last)
-        if float((lost / np.maximum(step, 1)).mean()) >= _LEAST_IN_TURN and often <= _HALF:
-            text = (
-                f"ranks are late in turn: in each step another one, by {format_ns(float(lost.mean()))} on average; is "
-                "what they have to do a different amount in each step?"
-            )
-            yield JobFinding("late_in_turn", int(lost.mean()), text)
-
-
-def _of_link(one: SlowLink) -> str:
-    rates = f"{format_rate(one.bandwidth)}, others {format_rate(one.others_bandwidth)}"
-    return (
-        f"transfers between ranks {_few(one.ranks)} are slow: {one.calls} of {one.collective} with "
-        f"{format_bytes(one.bytes)} at {rates}; look at the link (nvidia-smi topo -m, nvidia-smi nvlink -e) or network"
-    )
-
-
-def _few(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks[:_LISTED])) + (", ..." if len(ranks) > _LISTED else "")
 
 
 def _notes(job: Job, own: Own, result: Matched) -> Iterable[str]:

@@ -44,6 +44,10 @@ class Rule(StrEnum):
     SMALL_BATCH = "small_batch"
     EXPOSED_COMMUNICATION = "exposed_communication"
     LATE_RANK = "late_rank"
+    LATE_RANKS = "late_ranks"
+    SLOW_RANKS = "slow_ranks"
+    LATE_IN_TURN = "late_in_turn"
+    SLOW_LINK = "slow_link"
     SMALL_COLLECTIVES = "small_collectives"
     BUFFER_BROADCAST = "buffer_broadcast"
     DEVICE_COPIES = "device_copies"
@@ -121,6 +125,7 @@ class Source(StrEnum):
     ESTIMATE = "the step without the profiler, as measured or estimated: opscope profile measures it"
     REPLAY = "the trace replayed with the change: opscope whatif"
     UNPROFILED = "steps measured without the profiler: opscope profile"
+    RANKS = "what each rank does of its own: opscope ranks --by late"
 
 
 class Figure(Struct, frozen=True):

@@ -1,9 +1,13 @@
 """The traces of one job's ranks together: the schema ``opscope.ranks/1``. Times are integer nanoseconds."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
+
+from opscope.documents.findings import Finding
+
+_LEAST_SAVING: Final = 0.005  # of a step: less is not worth a look
 
 
 class RankState(StrEnum):
@@ -257,25 +261,22 @@ class HeatMap(Struct, frozen=True):
     sentence: str
 
 
-class JobFinding(Struct, frozen=True):
-    """What could make the job's steps faster.
+class JobFinding(Finding, frozen=True, kw_only=True):
+    """What could make the job's steps shorter. Where it was not replayed, ``likely_ns`` is the most that it can save.
 
     Attributes:
-        rule: what kind of finding it is.
-        saving_ns: by how much a step would be shorter; at most, where it was not replayed.
-        sentence: what was found.
-        rank: the rank that it is about; null for all.
-        replayed_ns: the least and the most that a replay of the recorded steps gives, in which late ranks do what
-            another rank like each does; null where the steps could not be replayed.
-        is_small: whether it saves less than half a percent of a step.
+        ranks: the ranks that it is about; empty for all.
+        is_replayed: whether the saving is a replay of the recorded steps, in which late ranks do what another rank like
+            each does.
     """
 
-    rule: str
-    saving_ns: int
-    sentence: str
-    rank: int | None = None
-    replayed_ns: tuple[int, int] | None = None
-    is_small: bool = False
+    ranks: tuple[int, ...] = ()
+    is_replayed: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it saves so little of a step that it is not worth a look."""
+        return self.likely_ns < _LEAST_SAVING * self.of_step_ns
 
 
 class RanksDocument(Struct, frozen=True, kw_only=True):

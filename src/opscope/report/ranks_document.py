@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_rate, format_share
+from opscope.documents.findings import Rule
 from opscope.documents.ranks import (
     Bubble,
     JobCollective,
-    JobFinding,
     JobStep,
     LateRank,
     RankClock,
@@ -23,7 +23,6 @@ _SHOWN: Final = 10  # collectives, and ranks that are not whole
 _BUBBLES: Final = 32  # ranks of a pipeline
 _LISTED: Final = 6  # numbers of steps
 _NOTHING_SAVED: Final = "Without that a step would be not shorter: something else holds it up as long"
-_MUCH_APART: Final = 0.1  # of what is saved: replays that differ by more are both shown
 
 
 def ranks_section(document: RanksDocument, *, on_page: bool = False) -> Section:
@@ -111,26 +110,15 @@ def _by_reason(entries: Sequence[RankEntry]) -> dict[str, list[str]]:
 def _finding(document: RanksDocument) -> Iterator[Inline]:
     for one in document.findings:
         if not one.is_small:
-            yield (Name(one.sentence), f". {_saving_text(one)}")
-    small = [str(one.rank) for one in document.findings if one.is_small and one.rank is not None]
+            saves = f"Without that a step would take {one.saving}" if one.saving else _NOTHING_SAVED
+            yield (Name(f"{one.title}; {one.action}"), f". {saves}")
+    small = [str(one.ranks[0]) for one in document.findings if one.is_small and one.rule == Rule.LATE_RANK]
     if small:
         more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
         plural = "s" if len(small) > 1 else ""
         yield (
             f"Late, but without that a step would hardly be shorter: rank{plural} {', '.join(small[:_SHOWN])}{more}",
         )
-
-
-def _saving_text(one: JobFinding) -> str:
-    """Say what a step would save, and how that is known."""
-    if one.replayed_ns is not None:
-        least, most = one.replayed_ns
-        if not one.saving_ns:
-            return _NOTHING_SAVED
-        between = f" ({format_ns(least)} to {format_ns(most)})" if most - least > _MUCH_APART * one.saving_ns else ""
-        return f"Without that a step would take {format_ns(one.saving_ns)} less{between}, by replay"
-    # Another late rank may hold the step up just as long.
-    return f"Without that a step would take up to {format_ns(one.saving_ns)} less" if one.saving_ns else _NOTHING_SAVED
 
 
 def _steps(numbers: Sequence[int | None]) -> str:

@@ -842,8 +842,9 @@ def test_products_on_the_fp32_cores_of_a_device_before_tf32(analyzed: Analyze) -
 def test_each_rule_states_itself_once() -> None:
     by_blocking_copies = {Rule.BLOCKING_COPY: 2}  # large copies, and many small ones
     counts = Counter(statement.rule for statement in STATEMENTS)
+    of_jobs = {Rule.LATE_RANKS, Rule.SLOW_RANKS, Rule.LATE_IN_TURN, Rule.SLOW_LINK}  # tests/distributed
     of_sweeps, on_cpu = {Rule.SMALL_BATCH}, Counter(statement.rule for statement in ON_CPU)
     assert set(on_cpu.values()) == {1}
     alone = {rule for rule in on_cpu if rule not in counts}
     assert alone == set(list(Rule)[-6:])
-    assert counts == {rule: by_blocking_copies.get(rule, 1) for rule in Rule if rule not in of_sweeps | alone}
+    assert counts == {rule: by_blocking_copies.get(rule, 1) for rule in Rule if rule not in of_sweeps | of_jobs | alone}
