@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from opscope.base.shapes import input_shapes, tensor_shapes
+from opscope.base.units import input_shapes, tensor_shapes
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import FP32_CORES, MATRIX_CORES, TENSOR_CORES
 from opscope.knowledge.kernels.kinds import short_names
-from opscope.knowledge.kernels.libraries import library_of
-from opscope.knowledge.kernels.names import base_name, canonical, common_spelling
+from opscope.knowledge.kernels.names import base_name, canonical, common_spelling, library_of
 from opscope.readers import read
 from tests.command import opscope
 from tests.conftest import DATA

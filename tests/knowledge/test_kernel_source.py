@@ -20,7 +20,7 @@ from opscope.knowledge.kernels import shipped
 from opscope.knowledge.kernels.index import HostFile, IndexedKernel, SourceIndex, SourceLine, build_index
 from opscope.knowledge.kernels.installed import library_index
 from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
-from opscope.knowledge.kernels.libraries import library_of
+from opscope.knowledge.kernels.names import library_of
 from opscope.knowledge.kernels.shipped import (
     by_nearness,
     parse_version,

@@ -7,8 +7,7 @@ import pytest
 from opscope.knowledge.api_calls import API_RULES, api_call
 from opscope.knowledge.categories import COLLECTIVE_RANGES, COMPILED_NAMES, Category, Classifier
 from opscope.knowledge.kernels.kinds import collective_rules, communicates, kind_of
-from opscope.knowledge.kernels.libraries import library_of, library_rules
-from opscope.knowledge.kernels.names import base_name
+from opscope.knowledge.kernels.names import base_name, library_of, library_rules
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.rules import NameRule
 

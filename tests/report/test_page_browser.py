@@ -206,7 +206,8 @@ def test_the_ranks_of_a_job_open(
         shown = page.page.inner_text("main")
         assert document["heat"]["sentence"] in shown
         assert document["timeline"]["sentence"] in shown
-        assert document["findings"][0]["sentence"] in shown
+        first = document["findings"][0]
+        assert f"{first['title']}; {first['action']}. Without that a step would take {first['saving']}" in shown
         assert "<i>notes.json" in shown
         assert page.evaluate("document.querySelectorAll('table.heat td').length") == 2 * len(document["steps"])
         calls = sum(len(lane["calls"]) for lane in document["timeline"]["lanes"])

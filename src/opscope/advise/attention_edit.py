@@ -138,19 +138,19 @@ class _Reading(Struct, frozen=True):
         function: the product is in.
         block: the statements.
         place: the number of the statement that is read now; those behind it that were read are deleted.
-        found: what was read.
+        seen: what was read.
     """
 
     source: EditedFile
     function: ast.FunctionDef
     block: list[ast.stmt]
     place: int
-    found: _Found
+    seen: _Found
 
     def with_(self, read: ast.expr, **values: object) -> "_Reading":
         """Add what was read, and from which expression of the statement."""
         moved = ((name, self.place) for name in _names(read, ast.Load))
-        return replace(self, found=replace(self.found, moved=(*self.found.moved, *moved), **values))
+        return replace(self, seen=replace(self.seen, moved=(*self.seen.moved, *moved), **values))
 
     def followed(self, node: ast.expr, read: Callable[["_Reading", ast.expr], T | None]) -> T | None:
         """Read an expression, or what a name was given in a statement before, if nothing else uses that."""
@@ -164,7 +164,7 @@ class _Reading(Struct, frozen=True):
             has_other = any(isinstance(one, ast.NamedExpr) for one in ast.walk(statement))
             if has_other or not _gives(statement, node.id) or not self._is_used_here_alone(node.id, place):
                 return None
-            before = replace(self, place=place, found=replace(self.found, steps=(*self.found.steps, statement)))
+            before = replace(self, place=place, seen=replace(self.seen, steps=(*self.seen.steps, statement)))
             return before.followed(statement.value, read)  # type: ignore[attr-defined]
         return None
 
@@ -304,7 +304,7 @@ class _Reading(Struct, frozen=True):
         key = _not_transposed(self.source, node)
         if key is None:
             return None
-        result = self.with_(key, key=key).found
+        result = self.with_(key, key=key).seen
         return result if self._holds_to_the_end(result) else None
 
     def _holds_to_the_end(self, result: _Found) -> bool:

@@ -155,7 +155,7 @@ def command(
     if output is not None:
         write_output(output, encode(document))
     if pytest_benchmark_json is not None:
-        from opscope.report.pytest_benchmark import pytest_benchmark_json as as_json
+        from opscope.report.bench_document import pytest_benchmark_json as as_json
 
         write_output(pytest_benchmark_json, as_json(document))
     if plot is not None:

@@ -15,8 +15,7 @@ from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.cli.trust import TOLD
 from opscope.documents.gpus import GpusDocument
-from opscope.knowledge.devices import device_called
-from opscope.knowledge.measured_peaks import peaks_file
+from opscope.knowledge.devices import device_called, peaks_file
 from opscope.machine.driver import driver
 from opscope.record.codec import encode
 from opscope.record.peaks import MeasuredPeaks, PeaksList

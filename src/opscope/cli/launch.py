@@ -15,8 +15,8 @@ from opscope.documents.gpus import GpuFacts
 from opscope.knowledge.compute_capabilities import capability_of
 from opscope.machine.driver import driver
 from opscope.render.blocks import Bullets, Section
+from opscope.report.build_document import build_launch, launch_lines, launch_on, launch_values
 from opscope.report.gpus_document import chosen_gpus, gpus_here, known_gpus
-from opscope.report.launch_document import build_launch, launch_lines, launch_on, launch_values
 
 
 class _Dimensions(click.ParamType[tuple[int, int, int]]):

@@ -11,8 +11,7 @@ from opscope.analysis.rows import gaps_table, iterations_table, steps_table
 from opscope.analysis.structure.annotations import RANGE_SEPARATOR
 from opscope.analysis.structure.arrays import kept
 from opscope.base.errors import UsageError
-from opscope.base.shapes import tensor_shapes
-from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_share, tensor_shapes
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.kernels.kinds import short_names as in_short
 from opscope.render.blocks import Name, Table

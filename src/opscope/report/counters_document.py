@@ -24,8 +24,7 @@ from opscope.base.units import format_bytes, format_count, format_ns, percentage
 from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitedBy
 from opscope.knowledge.counted_work import INTEGER_UNITS
-from opscope.knowledge.devices import Device, Peaks, datasheet_peaks
-from opscope.knowledge.measured_peaks import peaks_called
+from opscope.knowledge.devices import Device, Peaks, datasheet_peaks, peaks_called
 from opscope.record.counters import UPPER_BOUND, KernelCounters
 from opscope.render.blocks import Name, Table
 from opscope.render.table_formats import Column, field_values, table_of

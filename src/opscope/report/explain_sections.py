@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from opscope.base.shapes import input_shapes
-from opscope.base.units import format_bytes, format_count, format_ns, format_share
+from opscope.base.units import format_bytes, format_count, format_ns, format_share, input_shapes
 from opscope.documents.explain import DossierDocument, ExplainDocument, LaunchRow, NativeFunctionEntry
 from opscope.documents.statements import OperatorStatements
 from opscope.documents.trust import Check

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Accounting
 from opscope.base.losses import Losses
-from opscope.base.shapes import input_shapes
-from opscope.base.units import format_bytes, format_count, format_ns, format_share, percentage
+from opscope.base.units import format_bytes, format_count, format_ns, format_share, input_shapes, percentage
 from opscope.documents.trace import (
     CaptureEntry,
     CategoryRow,

@@ -10,8 +10,7 @@ from opscope.analysis.costs.limits import NO_INPUTS, over_limit, peaks_of
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
-from opscope.base.shapes import tensor_shapes
-from opscope.base.units import format_ns, format_share
+from opscope.base.units import format_ns, format_share, tensor_shapes
 from opscope.documents.limits import LimitRow, LimitsDocument, LimitsEntry, LimitTotal, PeaksEntry, Utilisation
 from opscope.knowledge.devices import Peaks
 from opscope.knowledge.kernels.kinds import short_name

@@ -14,8 +14,7 @@ from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name
 from opscope.analysis.measured import Measured
 from opscope.base.files import cache_folder
 from opscope.documents.limits import LimitRow
-from opscope.knowledge.devices import device_called, known_devices
-from opscope.knowledge.measured_peaks import peaks_called, peaks_file
+from opscope.knowledge.devices import device_called, known_devices, peaks_called, peaks_file
 from opscope.readers import read
 from opscope.record.codec import encode
 from opscope.record.peaks import MeasuredPeaks

@@ -8,7 +8,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.analysis.advice import communication, memory_bound, products, repeated
-from opscope.analysis.advice.allocation import allocator_churn
 from opscope.analysis.advice.attention import eager_attention
 from opscope.analysis.advice.blocking import blocking_calls, waits_for_the_device
 from opscope.analysis.advice.communication import devices_take_turns
@@ -20,7 +19,7 @@ from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import dispatch_bound, host_work, input_pipeline
 from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
 from opscope.analysis.advice.optimizer import unfused_optimizer
-from opscope.analysis.advice.preparation import cold_start, recompilation
+from opscope.analysis.advice.preparation import allocator_churn, cold_start, recompilation
 from opscope.analysis.advice.proving import proving_command
 from opscope.analysis.advice.replayed import Replayed
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent

@@ -14,8 +14,7 @@ from opscope.analysis.structure.modules import NO_MODULE, module_of_activities
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_of_activities
 from opscope.analysis.structure.window import step_table
-from opscope.base.shapes import tensor_shapes
-from opscope.base.units import NS_PER_S
+from opscope.base.units import NS_PER_S, tensor_shapes
 from opscope.documents.limits import LimitRow, LimitTotal, Utilisation
 from opscope.trace.model import Trace
 

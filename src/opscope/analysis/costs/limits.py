@@ -17,11 +17,10 @@ from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category, Classifier, classifier_of
 from opscope.knowledge.copies import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
-from opscope.knowledge.devices import Peaks, datasheet_peaks, device_like, estimated_peaks
+from opscope.knowledge.devices import Peaks, datasheet_peaks, device_like, estimated_peaks, peaks_called
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel, Operation
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.knowledge.measured_peaks import peaks_called
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.trace.model import DeviceProperties
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from opscope.analysis.replay.device import DeviceMoments, add_devices
 from opscope.analysis.replay.graph import (
     EXPLAINED_NS,
     LARGEST_REPLAY,
@@ -18,7 +17,7 @@ from opscope.analysis.replay.graph import (
     StepGraph,
     steps_to_replay,
 )
-from opscope.analysis.replay.host import Host, add_host
+from opscope.analysis.replay.moments import DeviceMoments, Host, add_devices, add_host
 from opscope.analysis.replay.waits import add_waits
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import Links

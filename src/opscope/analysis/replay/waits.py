@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from opscope.analysis.replay.device import CLOCKS_NS, DeviceMoments, StreamLaunches
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder
-from opscope.analysis.replay.host import Host
+from opscope.analysis.replay.moments import CLOCKS_NS, DeviceMoments, Host, StreamLaunches
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Ints
 from opscope.knowledge.api_calls import ApiCall, ApiKind, api_call

@@ -23,8 +23,7 @@ from opscope.knowledge.kernels.families.gemm_names import (
     xmma,
 )
 from opscope.knowledge.kernels.families.generated_names import cub, inductor, memory, nccl
-from opscope.knowledge.kernels.libraries import library_of
-from opscope.knowledge.kernels.names import base_name
+from opscope.knowledge.kernels.names import base_name, library_of
 
 _FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (
     nvjet, xmma, cutlass, codenamed, tensile, vector_product, plain_gemm, split_k_reduction,

@@ -19,8 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.knowledge.kernels.index import KernelPlaces, SourceIndex, SourceLine
-from opscope.knowledge.kernels.libraries import library_of
-from opscope.knowledge.kernels.names import base_name, canonical
+from opscope.knowledge.kernels.names import base_name, canonical, library_of
 from opscope.knowledge.kernels.shipped import by_nearness, same_release, shipped_index
 from opscope.knowledge.releases import TorchVersion
 

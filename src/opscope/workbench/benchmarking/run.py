@@ -20,8 +20,7 @@ from opscope.workbench.benchmarking.clocks import ClockSampler
 from opscope.workbench.benchmarking.correctness import Inputs, check_timed, check_variants, refused, tampered
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.workbench.benchmarking.instruments import Instruments
-from opscope.workbench.benchmarking.limit import least_work, limit_share
-from opscope.workbench.benchmarking.ran import what_ran
+from opscope.workbench.benchmarking.ran import least_work, limit_share, what_ran
 from opscope.workbench.benchmarking.rounds import Calls, Prepared, Series, Timer, in_turns
 from opscope.workbench.benchmarking.steady import steady_time
 from opscope.workbench.benchmarking.stopping import MeasuringLimits

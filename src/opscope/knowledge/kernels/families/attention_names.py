@@ -6,8 +6,7 @@ from typing import Final
 from opscope.base.text import lazy_pattern
 from opscope.knowledge.dtypes import cpp_dtype
 from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, Operation, dtype_text, template_arguments
-from opscope.knowledge.kernels.libraries import library_of
-from opscope.knowledge.kernels.names import base_name
+from opscope.knowledge.kernels.names import base_name, library_of
 
 _FLASH = lazy_pattern(
     r"(?:pytorch_flash|flash)::flash_(?P<pass>fwd|bwd)_?(?P<variant>\w*?)_?kernel<.*?"
