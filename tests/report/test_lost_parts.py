@@ -57,7 +57,7 @@ WRITTEN = [
 DRAWN = [
     ("opscope.report.page.traces", "flames", "the flame view"),
     ("opscope.report.page.traces", "slices_of", "the timeline"),
-    ("opscope.report.page.traces", "drawn", "the timeline"),
+    ("opscope.report.page.traces", "drawn_timeline", "the timeline"),
     ("opscope.report.page.traces", "with_findings", "findings in the timeline"),
     ("opscope.report.page.traces", "_bar", "the bars of the step"),
     ("opscope.report.page.roofs", "_by_kernel", "the roofline"),
