@@ -52,7 +52,7 @@ JOB_STATEMENTS: Final = (
     ),
     RuleDescription(
         Rule.SLOW_RANKS,
-        "of a job: two and more ranks have more of their own than the rest, and none of them alone is late",
+        "of a job: two or more ranks have more of their own than the rest, and none of them alone is late",
         "0 to how much more they have (median)",
     ),
     RuleDescription(

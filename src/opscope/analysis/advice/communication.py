@@ -1,4 +1,4 @@
-"""Rules on several devices: data that move between them exposed, in small messages or needlessly; devices in turns."""
+"""Rules on several devices: data that move exposed, in small messages or needlessly, and devices that take turns."""
 
 from collections.abc import Iterator
 from typing import Final

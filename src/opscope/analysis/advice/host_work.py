@@ -1,4 +1,4 @@
-"""Rules on a device that waits for the host: for something else that it does, as loading data, or for its launches."""
+"""Rules on a device that waits for the host, which does something else, such as loading data, or launches too late."""
 
 from collections.abc import Iterator
 from typing import Final
