@@ -22,7 +22,7 @@ DeviceClass = Literal["data centre", "workstation", "consumer", "embedded"]
 # The driver reports a little less than what a card is sold with: reserved memory, ECC.
 _LEAST_MEMORY: Final = 0.85
 _AGREE: Final = 1.05  # rates per cycle that differ by less are one rate, rounded
-# All of the following: benchmarks/results/h100-reach.json and h200-reach.json; low, likely, high.
+# All down to FUSED_HOST: benchmarks/results/h100-reach.json and h200-reach.json; low, likely, high.
 # Between two nodes of a CUDA graph: 0.35 to 0.57 us of simple kernels there, 0.9 to 2 us of others recorded elsewhere.
 GRAPH_GAP_NS: Final = (2_000, 1_000, 400)
 GRAPH_LAUNCH_NS: Final = (30_000, 15_000, 8_000)
@@ -33,8 +33,8 @@ FUSED_ADAM_NS: Final = (500_000, 3_000)
 FUSED_SGD_NS: Final = (350_000, 1_000)
 FUSED_HOST: Final = (2.0, 1.0, 0.6)  # it varied by as much
 # Operations or bytes per second; a kept rate outside of these cannot have been measured.
-_LEAST: Final = 1e9
-_MOST: Final = 1e18
+_LEAST_RATE: Final = 1e9
+_MOST_RATE: Final = 1e18
 
 
 class Assumed(IntEnum):
@@ -299,6 +299,6 @@ def _kept(name: str) -> MeasuredPeaks | None:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     rates = (*result.flop_per_s.values(), result.memory_bytes_per_s)
-    plausible = all(_LEAST < rate < _MOST for rate in rates)
+    plausible = all(_LEAST_RATE < rate < _MOST_RATE for rate in rates)
     # Names of files are shortened, so two devices may share one: the name in the file decides.
     return result if result.device == name and plausible else None
