@@ -15,14 +15,6 @@ _LIBRARIES = {
     "analysis/structure/native/nesting.cpp": "libnesting.so",
     "analysis/replay/native/replay.cpp": "libreplay.so",
 }
-_CHECK = """
-from opscope.analysis.replay import native as replay
-from opscope.analysis.structure import native as nesting
-from opscope.readers import native as reader
-for module in (nesting, reader, replay):
-    assert str(module.LIBRARY).startswith({build!r}), module.LIBRARY
-    assert module.load() is not None, module.LIBRARY
-"""
 
 
 def test_files(names: Sequence[str]) -> list[str]:
@@ -69,7 +61,7 @@ def build(target: Path, more_flags: Sequence[str] = (), more_source: Path | None
         link = [*_SANITIZERS, "-pthread", "-shared", "-Wl,-Bsymbolic", "-o", str(output), compiled, *objects]
         subprocess.run([compiler(), *link], check=True)
     subprocess.run(
-        [sys.executable, "-c", _CHECK.format(build=str(target))],
+        [sys.executable, __file__, str(target)],
         check=True,
         env={**os.environ, **environment(target)},
     )
@@ -88,3 +80,19 @@ def environment(target: Path) -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps what it has until it ends
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
+
+
+def _check(target: str) -> None:
+    """Load each library, and see that it is the one that was built in the folder ``target``."""
+    from opscope.analysis.replay.native import load_replay
+    from opscope.analysis.structure.native import load_nesting
+    from opscope.readers.native import load_kineto
+
+    for load in (load_nesting, load_kineto, load_replay):
+        library = load()
+        assert library is not None, load
+        assert library._name.startswith(target), library._name
+
+
+if __name__ == "__main__":
+    _check(sys.argv[1])
