@@ -32,9 +32,9 @@ def opscope(
 
 def _kind_of(args: tuple[str, ...]) -> str:
     """Return which warm process a command is forked from."""
-    if args[:1] == ("profile",) and not any(word.endswith(".py") for word in args):  # a script imports PyTorch itself
-        return "torch"
-    return "jobs" if args[:1] in (("bench",),) or args[:2] == ("kernel", "check") else "plain"
+    if args[:1] == ("profile",):
+        return "jobs" if any(word.endswith(".py") for word in args) else "torch"
+    return "jobs" if args[:1] in (("bench",), ("advise",)) or args[:2] == ("kernel", "check") else "plain"
 
 
 def started(

@@ -1,14 +1,18 @@
 """Runs the command line in processes that are forked from a warm one: as separate as users' own, without the imports.
 
 ``python -m tests.zygote plain`` has imported what an analysis needs, ``... torch`` PyTorch and the operator table too,
-``... jobs`` PyTorch; the processes that its commands start are forked from them.
+``... jobs`` PyTorch; the processes that its commands start are forked from them. Scripts that these run import PyTorch
+as if for the first time, see `_HiddenTorch`.
 Each request is a JSON line on standard input; each answer is one on standard output. Sweeps fork their workers as well.
 """
 
 import atexit
 import contextlib
 import functools
+import importlib.abc
+import importlib.machinery
 import json
+import multiprocessing.util
 import os
 import runpy
 import shutil
@@ -20,6 +24,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -153,6 +158,9 @@ def fork_worker(request: Any, log: Path) -> _Forked:
         os._exit(1)
 
 
+_SPAWN = multiprocessing.util.spawnv_passfds
+
+
 class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
     """Starts opscope's own modules (see `opscope.base.processes.own_process`) by forking this process, not anew."""
 
@@ -175,11 +183,14 @@ class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: Any, env: Any) -> None:
-    """Run a module of opscope in this forked process."""
+    """Run a module of opscope, or the code after ``-c``, in this forked process."""
+    multiprocessing.util.spawnv_passfds = _SPAWN  # what a script starts begins anew, with nothing of opscope in it
     for target, source in enumerate(streams):
         if source not in (-1, target):
             os.dup2(source, target)
     last = 3
+    for descriptor in kept:
+        os.set_inheritable(descriptor, True)
     for descriptor in (*sorted(kept), 1024):
         os.closerange(last, descriptor)
         last = descriptor + 1
@@ -192,7 +203,46 @@ def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: A
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = [str(word) for word in words]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    sys.orig_argv = [sys.executable, "-P", *([] if words[0] == "-c" else ["-m"]), *sys.argv]  # begins it anew
+    if sys.argv[0] == "opscope.sweep.worker":
+        _hide_torch()
+    if sys.argv[0] == "-c":
+        exec(compile(sys.argv.pop(1), "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+class _HiddenTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Has the first import of PyTorch find the module that is in memory: it is found, loaded and heard of as any."""
+
+    def __init__(self) -> None:
+        self._module = sys.modules.pop("torch")
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=self._module.__file__, is_package=True)
+        spec.submodule_search_locations = list(self._module.__path__)
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The module has run."""
+
+
+def _hide_torch() -> None:
+    sys.meta_path.insert(0, _HiddenTorch())
+
+
+def _forking_spawn(path: Any, words: Any, passed: Any) -> int:
+    """Start what multiprocessing starts as ``python ... -c CODE`` by forking this process."""
+    words = [os.fsdecode(word) for word in words]
+    process = os.fork()
+    if not process:
+        _end_after(functools.partial(_become_module, words[words.index("-c") :], (), passed, None, None))
+    return process
 
 
 def _end_after(run: Callable[[], None]) -> None:
@@ -268,12 +318,16 @@ def main() -> None:
     import opscope.runs.pipeline
 
     if sys.argv[1] == "jobs":
-        import torch  # noqa: F401
+        import torch._dynamo  # noqa: F401 (an optimizer imports it)
 
+        import opscope.cli.advise
         import opscope.cli.bench
+        import opscope.cli.profile
         import opscope.cli.triton_check
+        import opscope.sweep.measure_script
 
         subprocess.Popen = _ForkingPopen  # type: ignore[misc]
+        multiprocessing.util.spawnv_passfds = _forking_spawn
     if sys.argv[1] == "torch":
         import opscope.cli.profile
         import opscope.sweep.measure
