@@ -26,7 +26,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from opscope.documents.bench import SpeedVerdict
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
 from opscope.workbench.benchmarking.rounds import in_turns
 from opscope.workbench.benchmarking.statistics import median_interval, ratios, sign_test

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleCause
-from opscope.readers import read
+from opscope.readers.reading import read
 
 STEPS = 5
 DEVICE = "cuda"

@@ -20,8 +20,8 @@ import torch
 
 from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.machine.driver import driver
-from opscope.readers import read
 from opscope.readers.ncu import read_kernel_counters
+from opscope.readers.reading import read
 from opscope.record.driver import Driver
 from opscope.report.counters_document import build_counters, run_process
 from opscope.workbench.toolchain.building import build_file

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
-from opscope.readers import read
+from opscope.readers.reading import read
 
 if TYPE_CHECKING:
     from programs import Program, Step

@@ -17,7 +17,8 @@ from atheris import core_with_libfuzzer
 from tests.reading import assert_nothing_lost_in_silence, fed
 
 from opscope.base.errors import BadInputError
-from opscope.readers import native, read
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 
 _HOOKS = ("8bit_counters_init", "pcs_init", "trace_cmp1", "trace_cmp2", "trace_cmp4", "trace_cmp8", "trace_switch")
 _COMPARED_WITH_PYTHON = 16  # one in so many: it takes ten times as long

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 

@@ -8,7 +8,7 @@ The table stands between the two markers. With --check nothing is written; the e
 import sys
 from pathlib import Path
 
-from opscope.analysis.advice import STATEMENTS
+from opscope.analysis.advice.advised import STATEMENTS
 from opscope.analysis.advice.on_cpu import CPU_STATEMENTS as ON_CPU
 from opscope.distributed.findings import JOB_STATEMENTS
 from opscope.documents.findings import Rule

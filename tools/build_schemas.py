@@ -42,17 +42,17 @@ DOCUMENTS: dict[str, type] = {
     "peaks-1.json": MeasuredPeaks,
     "peaks-list-1.json": PeaksList,
     "analysis-1.json": TraceDocument,
-    "analyses-1.json": TraceDocuments,
+    "analysis-list-1.json": TraceDocuments,
     "dossier-1.json": DossierDocument,
     "brief-1.json": BriefDocument,
     "shown-1.json": ShownDocument,
     "explain-1.json": ExplainDocument,
     "sql-1.json": QueryResult,
     "store-1.json": StoreManifest,
-    "comparison-1.json": SweepComparison,
-    "comparisons-1.json": SweepComparisons,
-    "sweep-2.json": Manifest,
-    "capture-2.json": CaptureRecord,
+    "sweep-comparison-1.json": SweepComparison,
+    "sweep-comparison-list-1.json": SweepComparisons,
+    "sweep-1.json": Manifest,
+    "capture-1.json": CaptureRecord,
     "triton-check-1.json": TritonCheckDocument,
     "gpus-1.json": GpusDocument,
     "doctor-1.json": DoctorDocument,
@@ -60,7 +60,7 @@ DOCUMENTS: dict[str, type] = {
     "listing-1.json": ListingDocument,
     "launch-1.json": LaunchDocument,
     "bench-1.json": BenchDocument,
-    "compare-1.json": ChangesDocument,
+    "bench-diff-1.json": ChangesDocument,
     "runs-1.json": RunsDocument,
     "stats-1.json": Stats,
     "counters-1.json": CountersDocument,
@@ -70,16 +70,24 @@ DOCUMENTS: dict[str, type] = {
     "whatif-1.json": WhatIfDocument,
     "advise-1.json": AdviseDocument,
     "ranks-1.json": RanksDocument,
-    "ranks_difference-1.json": RanksDifference,
+    "ranks-diff-1.json": RanksDifference,
 }
 
 
 def schema_of(kind: type) -> bytes:
     """Return the JSON schema of a document type; descriptions are the types' docstrings."""
-    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **identity(kind)}
+    schema.update(msgspec.json.schema(kind))
     for definition in schema["$defs"].values():
         definition["description"] = inspect.cleandoc(definition["description"])
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+
+
+def identity(kind: type) -> dict[str, str]:
+    """Return how a schema is told from others: by the name and version that its documents carry."""
+    title = next(field.default for field in msgspec.structs.fields(kind) if field.encode_name == "schema")
+    name, _, version = title.removeprefix("opscope.").partition("/")
+    return {"$id": f"urn:opscope:{name}:{version}", "title": title}
 
 
 def main() -> None:

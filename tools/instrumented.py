@@ -84,9 +84,9 @@ def environment(target: Path) -> dict[str, str]:
 
 def _check(target: str) -> None:
     """Load each library, and see that it is the one that was built in the folder ``target``."""
-    from opscope.analysis.replay.native import load_replay
-    from opscope.analysis.structure.native import load_nesting
-    from opscope.readers.native import load_kineto
+    from opscope.analysis.replay.native.library import load_replay
+    from opscope.analysis.structure.native.library import load_nesting
+    from opscope.readers.native.library import load_kineto
 
     for load in (load_nesting, load_kineto, load_replay):
         library = load()

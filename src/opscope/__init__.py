@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from opscope.base.errors import BadInputError, EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
     from opscope.documents.findings import Finding
     from opscope.knowledge.devices import Device
-    from opscope.readers import read
+    from opscope.readers.reading import read
     from opscope.report.page.html import Page
     from opscope.trace.model import Trace
     from opscope.workbench.toolchain.load_kernel import Requires, load_kernel
@@ -94,7 +94,7 @@ _HOMES = {
     "Finding": "opscope.documents.findings",
     "Measured": "opscope.analysis.measured",
     "Trace": "opscope.trace.model",
-    "read": "opscope.readers",
+    "read": "opscope.readers.reading",
     "Page": "opscope.report.page.html",
     "Requires": "opscope.workbench.toolchain.load_kernel",
     "load_kernel": "opscope.workbench.toolchain.load_kernel",

@@ -11,7 +11,7 @@ from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import Operation
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.conftest import ROOT
 from tests.kineto import KinetoTrace
 

@@ -15,7 +15,9 @@ from opscope.analysis.part import Part, read_part
 from opscope.base.errors import UsageError
 from opscope.base.units import parse_ns
 from opscope.cli import cli
-from opscope.readers import native, read, wanted
+from opscope.readers import wanted
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from opscope.trace.columns import TABLES
 from opscope.trace.model import Trace
 from tests.budget import examples

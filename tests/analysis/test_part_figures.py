@@ -15,7 +15,9 @@ from opscope.analysis.part import Part, read_part
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.window import step_table
 from opscope.documents.bound import BoundKind
-from opscope.readers import native, read, wanted
+from opscope.readers import wanted
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from tests.budget import chance, examples
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace

@@ -9,7 +9,7 @@ from opscope.analysis.light_pass import light_pass
 from opscope.analysis.measured import Measured
 from opscope.documents.bound import BoundKind
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.render.markdown import render
 from opscope.report.kernel_report import kernel_report
 from opscope.report.trace_document import build_trace_document

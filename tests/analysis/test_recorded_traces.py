@@ -21,7 +21,7 @@ Recorded = Callable[[str], Trace]
 
 @pytest.fixture(scope="module")
 def analyses() -> dict[str, Analysis]:
-    from opscope.readers import read
+    from opscope.readers.reading import read
 
     return {name: analyze(read(DATA / "traces" / f"{name}.json.gz")) for name in NAMES}
 

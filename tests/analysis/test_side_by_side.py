@@ -9,8 +9,8 @@ from opscope.analysis.measured import Measured
 from opscope.base import threads
 from opscope.base.errors import BadInputError
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
 from opscope.readers.parquet import write
+from opscope.readers.reading import read
 from opscope.record.codec import encode
 from opscope.report.trace_document import build_trace_document
 from opscope.runs.pipeline import PageParts

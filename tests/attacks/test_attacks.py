@@ -23,7 +23,8 @@ from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import parquet, read
+from opscope.readers import parquet
+from opscope.readers.reading import read
 from opscope.report.trace_document import build_trace_document
 from opscope.runs.inputs import measured_of, traces_below
 from opscope.trace.schema import SCHEMAS

@@ -18,7 +18,9 @@ import pytest
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.knowledge.kernels.installed import library_index
-from opscope.readers import native, parquet, read
+from opscope.readers import parquet
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from opscope.record.counters import OperatorCall
 from opscope.trace.schema import SCHEMAS
 from tests.command import opscope

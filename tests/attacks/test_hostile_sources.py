@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from opscope.cli import COMMANDS
-from opscope.readers import native, read
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from tests.command import PYTHONPATH, opscope
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace

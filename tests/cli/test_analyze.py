@@ -94,7 +94,7 @@ def test_several_traces_are_told_apart(inference: str) -> None:
     rows = list(csv.DictReader(io.StringIO(opscope("analyze", inference, GPT2, "--format", "csv").stdout)))
     assert {row["trace"] for row in rows} == {inference, GPT2}
     document = json.loads(opscope("analyze", inference, GPT2, "--format", "json").stdout)
-    jsonschema.validate(document, schema("analyses-1.json"))
+    jsonschema.validate(document, schema("analysis-list-1.json"))
     assert [trace["source"]["path"] for trace in document["traces"]] == [inference, GPT2]
 
 

@@ -199,7 +199,7 @@ def test_a_folder_without_a_manifest_is_a_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_damaged_manifest_is_a_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"schema": "opscope.sweep/2", "entries": 5')
+    (tmp_path / "manifest.json").write_text('{"schema": "opscope.sweep/1", "entries": 5')
     result = opscope("export", "--reports", str(tmp_path))
     assert result.returncode == 4
     assert "is not what opscope wrote there" in result.stderr
@@ -224,7 +224,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
 def test_analyze_reads_its_first_trace_before_it_imports_what_the_analysis_needs(tmp_path: Path) -> None:
     # Whoever imports one of these waits until the reading has begun; if that needs the import, it never does.
     code = (
-        "import sys, threading\nimport opscope.readers as readers\n"
+        "import sys, threading\nimport opscope.readers.reading as readers\n"
         "read, begun = readers.read_content, threading.Event()\n"
         "def noting(source):\n"
         "    begun.set()\n"

@@ -23,7 +23,7 @@ from opscope.collect.cuda import command as building
 from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.documents.stats import Stats
 from opscope.machine.cupti import Cupti, find_cupti
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.record.codec import decode
 from opscope.record.execution import Execution
 from opscope.runs.inputs import traces_below

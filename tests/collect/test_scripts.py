@@ -15,7 +15,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.collect.script.period import candidate_periods, find_pattern, settled
 from opscope.collect.script.step_events import Identities, StepEvents
 from opscope.collect.script.windows import outermost, steps_by_operators, within
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.record.configuration import CaptureOptions, Schedule
 from tests.command import ROOT, opscope
 

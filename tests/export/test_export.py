@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.structure import native
 from opscope.analysis.structure.lanes import lanes_of
+from opscope.analysis.structure.native import library as native
 from opscope.analysis.structure.selection import select_steps
 from opscope.base.errors import UsageError
 from opscope.export.chrome import chrome_parts
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from tests import tiny
 from tests.command import opscope

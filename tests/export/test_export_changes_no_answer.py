@@ -20,7 +20,7 @@ from opscope.documents.trust import CheckName
 from opscope.export.chrome import chrome_parts
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.report.trace_document import build_trace_document
 from opscope.trace.model import Trace
 from opscope.trace.schema import SCHEMAS

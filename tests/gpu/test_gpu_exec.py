@@ -18,7 +18,7 @@ if reason := gpu_is_missing():
 
 import torch
 
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from opscope.workbench.toolchain.building import build_file
 from opscope.workbench.toolchain.nvcc import BuildKind

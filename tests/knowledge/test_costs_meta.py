@@ -15,7 +15,7 @@ from opscope.analysis.costs.sums import LaunchShape, launch_shape_rows
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import cost_of
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.command import WITHOUT_TORCH, opscope
 
 pytest.importorskip("torch")

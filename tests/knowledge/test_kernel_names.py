@@ -14,7 +14,7 @@ from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import FP32_CORES, MATRIX_CORES, TENSOR_CORES
 from opscope.knowledge.kernels.kinds import short_names
 from opscope.knowledge.kernels.names import base_name, canonical, common_spelling, library_of
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.command import opscope
 from tests.conftest import DATA
 

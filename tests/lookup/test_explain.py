@@ -23,7 +23,7 @@ from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.dossier import build_dossier, statements_on
 from opscope.lookup.explain import Lookup
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.record.counters import Counters, OperatorCall
 from opscope.trace.model import DeviceProperties
 from tests.command import PYTHONPATH, WITHOUT_TORCH, opscope

@@ -11,7 +11,7 @@ from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, m
 from opscope.knowledge.releases import TorchVersion
 from opscope.lookup.explain import Lookup
 from opscope.lookup.operator_source import file_text
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.render.markdown import render
 from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report

@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 
 from opscope.analysis.structure.selection import select_time
-from opscope.readers import native, parquet, read
+from opscope.readers import parquet
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from tests.export.test_export import files
 from tests.kineto import KinetoTrace

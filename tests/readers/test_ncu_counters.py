@@ -22,8 +22,8 @@ from opscope.analysis.costs.counters import (
     kernels_without,
 )
 from opscope.documents.counters import CountersDocument
-from opscope.readers import read
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
+from opscope.readers.reading import read
 from opscope.record.counters import KernelCounters
 from opscope.report.counters_document import counters_values
 from tests.command import fresh_opscope

@@ -18,8 +18,8 @@ from opscope.analysis.trust.checks import check_recording
 from opscope.base.errors import BadInputError
 from opscope.documents.stats import Report
 from opscope.documents.trust import CheckName, Verdict
-from opscope.readers import read
 from opscope.readers.ncu import read_kernel_counters
+from opscope.readers.reading import read
 from tests.command import fresh_opscope
 from tests.conftest import DATA
 

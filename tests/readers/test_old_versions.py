@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.readers import native, read
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from tests.conftest import DATA
 
 VERSIONS = ("1.13.1", "2.1.2", "2.3.1")

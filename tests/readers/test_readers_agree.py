@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import BadInputError
-from opscope.readers import native, read
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from opscope.trace.schema import SCHEMAS
 from tests.budget import chance, examples

@@ -16,7 +16,7 @@ import pytest
 
 from opscope.base.errors import BadInputError
 from opscope.cli.reading import traces_of
-from opscope.readers import Reading, read
+from opscope.readers.reading import Reading, read
 from tests.command import PYTHONPATH, opscope
 from tests.conftest import DATA
 
@@ -70,7 +70,7 @@ def test_without_a_thread_the_file_is_read_when_it_is_asked_for(monkeypatch: pyt
 def test_a_reading_can_be_interrupted() -> None:
     # polars makes system calls go on after a signal; a wait for a lock would go on until the file is read.
     code = (
-        "import polars, threading, opscope.readers as readers\n"
+        "import polars, threading, opscope.readers.reading as readers\n"
         "def endless(source): print('reading', flush=True); threading.Event().wait()\n"
         "readers.read_content = endless\n"
         f"readers.Reading(__import__('pathlib').Path({str(TRACE)!r})).trace()"

@@ -11,8 +11,9 @@ from unittest import mock
 
 import pytest
 
-from opscope.readers import native, read
-from opscope.readers.native import NativeReader
+from opscope.readers.native import library as native
+from opscope.readers.native.library import NativeReader
+from opscope.readers.reading import read
 from opscope.readers.unpacked import InputFile
 from opscope.trace.schema import SCHEMAS
 from tests.budget import chance, examples

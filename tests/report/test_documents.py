@@ -15,7 +15,7 @@ from opscope.documents.trace import TraceDocument
 from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.explain import Lookup
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.report.overview import steps_note
 from opscope.report.trace_document import build_trace_document
 from tests.command import ROOT, opscope
@@ -64,7 +64,7 @@ def same(old: Any, new: Any) -> bool:
 def test_records_of_before_the_first_release_are_refused_in_a_sentence(tmp_path: Path) -> None:
     shutil.copytree(RUN, tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("opscope.sweep/2", "opscope.sweep/1"))
+    manifest.write_text(manifest.read_text().replace("opscope.sweep/1", "opscope.sweep/1"))
     refused = opscope("export", "--reports", str(tmp_path / "run"))
     assert refused.returncode == 4
     assert "is not what opscope wrote there" in refused.stderr

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from opscope.base.errors import BadInputError
-from opscope.readers import parquet, read
+from opscope.readers import parquet
+from opscope.readers.reading import read
 from opscope.trace.schema import SCHEMAS
 from tests import tiny
 from tests.command import opscope

@@ -22,7 +22,7 @@ import pytest
 from opscope.cli.results import print_sweep
 from opscope.documents.trace import TraceDocument
 from opscope.record.configuration import CaptureOptions, Schedule
-from opscope.record.sweep import Entry, Manifest
+from opscope.record.sweep import Entry, Manifest, document_kind
 from opscope.runs.store import RunDirectory
 from tests.command import PYTHONPATH, ROOT, TOY, WITHOUT_TORCH, opscope, started, toy
 
@@ -53,6 +53,21 @@ def test_schemas_are_those_of_the_types(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "build_schemas.py", tmp_path], check=True, capture_output=True)
     for path in sorted(tmp_path.iterdir()):
         assert path.read_text() == (SCHEMAS / path.name).read_text(), f"run 'make schemas': {path.name} is out of date"
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in SCHEMAS.iterdir()}
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS.iterdir()), ids=lambda path: path.stem)
+def test_a_schema_is_named_as_its_documents_are(path: Path, tmp_path: Path) -> None:
+    schema = read_json(path)
+    name, version = re.fullmatch(r"([a-z]+(?:-[a-z]+)*)-(\d+)", path.stem).groups()
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["$id"] == f"urn:opscope:{name}:{version}"
+    document = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    assert document["properties"]["schema"]["enum"] == [f"opscope.{name}/{version}"] == [schema["title"]]
+    assert version == "1"  # nothing is released
+    # Such a file among traces is none.
+    (tmp_path / "other.json").write_text(f'{{"schema":"opscope.{name}/{version}"}}')
+    assert document_kind(tmp_path / "other.json") == name
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +85,11 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_promised_file_is_there_and_valid(sweep: Path) -> None:
     for name in ("bs2", "bs64"):
         validate(sweep / f"profiling_stats_{name}.json", "analysis-1.json")
-        validate(sweep / "raw" / f"capture_{name}.json", "capture-2.json")
+        validate(sweep / "raw" / f"capture_{name}.json", "capture-1.json")
         assert (sweep / f"kernel_analysis_report_{name}.md").read_text().startswith("# Kernel analysis: ")
         assert read_json(sweep / f"step_trace_{name}.json")["traceEvents"]
-    validate(sweep / "comparison.json", "comparison-1.json")
-    validate(sweep / "manifest.json", "sweep-2.json")
+    validate(sweep / "comparison.json", "sweep-comparison-1.json")
+    validate(sweep / "manifest.json", "sweep-1.json")
     assert not [path.name for path in sweep.rglob("*") if "partial" in path.name or path.name.startswith(".")]
 
 
@@ -157,7 +172,7 @@ def test_results_come_in_every_format_on_standard_output(sweep: Path, output_for
     result = opscope("export", "--reports", str(sweep), "--format", output_format)
     assert result.returncode == 0
     if output_format == "json":
-        jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "comparison-1.json"))
+        jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "sweep-comparison-1.json"))
     else:
         first = {"csv": "sweep,id,batch_size,seq_len,wall_ns,", "md": "## Comparison: ", "table": "bs2: "}[
             output_format
@@ -446,7 +461,7 @@ def test_messages_cannot_steer_the_terminal(tmp_path: Path) -> None:
 def test_a_sweep_without_any_result_has_a_comparison_that_says_so(tmp_path: Path) -> None:
     result = profile(tmp_path / "r", toy("ill"), "--batch-sizes", "3", "--format", "json")
     printed = json.loads(result.stdout)
-    jsonschema.validate(printed, read_json(SCHEMAS / "comparison-1.json"))
+    jsonschema.validate(printed, read_json(SCHEMAS / "sweep-comparison-1.json"))
     assert printed["rows"] == []
     assert printed["failed"][0]["id"] == "bs3"
     assert "No configuration has a result." in (tmp_path / "r" / "comparison.md").read_text()
@@ -562,7 +577,7 @@ def test_presets_print_all_their_sweeps_as_one_document(tmp_path: Path) -> None:
     args = ["--preset", "quick", "--hidden-size", "64", "--layers", "1", "--skip-benchmark", "--active", "1"]
     result = opscope("profile", "bert", *args, "--output-dir", str(tmp_path), "--format", "json")
     assert result.returncode == 0, result.stderr
-    jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "comparison-1.json"))
+    jsonschema.validate(json.loads(result.stdout), read_json(SCHEMAS / "sweep-comparison-1.json"))
     report = opscope("export", "--reports", str(tmp_path / "quick"), "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(report.stdout)))
     assert [(row["sweep"], row["batch_size"], row["device_sum_ns"]) for row in rows] == [
@@ -576,8 +591,8 @@ def test_several_sweeps_are_one_document(sweep: Path, tmp_path: Path, capsys: py
     finished = [(RunDirectory(path), manifest(path)) for path in both]
     print_sweep(finished, "json")
     printed = json.loads(capsys.readouterr().out)
-    jsonschema.validate(printed, read_json(SCHEMAS / "comparisons-1.json"))
-    assert printed["schema"] == "opscope.comparisons/1"
+    jsonschema.validate(printed, read_json(SCHEMAS / "sweep-comparison-list-1.json"))
+    assert printed["schema"] == "opscope.sweep-comparison-list/1"
     assert len(printed["sweeps"]) == 2
 
 

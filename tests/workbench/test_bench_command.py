@@ -244,7 +244,7 @@ def test_what_takes_longer_now_is_a_regression(tmp_path: Path) -> None:
         result = opscope("diff", str(before), str(now), "--format", "json")
         code[name] = result.returncode
         document = json.loads(result.stdout)
-        assert document["schema"] == "opscope.compare/1"
+        assert document["schema"] == "opscope.bench-diff/1"
     assert code == {"same": 0, "slower": 1, "between": 5}
     assert opscope("diff", str(before), str(now), "--fail-over", "10%").returncode == 0
     other = json.loads(before.read_text())

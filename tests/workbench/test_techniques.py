@@ -14,7 +14,8 @@ from opscope.machine.programs import find_program, host_compiler  # noqa: E402
 from opscope.workbench import gallery  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
 from opscope.workbench.benchmarking.stopping import MeasuringLimits  # noqa: E402
-from opscope.workbench.gallery import GALLERY, divergence, gallery_case, graphs, occupancy, technique_kernels  # noqa: E402
+from opscope.workbench.gallery import divergence, graphs, occupancy, technique_kernels  # noqa: E402
+from opscope.workbench.gallery.cases import GALLERY, gallery_case  # noqa: E402
 from opscope.workbench.toolchain.nvcc import BuildKind, compile_file  # noqa: E402
 
 SOURCE = Path(gallery.__file__).with_name("techniques.cu")

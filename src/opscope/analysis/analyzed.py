@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from opscope.analysis.advice import Advice, advice_on
+from opscope.analysis.advice.advised import Advice, advice_on
 from opscope.analysis.advice.context import Recording, words_for
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
 from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
@@ -75,7 +75,7 @@ from opscope.documents.trust import Trust
 from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.record.configuration import Configuration
 from opscope.trace.model import Trace, TraceSource
 

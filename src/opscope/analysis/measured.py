@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.advice import Advice
+from opscope.analysis.advice.advised import Advice
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.light_pass import LightPass
 from opscope.analysis.structure.window import Window

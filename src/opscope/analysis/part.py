@@ -34,7 +34,7 @@ from opscope.analysis.trust.plausible import host_extent, plausible, plausible_h
 from opscope.base.errors import UsageError
 from opscope.base.units import format_ns
 from opscope.documents.trace import Step
-from opscope.readers import Outline, read, read_outline
+from opscope.readers.reading import Outline, read, read_outline
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.readers.wanted import QUEUED_NS, Wanted
 from opscope.trace.columns import TABLES

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.difference import difference, worst_gate
+from opscope.analysis.difference.compared import difference, worst_gate
 from opscope.analysis.difference.differing import devices_of
 from opscope.analysis.measured import Measured
 from opscope.api.profile import Run
@@ -17,7 +17,7 @@ from opscope.base.errors import BadInputError, InconclusiveError, UsageError
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.documents.difference import DiffBy, DiffDocument, Gate, PairDiff
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.render.markdown import render
 from opscope.report.difference_sections import change, difference_section

@@ -9,7 +9,7 @@ from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.changes import above_zero
 from opscope.base.errors import UsageError
 from opscope.documents.whatif import WhatIfDocument
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.report.whatif_document import Asked, build_whatif, changes_asked
 
 

@@ -16,7 +16,7 @@ from opscope.cli.stats_output import print_stats, stats_option
 from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
 from opscope.documents.stats import Report
 from opscope.knowledge.devices import Device
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.render.table_formats import Format
 from opscope.report.by import By
 from opscope.runs.inputs import measured_of

@@ -161,7 +161,7 @@ def _print(
     *,
     full_names: bool,
 ) -> None:
-    from opscope.readers import read
+    from opscope.readers.reading import read
 
     if sys.stdout is not None:  # it may have been closed
         sys.stdout.flush()

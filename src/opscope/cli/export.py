@@ -22,7 +22,7 @@ from opscope.cli.reading import Size, input_option, part_of, part_options
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.trust import Doubted, damage_option, end_with
-from opscope.readers import Reading, read
+from opscope.readers.reading import Reading, read
 from opscope.runs.inputs import TraceFile, is_execution, measured_of, traces_below
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from opscope.knowledge.kernels.shipped import (
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.releases import TorchVersion
 from opscope.lookup.explain import Lookup
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.record.capture import CaptureRecord
 from opscope.record.counters import Precision
 from opscope.runs.pipeline import functions_of, measured_capture, run_resolver

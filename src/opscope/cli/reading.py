@@ -12,7 +12,7 @@ from opscope.base.errors import BadInputError, NotATraceError, UsageError
 from opscope.base.files import regular
 from opscope.cli.options import StepRange, TimeRange
 from opscope.cli.say import say
-from opscope.readers import Reading
+from opscope.readers.reading import Reading
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.runs.inputs import TraceFile, distinct, traces_below
 

@@ -38,8 +38,8 @@ from opscope.distributed.summary import (
 )
 from opscope.documents.bound import IdleCause
 from opscope.knowledge.collectives import MESSAGES, NAMED, collective_of
-from opscope.readers import read
 from opscope.readers.metadata import HOST_NAME
+from opscope.readers.reading import read
 from opscope.readers.table_rows import shaped
 from opscope.trace.model import Trace
 

@@ -378,14 +378,14 @@ class Changed(Struct, frozen=True):
 
 
 class ChangesDocument(Struct, frozen=True, kw_only=True):
-    """Two benchmarks, then and now: the schema ``opscope.compare/1``.
+    """Two benchmarks, then and now: the schema ``opscope.bench-diff/1``.
 
     Attributes:
         threshold: how much longer a benchmark may take, as a share.
         changes: of all saved benchmarks.
     """
 
-    schema: Literal["opscope.compare/1"] = "opscope.compare/1"
+    schema: Literal["opscope.bench-diff/1"] = "opscope.bench-diff/1"
     threshold: float
     changes: tuple[Changed, ...]
 

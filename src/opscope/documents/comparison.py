@@ -1,4 +1,4 @@
-"""All configurations of a sweep side by side: the schema ``opscope.comparison/1``."""
+"""All configurations of a sweep side by side: the schema ``opscope.sweep-comparison/1``."""
 
 from typing import Literal
 
@@ -165,7 +165,7 @@ class SweepComparison(Struct, frozen=True, kw_only=True):
         laws: how the step's times and those of its costliest operators grow.
     """
 
-    schema: Literal["opscope.comparison/1"] = "opscope.comparison/1"
+    schema: Literal["opscope.sweep-comparison/1"] = "opscope.sweep-comparison/1"
     target: str
     mode: str
     dtype: str | None
@@ -187,7 +187,7 @@ class SweepComparison(Struct, frozen=True, kw_only=True):
 
 
 class SweepComparisons(Struct, frozen=True, kw_only=True):
-    """The comparisons of several sweeps that one command ran: the schema ``opscope.comparisons/1``."""
+    """The comparisons of several sweeps that one command ran: the schema ``opscope.sweep-comparison-list/1``."""
 
-    schema: Literal["opscope.comparisons/1"] = "opscope.comparisons/1"
+    schema: Literal["opscope.sweep-comparison-list/1"] = "opscope.sweep-comparison-list/1"
     sweeps: tuple[SweepComparison, ...]

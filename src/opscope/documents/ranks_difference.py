@@ -1,4 +1,4 @@
-"""What changed between two jobs: the schema ``opscope.ranks_difference/1``. Times are integer nanoseconds."""
+"""What changed between two jobs: the schema ``opscope.ranks-diff/1``. Times are integer nanoseconds."""
 
 from enum import StrEnum
 from typing import Literal
@@ -144,7 +144,7 @@ class RanksDifference(Struct, frozen=True, kw_only=True):
         notes: what makes the jobs hard to compare, in sentences.
     """
 
-    schema: Literal["opscope.ranks_difference/1"] = "opscope.ranks_difference/1"
+    schema: Literal["opscope.ranks-diff/1"] = "opscope.ranks-diff/1"
     before: JobSide
     after: JobSide
     step: JobStepChange

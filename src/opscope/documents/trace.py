@@ -739,7 +739,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
 
 
 class TraceDocuments(Struct, frozen=True, kw_only=True):
-    """Several traces that one command analysed, such as the ranks of a job: the schema ``opscope.analyses/1``."""
+    """Several traces that one command analysed, such as the ranks of a job: the schema ``opscope.analysis-list/1``."""
 
-    schema: Literal["opscope.analyses/1"] = "opscope.analyses/1"
+    schema: Literal["opscope.analysis-list/1"] = "opscope.analysis-list/1"
     traces: tuple[TraceDocument, ...]

@@ -7,8 +7,8 @@ from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
 from opscope.base.stages import Stage, staged
-from opscope.readers import native
 from opscope.readers.formats import ContentReader, TraceFormat, format_of
+from opscope.readers.native import library as native
 from opscope.readers.odd import BETWEEN, LONGEST_EVENT, decode_event
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STANDARD_INPUT, InputFile
 from opscope.readers.whole import OpenedReader, WholeReader

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from opscope.base.errors import NotATraceError
-from opscope.readers import native
+from opscope.readers.native import library as native
 from opscope.readers.scan import PythonReader
 from opscope.readers.unpacked import Takes
 from opscope.readers.whole import OpenedReader, WholeReader

@@ -21,8 +21,8 @@ from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text,
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.metadata import known_metadata
-from opscope.readers.native import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
 from opscope.readers.native.filled import Array, take
+from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
 from opscope.readers.odd import decode_event
 from opscope.readers.repair import repaired
 from opscope.readers.table_rows import Rows, build_trace, sorted_by_start

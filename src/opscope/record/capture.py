@@ -147,7 +147,7 @@ class CaptureRecord(Struct, frozen=True, kw_only=True):
         own_clock: their times in a run with nothing but a clock; None if there was no such run.
     """
 
-    schema: Literal["opscope.capture/2"] = "opscope.capture/2"
+    schema: Literal["opscope.capture/1"] = "opscope.capture/1"
     configuration: Configuration
     options: CaptureOptions
     workload: WorkloadInfo

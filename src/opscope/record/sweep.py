@@ -19,7 +19,7 @@ JOB: Final = "job.json"  # what became of a job, in the folder that holds the ru
 KEPT: Final = ".opscope"  # the folder beside traces that keeps what was read of them
 WORD: Final = r"[^/\x00-\x1f]+"
 TRACE_NAME: Final = lazy_pattern(rf"{WORD}_trace_{WORD}\.json")  # of the traces in a sweep's run directory
-_DOCUMENT: Final = lazy_pattern(rb'\s*\{\s*"schema"\s*:\s*"opscope\.(\w+)/')
+_DOCUMENT: Final = lazy_pattern(rb'\s*\{\s*"schema"\s*:\s*"opscope\.([\w-]+)/')
 _BEGINNING: Final = 200  # bytes, in which a document has its schema
 
 
@@ -116,7 +116,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         page_failure: why there is no page; None if there is one.
     """
 
-    schema: Literal["opscope.sweep/2"] = "opscope.sweep/2"
+    schema: Literal["opscope.sweep/1"] = "opscope.sweep/1"
     command: tuple[str, ...]
     created: str
     opscope: str

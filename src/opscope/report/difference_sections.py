@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from opscope.analysis.difference import IDLE
+from opscope.analysis.difference.compared import IDLE
 from opscope.base.units import format_bytes, format_count, format_ns, format_share, input_shapes
 from opscope.documents.difference import (
     DiffBy,

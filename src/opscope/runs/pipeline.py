@@ -37,7 +37,7 @@ from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.knowledge.releases import TorchVersion
 from opscope.lookup.explain import Lookup
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.record.capture import CaptureRecord
 from opscope.record.codec import UNREADABLE, encode
 from opscope.record.sweep import CycleFiles, Entry, Manifest

@@ -11,7 +11,8 @@ from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule
 from opscope.knowledge.collectives import Collective, collective_of
-from opscope.readers import native, read
+from opscope.readers.native import library as native
+from opscope.readers.reading import read
 from tests.kineto import KinetoTrace
 
 US, MS = 1_000, 1_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from opscope.analysis.advice import STATEMENTS, first_screen_of
+from opscope.analysis.advice.advised import STATEMENTS, first_screen_of
 from opscope.analysis.advice.context import Draft, Range
 from opscope.analysis.advice.on_cpu import CPU_STATEMENTS as ON_CPU
 from opscope.analysis.analyzed import Analysis
@@ -574,7 +574,7 @@ def test_overlapping_findings_say_so_and_an_incomplete_file_has_none(analyzed: A
 
 def test_findings_of_an_incomplete_file_are_none(analyzed: Analyze, tmp_path: Any) -> None:
     from opscope.analysis.analyzed import analyze
-    from opscope.readers import read
+    from opscope.readers.reading import read
 
     text = dispatching(2 * US).text()
     path = tmp_path / "cut.json"

@@ -12,7 +12,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.findings import Finding
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.conftest import ROOT
 
 DATA = ROOT / "tests" / "data" / "findings"

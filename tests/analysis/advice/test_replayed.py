@@ -9,7 +9,7 @@ from opscope.analysis.advice.joint import choices_of
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 

@@ -15,7 +15,7 @@ from opscope.analysis.measured import Measured
 from opscope.base.files import cache_folder
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.devices import device_called, known_devices, peaks_called, peaks_file
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.record.codec import encode
 from opscope.record.peaks import MeasuredPeaks
 from opscope.report.limits_document import limits_entry

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from tests.analysis.test_recorded_traces import NAMES
 from tests.budget import examples

@@ -8,7 +8,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.documents.bound import BoundKind, IdleCause
 from opscope.documents.trace import GapRow
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests import tiny
 from tests.command import opscope
 from tests.conftest import DATA

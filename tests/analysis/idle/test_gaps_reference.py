@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle import causes, host_time, idle
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.budget import examples
 from tests.kineto import KinetoTrace
 

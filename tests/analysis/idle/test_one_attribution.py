@@ -11,7 +11,7 @@ from opscope.analysis.idle.waits import CAUSES
 from opscope.analysis.measured import Measured
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.budget import examples
 from tests.kineto import KinetoTrace
 

@@ -20,7 +20,7 @@ from opscope.analysis.pictures.tracks import Track, TrackKind, merged_slices, st
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.structure.modules import Origins
 from opscope.base.errors import UsageError
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from tests.analysis.test_recorded_traces import NAMES
 from tests.budget import examples

@@ -13,7 +13,7 @@ from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.links import link
 from opscope.api.whatif import whatif
 from opscope.base.errors import UsageError
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.trace.model import Trace
 from tests.command import opscope
 from tests.conftest import DATA

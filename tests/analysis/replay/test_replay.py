@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.replay import changes, native
+from opscope.analysis.replay import changes
 from opscope.analysis.replay.batch import more_workers, other_batch
 from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
+from opscope.analysis.replay.native import library as native
 from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share, slack
 from opscope.analysis.replay.unprofiled import host_speed, unprofiled_step, unprofiled_steps
 from opscope.analysis.structure.intervals import Intervals
@@ -22,7 +23,7 @@ from opscope.analysis.structure.links import link
 from opscope.api.whatif import whatif
 from opscope.base.errors import UsageError
 from opscope.export.chrome import replayed_events
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.report.whatif_document import build_whatif
 from opscope.trace.model import Trace
 from tests.budget import chance, examples

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.readers import read
+from opscope.readers.reading import read
 from tests.budget import examples
 from tests.kineto import KinetoTrace
 

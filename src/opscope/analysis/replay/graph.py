@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.replay import native
+from opscope.analysis.replay.native import library as native
 from opscope.analysis.structure.arrays import column, extent_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.window import step_table

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from opscope.analysis.structure import native
+from opscope.analysis.structure.native import library as native
 from opscope.analysis.structure.nesting import Ints, Nesting
 
 MOST_LANES = 4_096  # the last one takes what fits nowhere: no one could see it anyway

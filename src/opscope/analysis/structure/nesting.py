@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from opscope.analysis.structure import native
+from opscope.analysis.structure.native import library as native
 from opscope.base.stages import Stage, staged
 
 Ints = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from opscope.readers.native import NativeReader
+from opscope.readers.native.library import NativeReader
 from opscope.trace.columns import TABLES, ColumnKind
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -19,7 +19,7 @@ from opscope.analysis.structure.links import link
 from opscope.base.errors import OpscopeError
 from opscope.base.files import scratch
 from opscope.base.units import NS_PER_MS
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.workbench.benchmarking.rounds import Calls, Timer
 
 _RANGE: Final = "opscope.bench#"

@@ -20,7 +20,7 @@ from opscope.base.units import NS_PER_S
 from opscope.documents.bench import LimitShare
 from opscope.knowledge.devices import datasheet_peaks, device_called, peaks_called
 from opscope.knowledge.kernels.kinds import short_name
-from opscope.readers import read
+from opscope.readers.reading import read
 from opscope.torch_support.device import synchronize
 from opscope.workbench.benchmarking.case import Function
 

@@ -24,7 +24,7 @@ from opscope.record.bench import BenchJob, BenchRequest, Claim, Judged, JudgeJob
 from opscope.record.codec import encode
 from opscope.workbench.benchmarking.statistics import duration_of
 from opscope.workbench.benchmarking.verdicts import compare, in_a_row_ns, pairs_of
-from opscope.workbench.gallery import TIMERS
+from opscope.workbench.gallery.cases import TIMERS
 
 _Progress = Callable[[str], None]
 _Refused = dict[str, dict[str, str]]

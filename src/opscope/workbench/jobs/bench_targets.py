@@ -13,7 +13,7 @@ from opscope.base.errors import UsageError
 from opscope.base.text import lazy_pattern
 from opscope.record.bench import BenchRequest
 from opscope.workbench.benchmarking.case import Case, Function
-from opscope.workbench.gallery import GALLERY, TIMERS, gallery_case
+from opscope.workbench.gallery.cases import GALLERY, TIMERS, gallery_case
 from opscope.workloads.custom import load_function, load_module
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.run import bench_case
 from opscope.workbench.benchmarking.stopping import MeasuringLimits
-from opscope.workbench.gallery import TIMERS
+from opscope.workbench.gallery.cases import TIMERS
 from opscope.workbench.jobs.bench_targets import cases_of, points_of
 from opscope.workbench.jobs.bench_written import bench_document_of
 

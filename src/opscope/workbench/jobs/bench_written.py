@@ -9,7 +9,7 @@ from opscope.collect.environment import describe_framework, describe_machine
 from opscope.documents.bench import BenchDocument, BenchResult
 from opscope.record.bench import BenchRequest
 from opscope.workbench.benchmarking.verdicts import compare, pairs_of
-from opscope.workbench.gallery import TIMERS
+from opscope.workbench.gallery.cases import TIMERS
 
 
 def bench_document_of(
