@@ -16,7 +16,7 @@ from typing import Any
 
 from saved import save
 
-from opscope.advise.changes import workers_tried
+from opscope.advise.changes.change import workers_tried
 from opscope.advise.messages import VariantJob
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration

@@ -94,8 +94,9 @@ def in_browser(folder: Path, big: Path) -> dict[str, object] | None:
     if browser_is_missing():
         return None
     rows, slices = many(folder / "rows.json", 2_000, 2_000), many(folder / "slices.json", 50, 116_000)
-    pages = {name: folder / f"{name}.html" for name in ("big", "rows", "slices")}
-    for name, trace in (("big", big), ("rows", rows), ("slices", slices)):
+    names = many(folder / "names.json", 100_000, 100_000)
+    pages = {name: folder / f"{name}.html" for name in ("big", "rows", "slices", "names")}
+    for name, trace in (("big", big), ("rows", rows), ("slices", slices), ("names", names)):
         seconds("page", str(trace), "-o", str(pages[name]))
     with chromium() as browser:
         paints, sorts, filters = [], [], []
@@ -113,6 +114,11 @@ def in_browser(folder: Path, big: Path) -> dict[str, object] | None:
                 for text in texts
             ]
             count = page.evaluate("opscopePage.document.traces[0].document.operators.length")
+        begin = time.perf_counter()
+        with opened(browser, pages["names"]) as page:
+            for view in page.evaluate("opscopePage.app.tabs.map(tab => tab.dataset.view)"):
+                page.show(view)
+        names_ms = (time.perf_counter() - begin) * 1_000
         with opened(browser, pages["slices"]) as page:
             page.show("timeline")
             shown = page.evaluate("opscopePage.app.traces[0].timeline.slices")
@@ -121,6 +127,8 @@ def in_browser(folder: Path, big: Path) -> dict[str, object] | None:
             frames = {text or "nothing": page.evaluate(FRAMES, [text]) for text in texts}
     return {
         "first_paint_ms": paints,
+        "names_bytes": pages["names"].stat().st_size,
+        "names_all_views_ms": names_ms,
         "rows": count,
         "sort_ms": sorts,
         "filter_ms": filters,

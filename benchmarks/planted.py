@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from opscope.advise.applying import APPLYING, Applying
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.variant import Variant
 
 Call = Callable[..., Any]
@@ -94,4 +95,4 @@ MISTAKES = {
     "foreach_optimizer": right_in_the_first_step,
 }
 for name, mistake in MISTAKES.items():
-    APPLYING[name] = Applying(mistake)
+    BY_NAME[name] = replace(BY_NAME[name], apply=mistake, took_effect=lambda _: None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from opscope.advise.applying import APPLYING
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.comparing import Comparing
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import VariantJob, VariantRecording
@@ -389,7 +389,7 @@ def test_what_a_step_changes_in_place_is_compared(file: Path, function: str) -> 
 
 def test_weights_of_16_bits_lose_what_modules_write_into_their_arguments(file: Path) -> None:
     """The module gets a cast copy of the state, and the caller's own stays as it was."""
-    assert compared(file, "changed_in_place", APPLYING["weights_bf16"].apply, "weights_bf16").right is False
+    assert compared(file, "changed_in_place", BY_NAME["weights_bf16"].apply, "weights_bf16").right is False
 
 
 def test_attributes_are_no_dropout_for_their_name(file: Path) -> None:
@@ -507,7 +507,7 @@ def test_an_update_that_is_missing_is_no_matter_of_precision(file: Path, monkeyp
 
     def change(factor: float) -> Callable[[Variant], None]:
         def both(variant: Variant) -> None:
-            APPLYING["autocast_bf16"].apply(variant)
+            BY_NAME["autocast_bf16"].apply(variant)
             rate_of(1, factor)(variant)
 
         return both
@@ -529,10 +529,10 @@ def test_no_part_of_a_large_tensor_is_left_out(file: Path) -> None:
     assert found.error > 1e-3
 
     def in_bfloat16(variant: Variant) -> None:
-        APPLYING["weights_bf16"].apply(variant)
+        BY_NAME["weights_bf16"].apply(variant)
         outputs_of(one_row)(variant)
 
-    assert compared(file, "large", APPLYING["weights_bf16"].apply, "weights_bf16").right
+    assert compared(file, "large", BY_NAME["weights_bf16"].apply, "weights_bf16").right
     assert compared(file, "large", in_bfloat16, "weights_bf16").right is False
 
 

@@ -209,7 +209,7 @@ def test_what_cannot_be_written_is_said(built: dict[str, tuple[Path, Built]], wr
     with pytest.raises(NotWritableError, match="AdamW is not made in your own source"):
         written(["fused_optimizer"], script, lost, {})
     with pytest.raises(NotWritableError, match="by hand"):
-        write("loop", "no such change")
+        write("loop", "int8_weights")
 
 
 @pytest.mark.torch

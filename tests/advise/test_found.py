@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from opscope.advise.changes import BY_NAME
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.found import changed_state, observed_step, observing, python_state, reached_from
 from opscope.advise.routine import drive
 from tests.advise.facts import facts

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from opscope.advise.applying import APPLYING
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import ComputedStep, VariantRecording
 from opscope.advise.of_function import FunctionVariant
@@ -185,7 +185,7 @@ def in_bfloat16(variant: Variant) -> None:
 
 
 def fused(variant: Variant) -> None:
-    APPLYING["fused_optimizer"].apply(variant)
+    BY_NAME["fused_optimizer"].apply(variant)
     assert all(group["fused"] for one in variant.optimizers for group in one.param_groups)
 
 
@@ -251,7 +251,7 @@ def test_changes_of_precision_are_explained_by_their_own_simulation(
     configuration = target(which)
     written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
     simulated = recorded(configuration, lambda variant: compute_in_float64(variant, [name]))
-    changed = recorded(configuration, APPLYING[name].apply)
+    changed = recorded(configuration, BY_NAME[name].apply)
     found = judged(changed, written, reference, [simulated], name)
     assert found.right, found
     assert changed.updates == written.updates
@@ -276,7 +276,7 @@ def test_outputs_that_only_a_change_holds_may_be_overwritten(target: Callable[[s
 def test_padded_products_are_the_same(target: Callable[[str], Configuration]) -> None:
     configuration = target("vocabulary")
     written, reference = recorded(configuration), recorded(configuration, compute_in_float64)
-    found = recorded(configuration, APPLYING["padded_products"].apply)
+    found = recorded(configuration, BY_NAME["padded_products"].apply)
     assert observed(configuration).facts.odd_products == 1
     assert observed(target("infer")).facts.odd_products == 0
     assert judged(found, written, reference, [], "it").right
@@ -285,14 +285,14 @@ def test_padded_products_are_the_same(target: Callable[[str], Configuration]) ->
 
 def test_what_comes_between_steps_is_not_compiled(target: Callable[[str], Configuration]) -> None:
     variant = observed(target("infer"))
-    APPLYING["compile"].apply(variant)
+    BY_NAME["compile"].apply(variant)
     (root,) = variant.roots
     variant.interrupted = True
     root.module(torch.randn(3, 16))
-    assert APPLYING["compile"].took_effect(variant) == "nothing was compiled"
+    assert BY_NAME["compile"].took_effect(variant) == "nothing was compiled"
     variant.interrupted = False
     root.module(*root.args, **root.kwargs)
-    assert APPLYING["compile"].took_effect(variant) is None
+    assert BY_NAME["compile"].took_effect(variant) is None
 
 
 def test_rounding_keeps_so_many_bits() -> None:

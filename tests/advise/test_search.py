@@ -1,23 +1,31 @@
 """Which combinations are tried, and which of them are the best."""
 
-from opscope.advise.applying import APPLYING
-from opscope.advise.changes import BY_NAME, CHANGES, class_of, fit_together, in_order
+import subprocess
+import sys
+
+from opscope.advise.changes.listed import BY_NAME, CHANGES, class_of, fit_together, in_order
 from opscope.advise.search import best_of, first_tries, likeliest, second_tries, to_prove_first, without_broken
 from opscope.advise.simulated import rounding
-from opscope.documents.advise import ErrorClass
+from opscope.documents.advise import ChangeName, ErrorClass
 from tests.advise.facts import facts
 
 FACTS = facts(convolutions=3, attention_choices=1)
 
 
 def test_every_change_can_be_made_and_says_what_to_write() -> None:
-    assert set(APPLYING) == set(BY_NAME)
+    assert set(BY_NAME) == set(ChangeName)
     assert len(BY_NAME) == len(CHANGES)
-    assert all(change.lines for change in CHANGES)
+    assert all(change.edit.lines for change in CHANGES)
     # What is less precise has arithmetic that can be simulated, or weights that are rounded.
     assert {one.name for one in CHANGES if rounding(one.name) is not None} == {
         one.name for one in CHANGES if one.error_class not in (ErrorClass.EXACT, ErrorClass.LOWER)
     }
+    assert all((one.arithmetic is None) == (one.error_class is ErrorClass.EXACT) for one in CHANGES)
+
+
+def test_who_reads_the_list_needs_no_pytorch() -> None:
+    code = "import sys, opscope.advise.changes.listed as listed; sys.exit('torch' in sys.modules or not listed.CHANGES)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from opscope.cli import COMMANDS, cli
+from opscope.documents.bound import IdleCause
 from tests.command import opscope
 from tests.conftest import ROOT
 
@@ -79,3 +80,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "<h3>analyze" in (tmp_path / "site" / "reference" / "commands.html").read_text()
+
+
+def test_every_cause_of_idle_time_is_explained() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    begin, end = text.index("- **Idle by cause**"), text.index("- **Gap**")
+    named = {" ".join(words.split()).lower() for words in re.findall(r"\*([^*]+)\*", text[begin:end].replace("**", ""))}
+    assert set(map(str, IdleCause)) <= named

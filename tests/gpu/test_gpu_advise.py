@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from opscope.advise.changes import BY_NAME
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.comparing import Comparing, Finalist, exact_part
 from opscope.advise.messages import Time, Turn, VariantJob, Work, Worked
 from opscope.advise.pinning import fastest_cores

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from opscope.advise.changes import BY_NAME
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.messages import AS_WRITTEN, NO_WEIGHTS, AskLosses, LongRun, Record, VariantJob, VariantRecording
 from opscope.advise.proof import Judgement, judged, runs_agree
 from opscope.advise.search import ChangeNames

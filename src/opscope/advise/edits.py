@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from opscope.advise.attention_edit import fuse_attention
+from opscope.advise.changes.change import filled
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.places import Call, CallSite, ScriptPlaces, Stack
 from opscope.advise.source import EditedFile, NotWritableError
 from opscope.base.text import lazy_pattern
@@ -44,9 +45,9 @@ def written(changes: Sequence[str], script: Path, places: ScriptPlaces, settings
     Raises:
         NotWritableError: one of them cannot be written by itself; says why.
     """
-    writer = _Writer(script, places, settings)
+    writer = Writer(script, places, settings)
     for name in changes:
-        write = _WRITE.get(name)
+        write = BY_NAME[name].edit.write
         if write is None:
             raise NotWritableError(f"{name} has to be written by hand")
         write(writer)
@@ -101,17 +102,38 @@ def _lines(text: str) -> list[str]:
     return _LINE.findall(text)
 
 
-class _Writer:
+class Writer:
+    """Edits the files of a script; each method is a way in which changes are written.
+
+    In what is written, TORCH stands for the name of PyTorch in that file, and other words in capitals for settings.
+
+    Args:
+        script: the script.
+        places: where it does what the changes concern.
+        settings: values that changes write, see `written`.
+
+    Attributes:
+        script: its absolute path.
+        places: as given.
+        sources: the files that were edited, or looked into, by path.
+    """
+
     def __init__(self, script: Path, places: ScriptPlaces, settings: Mapping[str, str]) -> None:
-        self.script, self.places, self.settings = str(script.absolute()), places, settings
+        self.script, self.places, self._settings = str(script.absolute()), places, settings
         self.sources: dict[str, EditedFile] = {}
 
     def source(self, path: str) -> EditedFile:
+        """Return a file that can be edited."""
         if path not in self.sources:
             self.sources[path] = EditedFile(Path(path))
         return self.sources[path]
 
     def calls(self) -> list[Call]:
+        """Return where the models are called.
+
+        Raises:
+            NotWritableError: one of them is called outside the user's own source.
+        """
         if not self.places.calls or not all(call.stack for call in self.places.calls):
             raise NotWritableError("the model is not called in your own source")
         return self.places.calls
@@ -119,9 +141,12 @@ class _Writer:
     # ---------------------------------------------------------------- once for the whole process
 
     def for_process(self, line: str) -> None:
-        """Write a line behind the imports of the script; TORCH in it stands for the name of PyTorch there."""
+        """Write a line behind the imports of the script."""
         source = self.source(self.script)
-        source.insert_after_imports(line.replace("TORCH", source.name_of_torch()))
+        source.insert_after_imports(self._filled(line, source))
+
+    def _filled(self, text: str, source: EditedFile) -> str:
+        return filled(text.replace("TORCH", source.name_of_torch()), self._settings)
 
     # ---------------------------------------------------------------- once for each model
 
@@ -166,7 +191,7 @@ class _Writer:
     # ---------------------------------------------------------------- the inputs of each call
 
     def inputs(self, names_of: Callable[[Call], Sequence[int | str]], method: str) -> None:
-        """Put a method's call behind inputs of the models; TORCH in it stands for the name of PyTorch there."""
+        """Put a method's call behind inputs of the models."""
         for call in self.calls():
             place = call.stack[0]
             source = self.source(place.file)
@@ -177,7 +202,7 @@ class _Writer:
                 values = given_by.get(name)
                 if values is None or any(isinstance(one, ast.Starred) for one in node.args):
                     raise NotWritableError(f"the inputs in line {node.lineno} of {source.path.name} are unpacked")
-                source.append_to(values, method.replace("TORCH", source.name_of_torch()))
+                source.append_to(values, self._filled(method, source))
 
     # ---------------------------------------------------------------- contexts
 
@@ -186,7 +211,7 @@ class _Writer:
         for call in self.calls():
             wrapped = self._up_to_backward(call.stack) or self._statement_of(call.stack)
             source, first, last = wrapped
-            source.wrap(first, last, header.replace("TORCH", source.name_of_torch()))
+            source.wrap(first, last, self._filled(header, source))
             if self.places.backward:
                 return  # the first call up to the backward pass has the others inside
 
@@ -241,6 +266,7 @@ class _Writer:
         return source, source.call_at(stack[0])
 
     def optimizers(self, keyword: str, without: Sequence[str] = ()) -> None:
+        """Make every optimizer with a keyword that is true, and without some others."""
         for name, stack in _each(self.places.optimizers, lambda one: one[1]):
             source, call = self.making(stack, name)
             if name not in ast.unparse(call.func):
@@ -248,41 +274,17 @@ class _Writer:
             source.set_keywords(call, {keyword: "True"}, without)
 
     def loaders(self, **keywords: str) -> None:
+        """Make every loader with some keywords."""
         for stack in _each(self.places.loaders, lambda one: one):
             source, call = self.making(stack, "a loader")
             if "DataLoader" not in ast.unparse(call.func):
                 first = next(iter(keywords))
                 raise NotWritableError(f"a loader is made by {ast.unparse(call.func)}, which may take no {first}")
-            source.set_keywords(call, keywords)
+            source.set_keywords(call, {name: self._filled(value, source) for name, value in keywords.items()})
 
-    def without_anomaly_detection(self) -> None:
-        """Turn it off where the script turns it on."""
-        source = self.source(self.script)
-        calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
-        turned_on = [call for call in calls if ast.unparse(call.func).endswith("set_detect_anomaly")]
-        if not turned_on:
-            raise NotWritableError("anomaly detection is not turned on by set_detect_anomaly in the script")
-        for call in turned_on:
-            values = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "mode")]
-            if not values:
-                raise NotWritableError(f"line {call.lineno} of {source.path.name} does not say on or off")
-            source.rename(values[0], "False")
-
-    def fused_attention(self) -> None:
-        """Have each class's attention that is written out call the fused operator."""
-        if not self.places.attention:
-            raise NotWritableError("the attention is not in your own source")
-        for file, line in dict.fromkeys(self.places.attention):
-            fuse_attention(self.source(file), line)
-
-    def zero_grads(self) -> None:
-        for stack in _each(self.places.kept_gradients, lambda one: one):
-            source, call = self.making(stack, "the call of zero_grad")
-            keywords = {one.arg: one.value for one in call.keywords}
-            value = keywords.get("set_to_none", call.args[0] if len(call.args) == 1 else None)
-            if not isinstance(value, ast.Constant):
-                raise NotWritableError(f"set_to_none in line {call.lineno} of {source.path.name} is not a plain False")
-            source.without_argument(call, "set_to_none")
+    def kept_gradients(self) -> list[Stack]:
+        """Return where the user's code asks for gradients of zero, once for each place."""
+        return _each(self.places.kept_gradients, lambda one: one)
 
 
 def _each(results: Sequence[T], stack_of: Callable[[T], Stack]) -> list[T]:
@@ -302,60 +304,3 @@ def _no_grads(source: EditedFile, statement: ast.stmt) -> list[ast.expr]:
             if ast.unparse(name).rpartition(".")[2] == "no_grad":
                 results.append(name)
     return results
-
-
-def _compiled(arguments: str) -> Callable[[_Writer], None]:
-    def line(call: Call, name: str, torch: str) -> str:
-        # In place, names in checkpoints stay as they are; but of PyTorch's own classes nothing would be compiled.
-        if call.own_class:
-            return f"{name}.compile({arguments})"
-        return f"{name} = {torch}.compile({', '.join(filter(None, (name, arguments)))})"
-
-    return lambda writer: writer.for_model(line)
-
-
-def _weights(dtype: str) -> Callable[[_Writer], None]:
-    def write(writer: _Writer) -> None:
-        if any(call.nested for call in writer.calls()):
-            raise NotWritableError("the model's inputs are inside of other objects: cast them where they are made")
-        writer.for_model(lambda _, name, torch: f"{name}.to({torch}.{dtype})")
-        writer.inputs(lambda call: call.floats, f".to(TORCH.{dtype})")
-
-    return write
-
-
-def _channels_last(writer: _Writer) -> None:
-    writer.for_model(lambda _, name, torch: f"{name}.to(memory_format={torch}.channels_last)")
-    writer.inputs(lambda call: call.images, ".to(memory_format=TORCH.channels_last)")
-
-
-def _autocast(dtype: str) -> Callable[[_Writer], None]:
-    def write(writer: _Writer) -> None:
-        writer.around_forward(f'with TORCH.autocast("{writer.settings["device"]}", dtype=TORCH.{dtype})')
-
-    return write
-
-
-_WRITE: Final[Mapping[str, Callable[[_Writer], None]]] = {
-    "sdpa": lambda writer: writer.for_model(lambda _, name, __: f'{name}.set_attn_implementation("sdpa")'),
-    "fused_attention": _Writer.fused_attention,
-    "tf32": lambda writer: writer.for_process('TORCH.set_float32_matmul_precision("high")'),
-    "weights_bf16": _weights("bfloat16"),
-    "weights_fp16": _weights("float16"),
-    "autocast_bf16": _autocast("bfloat16"),
-    "channels_last": _channels_last,
-    "cudnn_benchmark": lambda writer: writer.for_process("TORCH.backends.cudnn.benchmark = True"),
-    "fused_optimizer": lambda writer: writer.optimizers("fused", without=["foreach"]),
-    "set_to_none": _Writer.zero_grads,
-    "compile": _compiled(""),
-    "compile_dynamic": _compiled("dynamic=True"),
-    "compile_reduce_overhead": _compiled('mode="reduce-overhead"'),
-    "compile_max_autotune": _compiled('mode="max-autotune-no-cudagraphs"'),
-    "inference_mode": _Writer.without_gradients,
-    "half_threads": lambda writer: writer.for_process(f"TORCH.set_num_threads({writer.settings['threads']})"),
-    "all_threads": lambda writer: writer.for_process(f"TORCH.set_num_threads({writer.settings['cores']})"),
-    "foreach_optimizer": lambda writer: writer.optimizers("foreach"),
-    "no_anomaly_detection": _Writer.without_anomaly_detection,
-    "loader_workers": lambda writer: writer.loaders(num_workers=writer.settings["workers"], persistent_workers="True"),
-    "persistent_workers": lambda writer: writer.loaders(persistent_workers="True"),
-}

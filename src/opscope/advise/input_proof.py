@@ -10,22 +10,23 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.advise.changes import BY_NAME, fit_together, workers_tried
+from opscope.advise.changes.change import workers_tried
+from opscope.advise.changes.listed import BY_NAME, fit_together
 from opscope.advise.measured import LEAST_GAIN, least_gain, not_decidable, waited_for_others
 from opscope.advise.messages import Load, Loaded, ReplayBatches, VariantJob
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, LoadingStage, RunningFunction
 from opscope.base.files import scratch
-from opscope.documents.advise import Copies, Facts, InputProof, OtherLoading, StageCost
+from opscope.documents.advise import ChangeName, Copies, Facts, InputProof, OtherLoading, StageCost
 from opscope.workbench.benchmarking.statistics import Interval, median_interval, ratios
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
 _EXPLAINED: Final = 2.0  # times what loading takes: caches that it leaves cold cost time, too
 _TIMED_S: Final = 1.0
-_OF_LOADING: Final = {
-    "loader_workers": "{workers} workers that persist",
-    "persistent_workers": "workers that persist",
-    "pinned_memory": "pinned memory and non-blocking copies",
+_OF_LOADING: Final[dict[str, str]] = {
+    ChangeName.LOADER_WORKERS: "{workers} workers that persist",
+    ChangeName.PERSISTENT_WORKERS: "workers that persist",
+    ChangeName.PINNED_MEMORY: "pinned memory and non-blocking copies",
 }
 _BATCHES: Final = 16  # a quarter of them is profiled
 
@@ -204,7 +205,8 @@ def _others(
         stages
         and stages[0].step_ns > 0
         and not any(
-            worker.job.changes == ("persistent_workers",) and stages[0].stage is LoadingStage.START for worker in more
+            worker.job.changes == (ChangeName.PERSISTENT_WORKERS,) and stages[0].stage is LoadingStage.START
+            for worker in more
         )
     ):
         step = loading.without(stages[0])

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 
-from opscope.advise.applying import compiled_frames
+from opscope.advise.changes.compiling import compiled_frames
 from opscope.advise.found import Reached, reached_from, uncompiled
 from opscope.advise.loaders import Loaders
 from opscope.advise.places import Stack, here

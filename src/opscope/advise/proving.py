@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from opscope.advise.changes import settings_of
+from opscope.advise.changes.listed import settings_of
 from opscope.advise.comparing import Comparing, Finalist, exact_part
 from opscope.advise.edits import Written, written_or_why
 from opscope.advise.measured import (

@@ -3,62 +3,65 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from opscope.advise.changes import BY_NAME, class_of, fit_together, in_order, lower_than
-from opscope.documents.advise import ErrorClass
+from opscope.advise.changes.listed import BY_NAME, class_of, fit_together, in_order, lower_than
+from opscope.documents.advise import ChangeName, ErrorClass
 
 ChangeNames = tuple[str, ...]
 
+_Name = ChangeName
+_ATTENTION: Final = (_Name.SDPA, _Name.FUSED_ATTENTION)  # whichever of them a model lets be made
+
 # What takes seconds to start, as nothing is compiled: the best of these is proven while there is time for anything.
 _QUICK_RECIPES: Final[tuple[ChangeNames, ...]] = (
-    ("sdpa", "fused_attention", "autocast_bf16", "channels_last", "deferred_items", "fused_optimizer"),
-    ("sdpa", "fused_attention", "weights_bf16", "channels_last"),
-    ("sdpa", "fused_attention", "tf32", "channels_last", "deferred_items", "fused_optimizer"),
-    ("sdpa", "fused_attention", "channels_last", "deferred_items", "fused_optimizer"),
+    (*_ATTENTION, _Name.AUTOCAST_BF16, _Name.CHANNELS_LAST, _Name.DEFERRED_ITEMS, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.WEIGHTS_BF16, _Name.CHANNELS_LAST),
+    (*_ATTENTION, _Name.TF32, _Name.CHANNELS_LAST, _Name.DEFERRED_ITEMS, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.CHANNELS_LAST, _Name.DEFERRED_ITEMS, _Name.FUSED_OPTIMIZER),
 )
 # Combinations that were the best of many workloads: what each part saves shows only with the others. They come before
 # what is tried alone, as time may be up before all is tried.
 _RECIPES: Final[tuple[ChangeNames, ...]] = (
-    ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "fused_attention", "weights_fp16", "compile_reduce_overhead"),
-    ("fused_optimizer", "deferred_items", "cuda_graph"),
-    ("sdpa", "fused_attention", "tf32", "compile", "deferred_items", "cuda_graph", "fused_optimizer"),
-    ("sdpa", "fused_attention", "autocast_bf16", "compile", "deferred_items", "cuda_graph", "fused_optimizer"),
-    ("sdpa", "fused_attention", "weights_fp16", "compile", "cuda_graph"),
-    ("autocast_bf16", "channels_last", "compile"),
+    (*_ATTENTION, _Name.TF32, _Name.COMPILE_REDUCE_OVERHEAD, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.AUTOCAST_BF16, _Name.COMPILE_REDUCE_OVERHEAD, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.WEIGHTS_FP16, _Name.COMPILE_REDUCE_OVERHEAD),
+    (_Name.FUSED_OPTIMIZER, _Name.DEFERRED_ITEMS, _Name.CUDA_GRAPH),
+    (*_ATTENTION, _Name.TF32, _Name.COMPILE, _Name.DEFERRED_ITEMS, _Name.CUDA_GRAPH, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.AUTOCAST_BF16, _Name.COMPILE, _Name.DEFERRED_ITEMS, _Name.CUDA_GRAPH, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.WEIGHTS_FP16, _Name.COMPILE, _Name.CUDA_GRAPH),
+    (_Name.AUTOCAST_BF16, _Name.CHANNELS_LAST, _Name.COMPILE),
 )
 # What is only for finding mistakes: where it is on, it is taken out of everything that is tried.
-_WITHOUT_A_DOUBT: Final = ("no_anomaly_detection",)
+_WITHOUT_A_DOUBT: Final = (_Name.NO_ANOMALY_DETECTION,)
 # Alone they take seconds, and tell whether these recipes run.
-_IN_MANY_RECIPES: Final = ("sdpa", "fused_attention")
+_IN_MANY_RECIPES: Final = _ATTENTION
 # Those that are the best where captured graphs are not to be had, or fail.
 _LATER_RECIPES: Final[tuple[ChangeNames, ...]] = (
-    ("sdpa", "fused_attention", "compile"),
-    ("tf32", "compile", "fused_optimizer"),
-    ("autocast_bf16", "compile", "fused_optimizer"),
-    ("weights_bf16", "compile"),
-    ("compile", "fused_optimizer"),
-    ("sdpa", "fused_attention", "autocast_bf16", "padded_products", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "fused_attention", "weights_bf16", "compile_reduce_overhead"),
-    ("sdpa", "fused_attention", "compile_reduce_overhead"),
-    ("channels_last", "compile"),
-    ("sdpa", "fused_attention", "weights_bf16", "int8_weights", "compile"),
+    (*_ATTENTION, _Name.COMPILE),
+    (_Name.TF32, _Name.COMPILE, _Name.FUSED_OPTIMIZER),
+    (_Name.AUTOCAST_BF16, _Name.COMPILE, _Name.FUSED_OPTIMIZER),
+    (_Name.WEIGHTS_BF16, _Name.COMPILE),
+    (_Name.COMPILE, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.AUTOCAST_BF16, _Name.PADDED_PRODUCTS, _Name.COMPILE_REDUCE_OVERHEAD, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.WEIGHTS_BF16, _Name.COMPILE_REDUCE_OVERHEAD),
+    (*_ATTENTION, _Name.COMPILE_REDUCE_OVERHEAD),
+    (_Name.CHANNELS_LAST, _Name.COMPILE),
+    (*_ATTENTION, _Name.WEIGHTS_BF16, _Name.INT8_WEIGHTS, _Name.COMPILE),
 )
 _NEARLY: Final = 0.98  # of the best: the shortest combination of those is taken
 
 
 # Where the device waits for launches, captured graphs save most, and arithmetic next to nothing.
 _GRAPH_RECIPES: Final[tuple[ChangeNames, ...]] = (
-    ("sdpa", "fused_attention", "tf32", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "fused_attention", "autocast_bf16", "compile_reduce_overhead", "fused_optimizer"),
-    ("sdpa", "fused_attention", "tf32", "deferred_items", "fused_optimizer"),
-    ("sdpa", "fused_attention", "compile_reduce_overhead", "fused_optimizer"),
+    (*_ATTENTION, _Name.TF32, _Name.COMPILE_REDUCE_OVERHEAD, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.AUTOCAST_BF16, _Name.COMPILE_REDUCE_OVERHEAD, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.TF32, _Name.DEFERRED_ITEMS, _Name.FUSED_OPTIMIZER),
+    (*_ATTENTION, _Name.COMPILE_REDUCE_OVERHEAD, _Name.FUSED_OPTIMIZER),
 )
 
 
 def compiles(names: ChangeNames) -> bool:
     """Tell whether a combination compiles, which takes much longer than all else."""
-    return any(name.startswith("compile") for name in names)
+    return any(BY_NAME[name].compiles for name in names)
 
 
 def first_tries(possible: Sequence[str], *, launch_bound: bool = False) -> list[ChangeNames]:

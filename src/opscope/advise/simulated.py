@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.messages import AS_WRITTEN
 from opscope.advise.variant import Casting, Variant
 
@@ -73,14 +74,16 @@ class Rounding(TorchDispatchMode):  # type: ignore[misc]
 
 def round_weights(name: str, tops: Sequence[torch.nn.Module]) -> None:
     """Round the weights of modules in float64 as a change does; changes that leave them alone do nothing here."""
-    parts = [part for top in tops for part in top.modules()]
-    if name == "int8_weights":
-        for part in parts:
-            if isinstance(part, torch.nn.Linear):
-                part.weight.data = _in_eight_bits(part.weight.data)
-    bits = {"weights_bf16": 7, "weights_fp16": 10}.get(name)
-    for tensor in (tensor for top in tops for tensor in (*top.parameters(), *top.buffers()) if bits is not None):
-        tensor.data = rounded(tensor.data, bits or 0)
+    change = BY_NAME.get(name)
+    arithmetic = change.arithmetic if change is not None else None
+    if arithmetic is None:
+        return
+    if arithmetic.rows_of_eight_bits:
+        for part in (part for top in tops for part in top.modules() if isinstance(part, torch.nn.Linear)):
+            part.weight.data = _in_eight_bits(part.weight.data)
+    if arithmetic.weight_bits is not None:
+        for tensor in (tensor for top in tops for tensor in (*top.parameters(), *top.buffers())):
+            tensor.data = rounded(tensor.data, arithmetic.weight_bits)
 
 
 def _in_eight_bits(weight: torch.Tensor) -> torch.Tensor:
@@ -91,15 +94,13 @@ def _in_eight_bits(weight: torch.Tensor) -> torch.Tensor:
 
 def rounding(name: str) -> Rounding | None:
     """Return what simulates a change's arithmetic; None for changes that compute as precisely as before."""
-    return {
+    if name == AS_WRITTEN:
         # PyTorch lets cuDNN compute in TF32 unless it is told not to: which convolutions do depends on the algorithm.
-        AS_WRITTEN: Rounding(10, results=False, everything=False, products=_CONVOLUTIONS),
-        "tf32": Rounding(10, results=False, everything=False),
-        "autocast_bf16": Rounding(7, results=True, everything=False),
-        "autocast_fp16": Rounding(10, results=True, everything=False),
-        "weights_bf16": Rounding(7, results=True, everything=True),
-        "weights_fp16": Rounding(10, results=True, everything=True),
-    }.get(name)
+        return Rounding(10, results=False, everything=False, products=_CONVOLUTIONS)
+    arithmetic = BY_NAME[name].arithmetic
+    if arithmetic is None or arithmetic.bits is None:
+        return None
+    return Rounding(arithmetic.bits, results=arithmetic.results, everything=arithmetic.everything)
 
 
 def compute_in_float64(variant: Variant, simulated: Sequence[str] = ()) -> None:

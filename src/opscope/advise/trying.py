@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.advise.batches import larger_batch, with_batch
-from opscope.advise.changes import BY_NAME, CHANGES, class_of, lines_of, lower_than
+from opscope.advise.changes.listed import BY_NAME, CHANGES, class_of, lines_of, lower_than
 from opscope.advise.input_proof import Proving
 from opscope.advise.measured import (
     CLEARLY,

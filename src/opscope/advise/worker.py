@@ -21,8 +21,7 @@ from typing import Any, Final
 import torch
 from msgspec import Struct
 
-from opscope.advise.applying import APPLYING
-from opscope.advise.changes import in_order
+from opscope.advise.changes.listed import BY_NAME, in_order
 from opscope.advise.loaders import Loaders, Wait
 from opscope.advise.messages import (
     FAILED,
@@ -137,7 +136,7 @@ def _serve(job: VariantJob, connection: Connection, end: Callable[[BaseException
     if job.stages:
         StageClock(Path(job.stages)).listen()
     for name in in_order(job.changes):
-        APPLYING[name].prepare(loaders)
+        BY_NAME[name].prepare(loaders)
     if is_script(job.configuration.target):
         use_sources(job.sources)
         wanted = WantedSteps.named(job.steps)
@@ -160,7 +159,7 @@ def _conversation(variant: Variant, job: VariantJob, connection: Connection) -> 
             keep_weights(variant, Path(job.begin))
     if job.reference:
         compute_in_float64(variant, job.rounding)
-    changes = [APPLYING[name] for name in in_order(job.changes)]
+    changes = [BY_NAME[name] for name in in_order(job.changes)]
     for change in changes:
         change.apply(variant)
     began, variant.warming_up = perf_counter(), True

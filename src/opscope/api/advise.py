@@ -56,7 +56,7 @@ def advise(
     """
     if find_spec("torch") is None:
         raise EnvironmentLacksError("advice needs PyTorch, which is not installed: pip install 'opscope[torch]'")
-    from opscope.advise.changes import BY_NAME
+    from opscope.advise.changes.listed import BY_NAME
     from opscope.advise.trying import SearchPlan
     from opscope.advise.trying import try_changes as tried
 

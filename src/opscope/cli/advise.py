@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from opscope.advise.changes import BY_NAME
+from opscope.advise.changes.listed import BY_NAME
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import scratch
 from opscope.base.threads import cores

@@ -16,7 +16,7 @@ from msgspec import Struct
 from opscope.base.units import format_ns
 from opscope.distributed.lateness import Late, Own
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
-from opscope.documents.bound import IdleCause
+from opscope.documents.bound import Actor, IdleCause
 from opscope.documents.ranks import LateCause
 
 _MOST: Final = 0.5  # a cause explains at least half of the lateness, else it is unknown
@@ -24,10 +24,8 @@ _LONGER: Final = 1.03  # kernels of the same work differ by less between two dev
 _ALL: Final = 0.9  # of the time of kernels that are longer: then it is the device
 _ON_HOST: Final = tuple(
     IDLE_COLUMNS[cause]
-    for cause in (
-        *(IdleCause.HOST_WORK, IdleCause.DISPATCH, IdleCause.LATENCY, IdleCause.TAIL),
-        *(IdleCause.ALLOCATION, IdleCause.COLD_START, IdleCause.INPUT),
-    )
+    for cause in IdleCause
+    if cause.waits_for in (Actor.CALL, Actor.HOST) and cause is not IdleCause.BLOCKING
 )
 _AROUND_WAITS: Final = (
     IDLE_COLUMNS[IdleCause.BLOCKING],

@@ -39,6 +39,16 @@ class BoundKind(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Actor(StrEnum):
+    """Whom a device waits for, and so who can act."""
+
+    HOST = "host"  # a thread of the program, which computes, loads or dispatches
+    CALL = "call"  # the same, which sits in a call
+    DEVICE = "device"  # work on other streams or devices, or the device between two kernels
+    PROFILER = "profiler"
+    UNKNOWN = "unknown"
+
+
 class IdleCause(StrEnum):
     """What kept a device idle, judged by the launch of the activity that ended the gap.
 
@@ -50,29 +60,38 @@ class IdleCause(StrEnum):
     Attributes:
         bound: what bounds a step in which such waiting is the largest part; None for the profiler's own, which a step
             without a profiler does not have.
+        waits_for: whom the device waits for.
+        color: of its time in pictures, as CSS writes it.
     """
 
     bound: BoundKind | None
+    waits_for: Actor
+    color: str
 
-    def __new__(cls, words: str, bound: BoundKind | None) -> Self:
+    def __new__(cls, words: str, bound: BoundKind | None, waits_for: Actor, color: str) -> Self:
         """Make a member whose value is its words."""
         cause = str.__new__(cls, words)
         cause._value_ = words
-        cause.bound = bound
+        cause.bound, cause.waits_for, cause.color = bound, waits_for, color
         return cause
 
-    BLOCKING = "blocking call", BoundKind.BLOCKING
-    DISPATCH = "dispatch", BoundKind.DISPATCH
-    HOST_WORK = "host work", BoundKind.HOST_WORK
-    LATENCY = "launch latency", BoundKind.DISPATCH
-    DEPENDENCY = "dependency", BoundKind.DEPENDENCY
-    PROFILER = "profiler", None
-    UNKNOWN = "launch not recorded", BoundKind.UNKNOWN
-    TAIL = "after the last activity", BoundKind.HOST_WORK
-    ALLOCATION = "allocation", BoundKind.ALLOCATION
-    INPUT = "data loading", BoundKind.INPUT
-    COLD_START = "cold start", BoundKind.COLD_START
-    QUEUED = "between kernels", BoundKind.DEVICE
+    BLOCKING = "blocking call", BoundKind.BLOCKING, Actor.CALL, "#d1495b"
+    DISPATCH = "dispatch", BoundKind.DISPATCH, Actor.HOST, "#edae49"
+    HOST_WORK = "host work", BoundKind.HOST_WORK, Actor.HOST, "#8d6a9f"
+    LATENCY = "launch latency", BoundKind.DISPATCH, Actor.HOST, "#f4d58d"
+    DEPENDENCY = "dependency", BoundKind.DEPENDENCY, Actor.DEVICE, "#5b8e7d"
+    PROFILER = "profiler", None, Actor.PROFILER, "#adb5bd"
+    UNKNOWN = "launch not recorded", BoundKind.UNKNOWN, Actor.UNKNOWN, "#868e96"
+    TAIL = "after the last activity", BoundKind.HOST_WORK, Actor.HOST, "#a98467"
+    ALLOCATION = "allocation", BoundKind.ALLOCATION, Actor.CALL, "#bc4749"
+    INPUT = "data loading", BoundKind.INPUT, Actor.HOST, "#6d597a"
+    COLD_START = "cold start", BoundKind.COLD_START, Actor.CALL, "#e09f3e"
+    QUEUED = "between kernels", BoundKind.DEVICE, Actor.DEVICE, "#c9cba3"
+
+    @property
+    def counted_as(self) -> "IdleCause":
+        """The cause that the verdict counts it as: the one that its kind of bound is named after."""
+        return self if self.bound is None else causes_of(self.bound)[0]
 
 
 def causes_of(kind: BoundKind) -> tuple[IdleCause, ...]:

@@ -6,7 +6,7 @@ Long columns are lists of integers. Names and places in them are indices into th
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
@@ -501,6 +501,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         counted: the same below the roofs of the device; null without.
         difference: of two runs; null without.
         pair_sections: what each pair of the difference is, in words; and what was not compared.
+        cause_colors: of the causes of idle time, by their words.
     """
 
     schema: Literal["opscope.page/1"] = "opscope.page/1"
@@ -519,3 +520,4 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     counted: Roofline | None = None
     difference: DiffDocument | None = None
     pair_sections: tuple[SectionEntry, ...] = ()
+    cause_colors: dict[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from opscope.analysis.analyzed import Accounting
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.losses import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.bound import IdleCause
+from opscope.documents.bound import Actor, IdleCause
 from opscope.documents.brief import StepFigure
 from opscope.documents.page import FigureEntry
 from opscope.documents.trace import DeviceEntry, GapRow, Measurement, SampleSummary, Step, StepTime, TraceDocument
@@ -32,7 +32,8 @@ _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
 
 # Causes for which the host sits in a call.
-_IN_CALLS: Final = (IdleCause.BLOCKING, IdleCause.ALLOCATION, IdleCause.COLD_START)
+_IN_CALLS: Final = tuple(cause for cause in IdleCause if cause.waits_for is Actor.CALL)
+_ON_HOST: Final = tuple(cause for cause in IdleCause if cause.waits_for in (Actor.CALL, Actor.HOST))
 
 
 def longest_gap(
@@ -69,7 +70,7 @@ def _where(gap: GapRow, *, may_have_stacks: bool) -> Iterator[str]:
             yield f", on stream {gap.stream}"
         if gap.waited_for is not None:
             yield from (", for ", Name(gap.waited_for))
-    if gap.cause in (IdleCause.DEPENDENCY, IdleCause.QUEUED, IdleCause.UNKNOWN, IdleCause.PROFILER):
+    if gap.cause not in _ON_HOST:
         return
     for place in filter(None, (gap.operator, gap.annotation, gap.module, gap.python)):
         yield from (", in ", Name(place))

@@ -20,8 +20,8 @@ _WIDTH: Final = 48  # characters of a bar
 _LEAST: Final = 0.005  # of the window: smaller causes are put together as "other"
 _NAMED: Final = 2  # causes of idle time
 _IDLE: Final = "idle: "
-# Causes of idle time that the verdict counts as one.
-_SAME: Final = {str(IdleCause.LATENCY): str(IdleCause.DISPATCH), str(IdleCause.TAIL): str(IdleCause.HOST_WORK)}
+# What the verdict counts each cause of idle time as.
+_COUNTED_AS: Final = {str(cause): str(cause.counted_as) for cause in IdleCause}
 # What fills the bar: dark for work, lighter for data that move, lightest for idle time.
 _FILLS: Final = {"compute": "█", "exposed communication": "▓", "exposed memcpy": "▒"}
 _IDLE_FILL: Final = "░"
@@ -131,7 +131,7 @@ def legend(parts: Sequence[BriefPart]) -> str:
     causes: dict[str, float] = {}
     for part in parts:
         if part.name.startswith(_IDLE):
-            cause = _SAME.get(part.name.removeprefix(_IDLE), part.name.removeprefix(_IDLE))
+            cause = _COUNTED_AS.get(part.name.removeprefix(_IDLE), part.name.removeprefix(_IDLE))
             causes[cause] = causes.get(cause, 0.0) + part.share
     largest = sorted((cause for cause in causes if causes[cause] >= _LEAST), key=lambda cause: -causes[cause])[:_NAMED]
     named = [f"{cause} {format_share(causes[cause], 1)}" for cause in largest]

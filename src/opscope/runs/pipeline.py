@@ -24,6 +24,7 @@ from opscope.base.threads import together
 from opscope.base.units import utc_timestamp
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
+from opscope.documents.bound import IdleCause
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.counters import CountersDocument
 from opscope.documents.difference import DiffDocument
@@ -319,6 +320,7 @@ def new_page(title: str, traces: Sequence[PageTrace] = (), **parts: Any) -> Page
         opscope=__version__,
         created=created,
         traces=tuple(traces),
+        cause_colors={str(cause): cause.color for cause in IdleCause},
         advice_sections=tuple(
             written("advice", functools.partial(advise_section, one, with_table=False))
             for one in parts.get("advice", ())

@@ -4,7 +4,7 @@ import { adviceView } from "./advise.js";
 import { benchView } from "./bench.js";
 import { drawnCharts, redrawCharts } from "./charts.js";
 import { countersView } from "./counters.js";
-import { licenses, TraceData, unpacked } from "./data.js";
+import { licenses, takeColors, TraceData, unpacked } from "./data.js";
 import { diffView } from "./diff.js";
 import { add, button, choice, clear, el, facts, nameOf, printable, tooltip } from "./dom.js";
 import { flameView } from "./flame.js";
@@ -380,6 +380,7 @@ export let app = null;
     const shell = document.getElementById("app");
     try {
         const page = await unpacked();
+        takeColors(page);
         app = new App(page);
         app.follow();
         // What tests and curious users read: the document, how long drawing took, where ticks and points stand.

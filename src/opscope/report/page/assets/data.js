@@ -18,6 +18,9 @@ export async function unpacked() {
     return new Response(stream).json();
 }
 
+export function takeColors(page) {
+    causeColors = page.cause_colors;
+}
 export const licenses = () => document.getElementById("licenses").textContent;
 export const sum = (values) => values.reduce((total, value) => total + value, 0);
 
@@ -56,20 +59,7 @@ const CATEGORY_COLORS = {
     Other: "#8f98a3",
     Unlinked: "#b5bcc4",
 };
-const CAUSE_COLORS = {
-    "blocking call": "#d1495b",
-    dispatch: "#edae49",
-    "host work": "#8d6a9f",
-    "launch latency": "#f4d58d",
-    dependency: "#5b8e7d",
-    profiler: "#adb5bd",
-    "launch not recorded": "#868e96",
-    "after the last activity": "#a98467",
-    allocation: "#bc4749",
-    "data loading": "#6d597a",
-    "cold start": "#e09f3e",
-    "between kernels": "#c9cba3",
-};
+let causeColors = {}; // by the words of the causes of idle time, as the document has them
 const PART_COLORS = { compute: "#4e79a7", "exposed communication": "#59a14f", "exposed memcpy": "#e15759" };
 
 export function hashed(text) {
@@ -81,7 +71,7 @@ export function hashed(text) {
 // Names come from traces: only the tables' own entries count.
 const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : null);
 export const categoryColor = (category) => own(CATEGORY_COLORS, category || "Other") || hashed(category || "Other");
-export const causeColor = (cause) => own(CAUSE_COLORS, cause) || "#888888";
+export const causeColor = (cause) => own(causeColors, cause) || "#888888";
 export const partColor = (name) =>
     own(PART_COLORS, name) || (name.startsWith("idle: ") ? causeColor(name.slice(6)) : hashed(name));
 
