@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from opscope.advise.changes.change import Change, Condition, Edit, for_model, needs
+from opscope.advise.changes.change import Change, Condition, SourceEdit, for_model, needs
 from opscope.documents.advise import ChangeName
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ FUSED_ATTENTION: Final = Change(
     name=ChangeName.FUSED_ATTENTION,
     slots=("written attention",),
     refuses=needs(_WRITES_ATTENTION),
-    edit=Edit(
+    edit=SourceEdit(
         (
             "y = torch.nn.functional.scaled_dot_product_attention(",
             "    q, k, v, attn_mask=..., dropout_p=p if self.training else 0.0, scale=...)  # in PLACES",

@@ -22,7 +22,7 @@ _MOST_WORKERS: Final = 8  # of one loader: more are seldom better, and each has 
 Refuses = Callable[[Facts], str | None]
 
 
-class Edit(Struct, frozen=True):
+class SourceEdit(Struct, frozen=True):
     """How a change is written.
 
     Attributes:
@@ -74,7 +74,7 @@ class Change(Struct, frozen=True, kw_only=True):
     name: ChangeName
     slots: tuple[str, ...]
     refuses: Refuses
-    edit: Edit
+    edit: SourceEdit
     error_class: ErrorClass = ErrorClass.EXACT
     arithmetic: Arithmetic | None = None
     caveat: str = ""
@@ -93,17 +93,17 @@ def workers_tried() -> int:
 # ---------------------------------------------------------------- how it is written
 
 
-def by_hand(*lines: str) -> Edit:
+def by_hand(*lines: str) -> SourceEdit:
     """Return what only people can write."""
-    return Edit(lines)
+    return SourceEdit(lines)
 
 
-def for_process(line: str) -> Edit:
+def for_process(line: str) -> SourceEdit:
     """Return a line behind the imports of the script; TORCH in it stands for the name of PyTorch there."""
-    return Edit((_told(line),), lambda writer: writer.for_process(line))
+    return SourceEdit((_told(line),), lambda writer: writer.for_process(line))
 
 
-def for_model(line: str, own_class: str | None = None) -> Edit:
+def for_model(line: str, own_class: str | None = None) -> SourceEdit:
     """Return a line where each model has its name; MODEL and TORCH in it stand for the names there.
 
     Args:
@@ -115,13 +115,13 @@ def for_model(line: str, own_class: str | None = None) -> Edit:
         chosen = own_class if own_class is not None and call.own_class else line
         return chosen.replace("MODEL", name).replace("TORCH", torch)
 
-    return Edit((_told(line),), lambda writer: writer.for_model(line_of))
+    return SourceEdit((_told(line),), lambda writer: writer.for_model(line_of))
 
 
-def around_forward(header: str) -> Edit:
+def around_forward(header: str) -> SourceEdit:
     """Return a context around forward pass and loss; TORCH in it stands for the name of PyTorch there."""
     told = f"{_told(header)}:  # around forward pass and loss"
-    return Edit((told,), lambda writer: writer.around_forward(header))
+    return SourceEdit((told,), lambda writer: writer.around_forward(header))
 
 
 def filled(text: str, settings: Mapping[str, str]) -> str:

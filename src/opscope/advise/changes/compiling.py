@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from opscope.advise.changes.change import A_MODULE, ON_GPU, Change, Condition, Edit, by_hand, for_model, needs
+from opscope.advise.changes.change import A_MODULE, ON_GPU, Change, Condition, SourceEdit, by_hand, for_model, needs
 from opscope.documents.advise import ChangeName, Facts
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _compiled(variant: "Variant") -> str | None:
     return None if compiled_frames() > variant.notes["frames"] else "nothing was compiled"
 
 
-def _written(arguments: str = "") -> Edit:
+def _written(arguments: str = "") -> SourceEdit:
     # In place, names in checkpoints stay as they are; but of PyTorch's own classes nothing would be compiled.
     all_arguments = ", ".join(filter(None, ("MODEL", arguments)))
     return for_model(f"MODEL = TORCH.compile({all_arguments})", own_class=f"MODEL.compile({arguments})")

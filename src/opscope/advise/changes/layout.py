@@ -8,7 +8,7 @@ from opscope.advise.changes.change import (
     ON_GPU,
     Change,
     Condition,
-    Edit,
+    SourceEdit,
     by_hand,
     for_process,
     needs,
@@ -78,7 +78,7 @@ CHANNELS_LAST: Final = Change(
     name=ChangeName.CHANNELS_LAST,
     slots=("layout",),
     refuses=needs(A_MODULE, CONVOLVES),
-    edit=Edit(
+    edit=SourceEdit(
         (
             "model = model.to(memory_format=torch.channels_last)",
             "images = images.to(memory_format=torch.channels_last)",

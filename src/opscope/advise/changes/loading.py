@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from opscope.advise.changes.change import LOADS, ON_GPU, Change, Condition, Edit, by_hand, needs, workers_tried
+from opscope.advise.changes.change import LOADS, ON_GPU, Change, Condition, SourceEdit, by_hand, needs, workers_tried
 from opscope.documents.advise import ChangeName
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ PERSISTENT_WORKERS: Final = Change(
     name=ChangeName.PERSISTENT_WORKERS,
     slots=("loading",),
     refuses=needs(LOADS, _RESTARTS),
-    edit=Edit(
+    edit=SourceEdit(
         ("loader = DataLoader(..., persistent_workers=True)",), lambda writer: writer.loaders(persistent_workers="True")
     ),
     caveat="workers do not see what the program changes in the dataset after they have started",
@@ -88,7 +88,7 @@ LOADER_WORKERS: Final = Change(
     name=ChangeName.LOADER_WORKERS,
     slots=("loading",),
     refuses=needs(LOADS, _INDEXED, _MORE_WORKERS),
-    edit=Edit(
+    edit=SourceEdit(
         ("loader = DataLoader(..., num_workers=WORKERS, persistent_workers=True)",),
         lambda writer: writer.loaders(num_workers="WORKERS", persistent_workers="True"),
     ),

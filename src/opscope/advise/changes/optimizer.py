@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from opscope.advise.changes.change import TRAINING, Change, Condition, Edit, needs
+from opscope.advise.changes.change import TRAINING, Change, Condition, SourceEdit, needs
 from opscope.documents.advise import ChangeName
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ FUSED_OPTIMIZER: Final = Change(
     name=ChangeName.FUSED_OPTIMIZER,
     slots=("optimizer",),
     refuses=needs(TRAINING, _UNFUSED),
-    edit=Edit(
+    edit=SourceEdit(
         ("optimizer = OPTIMIZER(..., fused=True)",), lambda writer: writer.optimizers("fused", without=["foreach"])
     ),
     apply=_fused,
@@ -57,7 +57,7 @@ FOREACH_OPTIMIZER: Final = Change(
     name=ChangeName.FOREACH_OPTIMIZER,
     slots=("optimizer",),
     refuses=needs(TRAINING, _LOOPING),
-    edit=Edit(("optimizer = OPTIMIZER(..., foreach=True)",), lambda writer: writer.optimizers("foreach")),
+    edit=SourceEdit(("optimizer = OPTIMIZER(..., foreach=True)",), lambda writer: writer.optimizers("foreach")),
     caveat="it holds a copy of the parameters' size for a moment",
     apply=_foreach,
 )
@@ -88,7 +88,7 @@ SET_TO_NONE: Final = Change(
     name=ChangeName.SET_TO_NONE,
     slots=("gradients",),
     refuses=needs(TRAINING, _KEEPS_GRADIENTS),
-    edit=Edit(("optimizer.zero_grad(set_to_none=True)",), _write_set_to_none),
+    edit=SourceEdit(("optimizer.zero_grad(set_to_none=True)",), _write_set_to_none),
     caveat="p.grad is None, not zero, after it",
     apply=_let_go,
 )

@@ -13,7 +13,7 @@ from opscope.advise.changes.change import (
     Arithmetic,
     Change,
     Condition,
-    Edit,
+    SourceEdit,
     around_forward,
     by_hand,
     for_process,
@@ -74,7 +74,7 @@ def _cast(dtype: str, variant: "Variant") -> None:
     variant.wrap(Casting(getattr(torch, dtype)))
 
 
-def _weights(dtype: str) -> Edit:
+def _weights(dtype: str) -> SourceEdit:
     def write(writer: "Writer") -> None:
         from opscope.advise.source import NotWritableError
 
@@ -83,7 +83,7 @@ def _weights(dtype: str) -> Edit:
         writer.for_model(lambda _, name, torch: f"{name}.to({torch}.{dtype})")
         writer.inputs(lambda call: call.floats, f".to(TORCH.{dtype})")
 
-    return Edit((f"model = model.to(torch.{dtype})  # and its floating-point inputs",), write)
+    return SourceEdit((f"model = model.to(torch.{dtype})  # and its floating-point inputs",), write)
 
 
 WEIGHTS_BF16: Final = Change(
