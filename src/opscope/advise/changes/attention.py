@@ -6,8 +6,8 @@ from opscope.advise.changes.change import Change, Condition, SourceEdit, for_mod
 from opscope.documents.advise import ChangeName
 
 if TYPE_CHECKING:
-    from opscope.advise.edits import Writer
     from opscope.advise.variant import Variant
+    from opscope.advise.writer import Writer
 
 _OFFERS_ATTENTION: Final[Condition] = (
     lambda facts: facts.attention_choices > 0,

@@ -3,7 +3,7 @@
 Needs no PyTorch where nothing is made: the process that asks reads the list, those that it starts make the changes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -12,10 +12,10 @@ from opscope.base.threads import cores
 from opscope.documents.advise import ChangeName, ErrorClass, Facts
 
 if TYPE_CHECKING:
-    from opscope.advise.edits import Writer
     from opscope.advise.loaders import Loaders
     from opscope.advise.places import Call
     from opscope.advise.variant import Variant
+    from opscope.advise.writer import Writer
 
 _MOST_WORKERS: Final = 8  # of one loader: more are seldom better, and each has the dataset once more
 
@@ -122,18 +122,6 @@ def around_forward(header: str) -> SourceEdit:
     """Return a context around forward pass and loss; TORCH in it stands for the name of PyTorch there."""
     told = f"{_told(header)}:  # around forward pass and loss"
     return SourceEdit((told,), lambda writer: writer.around_forward(header))
-
-
-def filled(text: str, settings: Mapping[str, str]) -> str:
-    """Put values in the place of the words in capitals that stand for them.
-
-    Args:
-        text: what a change writes.
-        settings: the values, by the words in small letters; see `settings_of`.
-    """
-    for word, value in settings.items():
-        text = text.replace(word.upper(), value)
-    return text
 
 
 def _told(line: str) -> str:

@@ -19,8 +19,8 @@ from opscope.base.threads import cores
 from opscope.documents.advise import ChangeName
 
 if TYPE_CHECKING:
-    from opscope.advise.edits import Writer
     from opscope.advise.variant import Variant
+    from opscope.advise.writer import Writer
 
 _WAITS: Final[Condition] = (lambda facts: bool(facts.waits), "no number is fetched from the GPU by item() in a step")
 _DETECTS_ANOMALIES: Final[Condition] = (lambda facts: facts.detects_anomalies, "anomaly detection is off")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from opscope.advise.edits import Writer
     from opscope.advise.variant import Variant
+    from opscope.advise.writer import Writer
 
 _ODD_PRODUCTS: Final[Condition] = (
     lambda facts: facts.odd_products > 0,

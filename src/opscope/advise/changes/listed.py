@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from opscope.advise.changes import attention, compiling, host, layout, loading, optimizer, precision
-from opscope.advise.changes.change import Change, filled, workers_tried
+from opscope.advise.changes.change import Change, workers_tried
+from opscope.advise.writer import filled
 from opscope.base.threads import cores
 from opscope.documents.advise import ErrorClass, Facts
 

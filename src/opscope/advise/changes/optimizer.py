@@ -9,8 +9,8 @@ from opscope.advise.changes.change import TRAINING, Change, Condition, SourceEdi
 from opscope.documents.advise import ChangeName
 
 if TYPE_CHECKING:
-    from opscope.advise.edits import Writer
     from opscope.advise.variant import Variant
+    from opscope.advise.writer import Writer
 
 _UNFUSED: Final[Condition] = (
     lambda facts: facts.unfused_optimizers > 0,

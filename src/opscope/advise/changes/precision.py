@@ -22,8 +22,8 @@ from opscope.advise.changes.change import (
 from opscope.documents.advise import ChangeName, ErrorClass
 
 if TYPE_CHECKING:
-    from opscope.advise.edits import Writer
     from opscope.advise.variant import Variant
+    from opscope.advise.writer import Writer
 
 _SCALE: Final = 1_024.0  # of losses with float16; PyTorch begins with 65,536, where the first steps often overflow
 _ONE_OPTIMIZER: Final[Condition] = (
