@@ -184,6 +184,9 @@ def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_pat
     [
         ("os.environ['LOCAL_RANK']", "LOCAL_RANK"),
         ("torch.distributed.init_process_group('gloo')", "RANK"),
+        ("int(os.environ.get('LOCAL_RANK'))", "LOCAL_RANK"),
+        ("int(os.getenv('NO_SUCH_VARIABLE'))", None),
+        ("{}['RANK']", None),
         ("os.environ['MY_LOCAL_RANK']", None),
         ("{}['RANK of the matrix']", None),
         ("1 / int('WORLD_SIZE' not in 'RANK WORLD_SIZE')", None),
@@ -203,12 +206,25 @@ def test_a_script_for_a_launcher_is_told_how_to_start(
     assert variable is not None or "expects to be started" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["profile", "advise"])
+def test_a_name_that_no_result_could_hold_is_refused(command: str, tmp_path: Path) -> None:
+    script = os.fsdecode(os.fsencode(tmp_path) + b"/tr\xe9.py")
+    Path(script).write_text("import torch\n")
+    for words in ((script,), (str(SCRIPTS / "train.py"), "--name", "\udce9")):
+        done = opscope(command, *words)
+        assert done.returncode == 2
+        assert "\\xe9" in done.stderr
+        assert "holds bytes that are not UTF-8, so no result could name it: rename it" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_what_a_launcher_sets_is_no_longer_missed(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
-    script.write_text("import torch\nraise KeyError('RANK')\n")
+    script.write_text("import torch, os\nos.environ['LOCAL_RANK']\n")
     assert "expects to be started" in opscope("profile", str(script)).stderr
-    assert "expects to be started" not in opscope("profile", str(script), env={"RANK": "0"}).stderr
+    script.write_text("import torch, os\nos.environ['LOCAL_RANK']\nraise ValueError\n")
+    assert "expects to be started" not in opscope("profile", str(script), env={"LOCAL_RANK": "0"}).stderr
 
 
 @pytest.mark.parametrize(

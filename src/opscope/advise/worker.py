@@ -48,7 +48,7 @@ from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.simulated import compute_in_float64
 from opscope.advise.stage_clock import StageClock
 from opscope.advise.variant import Variant, prepare
-from opscope.base.errors import OpscopeError
+from opscope.base.errors import NOT_SET, OpscopeError, unset_variable
 from opscope.base.files import is_users
 from opscope.base.processes import end_with_parent
 from opscope.base.threads import waited_for_cpu_ns
@@ -126,6 +126,8 @@ def _described(error: BaseException) -> str:
         return text
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
     message = f"{type(error).__name__}: {short}" if short else type(error).__name__
+    if unset := unset_variable(error):
+        message = f"{message} ({NOT_SET.format(unset)})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return f"{message} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else message
 

@@ -4,8 +4,11 @@ Every error carries one line that says what was wrong, what was found and what t
 that line and exits with ``exit_code``; a traceback is shown only with ``--debug``.
 """
 
+import os
 from typing import ClassVar, Final
 
+_ASKED: Final = r"""(?:environ\.get|getenv)\(\s*["'](\w+)["']\s*\)"""
+NOT_SET: Final = "the environment variable {} is not set"  # in the message of what failed for it
 DEBUG: Final = "OPSCOPE_DEBUG"  # in the environment: errors are raised, and shown with their traceback
 
 
@@ -45,3 +48,22 @@ class NotATraceError(BadInputError):
 
 class DamagedInputError(BadInputError):
     """A file is damaged; its intact part was read and shown (exit code 4)."""
+
+
+def unset_variable(error: BaseException) -> str | None:
+    """Return the environment variable that code failed for, as it is not set; None where it failed for another reason.
+
+    Args:
+        error: what the code raised: `os.environ` itself, or a conversion of what ``os.environ.get`` returned.
+    """
+    import re
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return None
+    if isinstance(error, KeyError):
+        of_environment = type(os.environ).__getitem__.__code__.co_filename
+        return str(error.args[0]) if error.args and frames[-1].filename == of_environment else None
+    asked = re.findall(_ASKED, frames[-1].line or "") if isinstance(error, TypeError | AttributeError) else []
+    return next((name for name in asked if name not in os.environ), None)

@@ -1,6 +1,7 @@
 """Commands whose target may be a script with arguments of its own."""
 
 import contextlib
+import os
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
@@ -50,9 +51,13 @@ def refuse_others_options(
         of_scripts: names of parameters whose options only a script takes.
 
     Raises:
-        UsageError: there is one.
+        UsageError: there is one, or a word that no result could hold.
     """
     context = click.get_current_context()
+    for word in (target, *arguments):
+        raw = os.fsencode(word)
+        if (shown := raw.decode("utf-8", "backslashreplace")) != word:
+            raise UsageError(f"{shown} holds bytes that are not UTF-8, so no result could name it: rename it")
     if is_script(target) and (names := functions_alone(Path(target))):
         command = context.command.name
         targets = ", ".join(f"{target}:{name}" for name in names[:_SHOWN])

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.base.errors import NOT_SET, EnvironmentLacksError, UsageError
 from opscope.base.text import lazy_pattern
 from opscope.workloads.catalog import is_built_in, is_script
 
@@ -25,7 +25,8 @@ _VARIABLES: Final = frozenset(
 )
 # The same for the only rank of a job; with port 0 the system gives each process a free one.
 _ALONE: Final = "RANK=0 LOCAL_RANK=0 GROUP_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0"
-_NOT_SET: Final = lazy_pattern(r"KeyError: '(\w+)'|environment variable (\w+) expected, but not set")
+_SAID: Final = NOT_SET.format(r"(\w+)")
+_NOT_SET: Final = lazy_pattern(rf"{_SAID}|environment variable (\w+) expected, but not set")
 _MODULES: Final = ("torch.distributed.", "accelerate.commands.")  # behind python -m
 _TAKE_A_PATH: Final = frozenset({"torchrun", "accelerate", "deepspeed"})  # they start Python themselves
 _MODULE_OPTION: Final = {"deepspeed": "--module"}  # others take -m, as Python itself does

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.base.errors import OpscopeError, UsageError
+from opscope.base.errors import NOT_SET, OpscopeError, UsageError, unset_variable
 from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.found import Found
 from opscope.collect.script.plain_clock import PlainClock
@@ -230,7 +230,9 @@ def _reason(error: BaseException | None) -> str:
 
 def _one_line(error: BaseException | None) -> str:
     text = str(error).splitlines()[:1]
-    return ": ".join([_reason(error), *text]) if text and not isinstance(error, SystemExit) else _reason(error)
+    message = ": ".join([_reason(error), *text]) if text and not isinstance(error, SystemExit) else _reason(error)
+    unset = None if error is None else unset_variable(error)
+    return message if unset is None else f"{message} ({NOT_SET.format(unset)})"
 
 
 def _is_plain_exit(error: BaseException) -> bool:

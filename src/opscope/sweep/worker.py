@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.errors import NOT_SET, EnvironmentLacksError, OpscopeError, UsageError, unset_variable
 from opscope.base.processes import end_with_parent
 from opscope.base.text import lazy_pattern
 from opscope.record.configuration import CaptureOptions, Configuration
@@ -220,7 +220,8 @@ def describe(error: BaseException) -> str:
         return text
     if isinstance(error, SystemExit):
         return f"the workload ended the process (SystemExit: {text or 0})"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{message} ({NOT_SET.format(unset)})" if (unset := unset_variable(error)) else message
 
 
 def _kind(error: BaseException) -> FailureKind:
