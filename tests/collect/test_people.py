@@ -271,23 +271,43 @@ def test_where_a_script_waits_for_a_worker_that_hangs_is_told(tmp_path: Path) ->
     assert re.search(r"--timeout \(.+, no step in the main thread for \d+ s, at train.py:9\)", done.stderr), done.stderr
 
 
+ENDS_LATE = """\
+import time, torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    for number in range(1_000_000):
+        optimizer.zero_grad()
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+finally:
+    open('end', 'w').close()
+    time.sleep(200)
+    open('late', 'w').close()
+"""
+
+
+def test_an_interrupt_while_a_script_ends_costs_no_report(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(ENDS_LATE)
+    words = ("profile", "--quick", "--output-dir", "run", str(script))
+    process = subprocess.Popen([sys.executable, "-m", "opscope", *words], cwd=tmp_path, stderr=subprocess.PIPE)
+    until = time.monotonic() + 90
+    while not (tmp_path / "end").exists() and time.monotonic() < until:
+        time.sleep(0.2)
+    time.sleep(2)  # what it says of the measurement is read
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert not (tmp_path / "late").exists()
+
+
 def test_a_script_that_hangs_at_its_end_costs_no_report(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
-    script.write_text(
-        "import time, torch\n"
-        "model = torch.nn.Linear(64, 64)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "try:\n"
-        "    for number in range(1_000_000):\n"
-        "        optimizer.zero_grad()\n"
-        "        model(torch.randn(8, 64)).sum().backward()\n"
-        "        optimizer.step()\n"
-        "finally:\n"
-        "    open('end', 'w').close()\n"
-        "    time.sleep(200)\n"
-        "    open('late', 'w').close()\n"
-    )
+    script.write_text(ENDS_LATE)
     patient = (
         "from opscope.sweep import process; process._ENDS_WITHIN_SECONDS = 3; from opscope.cli import main; main()"
     )

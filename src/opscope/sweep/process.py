@@ -165,7 +165,11 @@ class InProcess(Struct, frozen=True):
             last = replace(
                 request, script=ScriptRun(first_run(options).wanted, clock=True), earlier=request.earlier + 1
             )
-            self._run(last, directory, progress, until)
+            try:
+                self._run(last, directory, progress, until)
+            except KeyboardInterrupt as interrupt:
+                if not _is_ctrl_c(interrupt):
+                    raise
         return None
 
     def run_once(
@@ -201,7 +205,8 @@ class InProcess(Struct, frozen=True):
                 os.close(writing)  # the worker has the other copy, so the pipe closes when it ends
             try:
                 ends = not (request.among_ranks or request.configuration.get("run_on"))
-                last = _follow(process, messages, progress, until, ends=ends)
+                of_script = is_script(request.configuration.target) and not request.among_ranks
+                last = _follow(process, messages, progress, until, ends=ends, keeps=of_script)
                 code = process.wait()
             except _OutOfTimeError as error:
                 _end(process)
@@ -235,7 +240,14 @@ class _OutOfTimeError(Exception):
     """A configuration took longer than it may."""
 
 
-def _follow(process: FollowedWorker, messages: IO[bytes], progress: Sender, until: _Until, *, ends: bool) -> Message:
+def _is_ctrl_c(interrupt: KeyboardInterrupt) -> bool:
+    """Tell whether a user asked for an end, rather than a signal that ends the command at once."""
+    return type(interrupt) is KeyboardInterrupt
+
+
+def _follow(
+    process: FollowedWorker, messages: IO[bytes], progress: Sender, until: _Until, *, ends: bool, keeps: bool
+) -> Message:
     """Pass progress on until the process ends, and again while nothing is heard; return its last message.
 
     Args:
@@ -244,21 +256,27 @@ def _follow(process: FollowedWorker, messages: IO[bytes], progress: Sender, unti
         progress: gets that.
         until: when it has taken too long.
         ends: whether it is to end by itself once everything is measured; it is ended if it does not.
+        keeps: whether Ctrl-C, once everything is measured, ends the process alone.
     """
     last, measured_at = Message(phase="starting"), 0.0
-    for message in _received(process, messages):
-        last = last if last.complete else message or last  # what follows a complete measurement is not about it
-        if last.complete:
-            measured_at = measured_at or time.monotonic()
-            if until.is_over or (ends and time.monotonic() - measured_at > _ENDS_WITHIN_SECONDS):
-                _end(process)
-                return last
-            progress(Message(phase="waiting for the script's end") if ends else last)
-            continue
-        if until.is_over:
-            raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.doing})")
-        if last.failure is None and last.again is None:
-            progress(last)
+    try:
+        for message in _received(process, messages):
+            last = last if last.complete else message or last  # what follows a complete measurement is not about it
+            if last.complete:
+                measured_at = measured_at or time.monotonic()
+                if until.is_over or (ends and time.monotonic() - measured_at > _ENDS_WITHIN_SECONDS):
+                    _end(process)
+                    return last
+                progress(Message(phase="waiting for the script's end") if ends else last)
+                continue
+            if until.is_over:
+                raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.doing})")
+            if last.failure is None and last.again is None:
+                progress(last)
+    except KeyboardInterrupt as interrupt:
+        if not (keeps and last.complete and _is_ctrl_c(interrupt)):
+            raise
+        _end(process)
     return last
 
 
