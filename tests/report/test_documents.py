@@ -64,7 +64,7 @@ def same(old: Any, new: Any) -> bool:
 def test_records_of_before_the_first_release_are_refused_in_a_sentence(tmp_path: Path) -> None:
     shutil.copytree(RUN, tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("opscope.sweep/1", "opscope.sweep/1"))
+    manifest.write_text(manifest.read_text().replace("opscope.sweep/1", "opscope.sweep/0"))
     refused = opscope("export", "--reports", str(tmp_path / "run"))
     assert refused.returncode == 4
     assert "is not what opscope wrote there" in refused.stderr
