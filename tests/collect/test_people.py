@@ -176,6 +176,8 @@ def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_pat
     assert done.returncode == 1
     assert "--step-kind comes after the script, so the script gets it as its own" in done.stderr
     assert "--debug-me comes" not in done.stderr
+    script.write_text("import torch, no_such_module\n")  # which no option changes
+    assert "comes after the script" not in opscope(command, str(script), "--step-kind", "3").stderr
 
 
 @pytest.mark.parametrize("command", ["profile", "advise"])

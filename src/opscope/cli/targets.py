@@ -18,6 +18,7 @@ from opscope.sweep.launchers import KNOWN, needs_launcher
 from opscope.workloads.catalog import functions_alone, is_script
 
 _SHOWN = 8  # functions in a message
+_NOT_FOR_A_WORD = ("ModuleNotFoundError", "ImportError", "SyntaxError")  # no word of a command line causes these
 
 
 class TargetCommand(ListCommand):
@@ -90,6 +91,8 @@ def say_why_failed(target: str, arguments: Sequence[str], reasons: Sequence[str]
     command = click.get_current_context().command
     if is_script(target) and (way := needs_launcher(command.name or "", target, arguments, reasons)) is not None:
         say(f"opscope: {way}")
+    if any(f"{kind}: " in reason for kind in _NOT_FOR_A_WORD for reason in reasons):
+        return
     own = {name for option in command.params if isinstance(option, click.Option) for name in option.opts}
     values = dict.fromkeys(word.partition("=")[0] for word in arguments)
     if words := [word for word in values if word in own]:
