@@ -213,20 +213,28 @@ def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: A
 
 
 class _HiddenTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Has the first import of PyTorch find the module that is in memory: it is found, loaded and heard of as any."""
+    """Has the first import of PyTorch, and of Dynamo, find what is in memory, and be heard of as any import."""
+
+    _PARTS = ("torch._dynamo", "torch")  # each comes with all modules in it; the first one that fits counts
 
     def __init__(self) -> None:
-        self._module = sys.modules.pop("torch")
+        self._hidden: dict[str, dict[str, ModuleType]] = {part: {} for part in self._PARTS}
+        for name in list(sys.modules):
+            if part := next((one for one in self._PARTS if f"{name}.".startswith(f"{one}.")), None):
+                self._hidden[part][name] = sys.modules.pop(name)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name not in self._hidden:
             return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=self._module.__file__, is_package=True)
-        spec.submodule_search_locations = list(self._module.__path__)
+        module = self._hidden[name][name]
+        spec = importlib.machinery.ModuleSpec(name, self, origin=module.__file__, is_package=True)
+        spec.submodule_search_locations = list(module.__path__)
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return self._module
+        modules = self._hidden[spec.name]
+        sys.modules.update({name: module for name, module in modules.items() if name != spec.name})
+        return modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
         """The module has run."""

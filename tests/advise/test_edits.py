@@ -4,13 +4,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from opscope.advise.changes import compiling
 from opscope.advise.edits import Written, _diff, _root_of, written
 from opscope.advise.messages import Built, VariantJob
+from opscope.advise.places import ScriptPlaces
 from opscope.advise.session import Session
 from opscope.advise.source import NotWritableError
+from opscope.advise.writer import Writer
 from opscope.record.configuration import Configuration
 
 LOOP = '''"""A loop in a function."""
@@ -164,6 +169,17 @@ CASES = {
 @pytest.mark.parametrize(("name", "change"), CASES)
 def test_a_change_is_written(write: Callable[..., Written], name: str, change: str) -> None:
     assert added(write(name, change)) == CASES[name, change]
+
+
+def test_a_models_name_may_hold_words_that_stand_for_others() -> None:
+    lines: list[str] = []
+
+    class Noting(Writer):
+        def for_model(self, line_of: Callable[[Any, str, str], str]) -> None:
+            lines.append(line_of(SimpleNamespace(own_class=False), "TORCH_MODEL", "t"))
+
+    compiling.COMPILE.edit.write(Noting(Path("train.py"), ScriptPlaces(), {}))
+    assert lines == ["TORCH_MODEL = t.compile(TORCH_MODEL)"]
 
 
 @pytest.mark.torch

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from opscope.advise.changes.change import Change, by_hand
 from opscope.advise.changes.listed import BY_NAME, CHANGES, class_of, fit_together, in_order
 from opscope.advise.search import best_of, first_tries, likeliest, second_tries, to_prove_first, without_broken
 from opscope.advise.simulated import rounding
@@ -16,6 +17,8 @@ def test_every_change_can_be_made_and_says_what_to_write() -> None:
     assert set(BY_NAME) == set(ChangeName)
     assert len(BY_NAME) == len(CHANGES)
     assert all(change.edit.lines for change in CHANGES)
+    nothing = Change(name=ChangeName.TF32, slots=(), refuses=lambda _: None, edit=by_hand())
+    assert all(one.apply is not nothing.apply or one.prepare is not nothing.prepare for one in CHANGES)
     # What is less precise has arithmetic that can be simulated, or weights that are rounded.
     assert {one.name for one in CHANGES if rounding(one.name) is not None} == {
         one.name for one in CHANGES if one.error_class not in (ErrorClass.EXACT, ErrorClass.LOWER)

@@ -177,7 +177,9 @@ def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_pat
     assert "--step-kind comes after the script, so the script gets it as its own" in done.stderr
     assert "--debug-me comes" not in done.stderr
     script.write_text("import torch, no_such_module\n")  # which no option changes
-    assert "comes after the script" not in opscope(command, str(script), "--step-kind", "3").stderr
+    done = opscope(command, str(script), "--step-kind", "3")
+    assert "ModuleNotFoundError" in done.stderr
+    assert "comes after the script" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["profile", "advise"])
@@ -187,6 +189,8 @@ def test_an_option_after_a_script_that_fails_is_pointed_at(command: str, tmp_pat
         ("os.environ['LOCAL_RANK']", "LOCAL_RANK"),
         ("torch.distributed.init_process_group('gloo')", "RANK"),
         ("int(os.environ.get('LOCAL_RANK'))", "LOCAL_RANK"),
+        ("int(os.environ.get('RANK', None))", "RANK"),
+        ("len(os.environ.get('RANK') and 1 or 2)", None),
         ("int(os.getenv('NO_SUCH_VARIABLE'))", None),
         ("{}['RANK']", None),
         ("os.environ['MY_LOCAL_RANK']", None),
@@ -212,11 +216,14 @@ def test_a_script_for_a_launcher_is_told_how_to_start(
 def test_a_name_that_no_result_could_hold_is_refused(command: str, tmp_path: Path) -> None:
     script = os.fsdecode(os.fsencode(tmp_path) + b"/tr\xe9.py")
     Path(script).write_text("import torch\n")
-    for words in ((script,), (str(SCRIPTS / "train.py"), "--name", "\udce9")):
-        done = opscope(command, *words)
+    folder = tmp_path / os.fsdecode(b"\xe9")
+    folder.mkdir()
+    named, plain = (str(SCRIPTS / "train.py"), "--name", "\udce9"), (str(SCRIPTS / "train.py"),)
+    for words, where in (((script,), tmp_path), (named, tmp_path), (plain, folder)):
+        done = opscope(command, *words, cwd=where)
         assert done.returncode == 2
         assert "\\xe9" in done.stderr
-        assert "holds bytes that are not UTF-8, so no result could name it: rename it" in done.stderr
+        assert "is not UTF-8, and results are written in UTF-8: use another name" in done.stderr
         assert "Traceback" not in done.stderr
 
 
@@ -225,7 +232,8 @@ def test_what_a_launcher_sets_is_no_longer_missed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch, os\nos.environ['LOCAL_RANK']\n")
     assert "expects to be started" in opscope("profile", str(script)).stderr
-    script.write_text("import torch, os\nos.environ['LOCAL_RANK']\nraise ValueError\n")
+    script.write_text("raise ValueError('environment variable LOCAL_RANK expected, but not set')\n")
+    assert "expects to be started" in opscope("profile", str(script)).stderr
     assert "expects to be started" not in opscope("profile", str(script), env={"LOCAL_RANK": "0"}).stderr
 
 
@@ -275,6 +283,7 @@ def test_where_a_script_waits_for_a_worker_that_hangs_is_told(tmp_path: Path) ->
 
 ENDS_LATE = """\
 import time, torch
+open('begun', 'a').write('x')
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 try:
@@ -289,20 +298,26 @@ finally:
 """
 
 
-def test_an_interrupt_while_a_script_ends_costs_no_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "options", "code"), [(signal.SIGINT, ["--check-clock"], 0), (signal.SIGTERM, [], 143)]
+)
+def test_an_interrupt_while_a_script_ends_costs_no_report(
+    number: int, options: list[str], code: int, tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(ENDS_LATE)
-    words = ("profile", "--quick", "--output-dir", "run", str(script))
+    words = ("profile", "--quick", *options, "--output-dir", "run", str(script))
     process = subprocess.Popen([sys.executable, "-m", "opscope", *words], cwd=tmp_path, stderr=subprocess.PIPE)
     until = time.monotonic() + 90
     while not (tmp_path / "end").exists() and time.monotonic() < until:
         time.sleep(0.2)
     time.sleep(2)  # what it says of the measurement is read
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == code, errors
     assert (tmp_path / "run" / "report.html").is_file()
+    assert (tmp_path / "begun").read_text() == "x"
     assert not (tmp_path / "late").exists()
 
 

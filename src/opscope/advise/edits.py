@@ -1,4 +1,4 @@
-"""Writes changes into the user's source: which lines to insert, to wrap, or to rewrite. Needs no PyTorch."""
+"""Writes changes into the user's source, and returns the new text and a patch. Needs no PyTorch."""
 
 import difflib
 import os

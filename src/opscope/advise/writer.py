@@ -14,7 +14,8 @@ T = TypeVar("T")
 class Writer:
     """Edits the files of a script; each method is a way in which changes are written.
 
-    In what is written, TORCH stands for the name of PyTorch in that file, and other words in capitals for settings.
+    In what is written, TORCH stands for the name of PyTorch in that file, and other words in capitals for settings; but
+    lines of `for_model` get both names themselves.
 
     Args:
         script: the script.

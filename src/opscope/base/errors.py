@@ -7,7 +7,7 @@ that line and exits with ``exit_code``; a traceback is shown only with ``--debug
 import os
 from typing import ClassVar, Final
 
-_ASKED: Final = r"""(?:environ\.get|getenv)\(\s*["'](\w+)["']\s*\)"""
+_ASKED: Final = r"""(?:environ\.get|getenv)\(\s*["'](\w+)["']\s*(?:,\s*None\s*)?\)"""
 NOT_SET: Final = "the environment variable {} is not set"  # in the message of what failed for it
 DEBUG: Final = "OPSCOPE_DEBUG"  # in the environment: errors are raised, and shown with their traceback
 
@@ -63,7 +63,8 @@ def unset_variable(error: BaseException) -> str | None:
     if not frames:
         return None
     if isinstance(error, KeyError):
-        of_environment = type(os.environ).__getitem__.__code__.co_filename
+        of_environment = os._Environ.__getitem__.__code__.co_filename
         return str(error.args[0]) if error.args and frames[-1].filename == of_environment else None
-    asked = re.findall(_ASKED, frames[-1].line or "") if isinstance(error, TypeError | AttributeError) else []
+    is_of_none = isinstance(error, TypeError | AttributeError) and "NoneType" in str(error)
+    asked = re.findall(_ASKED, frames[-1].line or "") if is_of_none else []
     return next((name for name in asked if name not in os.environ), None)

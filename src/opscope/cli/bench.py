@@ -12,6 +12,7 @@ from opscope.cli.bench_words import axes_of, words_options
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import Positive, format_option, output_option, overwrite_option, redaction_options, redactor_of
 from opscope.cli.say import say
+from opscope.cli.targets import refuse_what_is_no_text
 from opscope.documents.bench import BenchDocument, Correct
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
@@ -134,6 +135,7 @@ def command(
     )
     if calibrate == bool(targets):
         raise UsageError("name what to benchmark, or --calibrate" if not targets else "--calibrate takes no targets")
+    refuse_what_is_no_text(*targets)
     redactor = redactor_of(redact, keep_arguments=keep_arguments)
     # What is read must not be overwritten: the files that the words of the command line name.
     sources = [Path(word.partition(":")[0]) for word in (*targets, inputs, reference) if word]

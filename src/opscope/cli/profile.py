@@ -276,7 +276,7 @@ def command(
     root = new_folder(target_name(target)) if output_dir is None else None
     finished = []
     try:
-        with stopped_like_ctrl_c():
+        with stopped_like_ctrl_c() as signals:
             for sweep, plan in zip(sweeps, plans, strict=True):
                 placed = plan if root is None else replace(plan, directory=RunDirectory(root / sweep.folder))
                 finished.append((placed.directory, _run(placed)))
@@ -289,7 +289,8 @@ def command(
     from opscope.cli.results import print_sweep
 
     print_sweep(finished, output_format)
-    sys.exit(_exit_code([manifest for _, manifest in finished], target, arguments))
+    code = _exit_code([manifest for _, manifest in finished], target, arguments)
+    sys.exit(128 + signals[0] if signals else code)  # it came once everything was measured
 
 
 def _check_job(settings: Mapping[str, Any], *, resume: bool) -> None:

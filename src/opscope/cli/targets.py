@@ -18,7 +18,7 @@ from opscope.sweep.launchers import KNOWN, needs_launcher
 from opscope.workloads.catalog import functions_alone, is_script
 
 _SHOWN = 8  # functions in a message
-_NOT_FOR_A_WORD = ("ModuleNotFoundError", "ImportError", "SyntaxError")  # no word of a command line causes these
+_NOT_FOR_A_WORD = ("ModuleNotFoundError", "ImportError", "SyntaxError")  # which a word seldom causes
 
 
 class TargetCommand(ListCommand):
@@ -55,10 +55,7 @@ def refuse_others_options(
         UsageError: there is one, or a word that no result could hold.
     """
     context = click.get_current_context()
-    for word in (target, *arguments):
-        raw = os.fsencode(word)
-        if (shown := raw.decode("utf-8", "backslashreplace")) != word:
-            raise UsageError(f"{shown} holds bytes that are not UTF-8, so no result could name it: rename it")
+    refuse_what_is_no_text(target, *arguments, *(str(one) for one in [context.params.get("output_dir")] if one))
     if is_script(target) and (names := functions_alone(Path(target))):
         command = context.command.name
         targets = ", ".join(f"{target}:{name}" for name in names[:_SHOWN])
@@ -78,6 +75,23 @@ def refuse_others_options(
     for name in not_of_scripts:  # a default is not refused, only what the command line says
         if context.get_parameter_source(name.replace("-", "_")) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name} cannot be applied to a script: it chooses for itself, and is run as it is")
+
+
+def refuse_what_is_no_text(*words: str) -> None:
+    """Refuse words, and a current folder, that results could not name.
+
+    Args:
+        words: the target, the words behind it, where results go.
+
+    Raises:
+        UsageError: one of them holds bytes that are not text.
+    """
+    for word in (*words, os.path.realpath(".")):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(word).decode("utf-8", "backslashreplace")
+            raise UsageError(f"{shown} is not UTF-8, and results are written in UTF-8: use another name") from None
 
 
 def say_why_failed(target: str, arguments: Sequence[str], reasons: Sequence[str]) -> None:

@@ -159,17 +159,14 @@ class InProcess(Struct, frozen=True):
             progress(Message(phase="running the script again"))
         if ended.failure is not None:
             return replace(ended.failure, log=entry.files.log)
-        if options.check_clock and is_script(entry.configuration.target):
+        if options.check_clock and is_script(entry.configuration.target) and not ended.interrupted:
             # Whatever becomes of this run, the measurement stands.
             progress(Message(phase="checking the clock"))
             last = replace(
                 request, script=ScriptRun(first_run(options).wanted, clock=True), earlier=request.earlier + 1
             )
-            try:
+            with contextlib.suppress(KeyboardInterrupt):
                 self._run(last, directory, progress, until)
-            except KeyboardInterrupt as interrupt:
-                if not _is_ctrl_c(interrupt):
-                    raise
         return None
 
     def run_once(
@@ -240,11 +237,6 @@ class _OutOfTimeError(Exception):
     """A configuration took longer than it may."""
 
 
-def _is_ctrl_c(interrupt: KeyboardInterrupt) -> bool:
-    """Tell whether a user asked for an end, rather than a signal that ends the command at once."""
-    return type(interrupt) is KeyboardInterrupt
-
-
 def _follow(
     process: FollowedWorker, messages: IO[bytes], progress: Sender, until: _Until, *, ends: bool, keeps: bool
 ) -> Message:
@@ -256,7 +248,7 @@ def _follow(
         progress: gets that.
         until: when it has taken too long.
         ends: whether it is to end by itself once everything is measured; it is ended if it does not.
-        keeps: whether Ctrl-C, once everything is measured, ends the process alone.
+        keeps: whether an interrupt, once everything is measured, ends the process alone.
     """
     last, measured_at = Message(phase="starting"), 0.0
     try:
@@ -273,10 +265,11 @@ def _follow(
                 raise _OutOfTimeError(f"it took longer than the {until.timeout_s:g} s of --timeout ({last.doing})")
             if last.failure is None and last.again is None:
                 progress(last)
-    except KeyboardInterrupt as interrupt:
-        if not (keeps and last.complete and _is_ctrl_c(interrupt)):
+    except KeyboardInterrupt:
+        if not (keeps and last.complete):
             raise
         _end(process)
+        return replace(last, interrupted=True)
     return last
 
 

@@ -80,6 +80,7 @@ class Message(Struct, frozen=True):
         complete: whether everything is measured and written.
         again: another run of the script that makes up for this one; None where none is needed.
         error: what the script raised, where it has to run again; None if it ended by itself.
+        interrupted: whether its user, or a signal, ended the process once everything was measured; added by the parent.
     """
 
     phase: str = ""
@@ -89,6 +90,7 @@ class Message(Struct, frozen=True):
     complete: bool = False
     again: ScriptRun | None = None
     error: str | None = None
+    interrupted: bool = False
 
     @property
     def doing(self) -> str:

@@ -3,6 +3,7 @@
 Needs no PyTorch where nothing is made: the process that asks reads the list, those that it starts make the changes.
 """
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -113,7 +114,8 @@ def for_model(line: str, own_class: str | None = None) -> SourceEdit:
 
     def line_of(call: "Call", name: str, torch: str) -> str:
         chosen = own_class if own_class is not None and call.own_class else line
-        return chosen.replace("MODEL", name).replace("TORCH", torch)
+        # At once: a name may hold the words that stand for others.
+        return re.sub("MODEL|TORCH", lambda word: name if word[0] == "MODEL" else torch, chosen)
 
     return SourceEdit((_told(line),), lambda writer: writer.for_model(line_of))
 
