@@ -65,6 +65,18 @@ def test_too_little_time_is_no_answer_and_no_traceback(file: Path, only: tuple[s
 
 @pytest.mark.slow
 @pytest.mark.torch
+def test_a_script_that_only_lacks_time_is_not_said_to_take_opscopes_options(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import time, torch\ntime.sleep(60)\n")
+    done = opscope("advise", "--budget", "1", "--", str(script), "--device", "cpu")
+    assert done.returncode == 5
+    assert "nothing was measured" in done.stderr
+    assert "comes after the script" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.torch
 def test_what_is_known_is_printed_when_the_user_ends_it(file: Path) -> None:
     pytest.importorskip("torch")
     command = [*own_process("opscope"), "advise", f"{file}:train", "--device", "cpu", "--format", "json"]

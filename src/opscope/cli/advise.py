@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from opscope.advise.changes.listed import BY_NAME
-from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
+from opscope.base.errors import EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
 from opscope.base.files import scratch
 from opscope.base.threads import cores
 from opscope.cli.emit import Output, emit
@@ -196,7 +196,8 @@ def command(
             sys.exit(interrupted_code(interrupt))
         except OpscopeError as error:
             _say_last_lines(log)
-            say_why_failed(target, arguments, [str(error)])
+            if not isinstance(error, InconclusiveError):  # the script has not failed
+                say_why_failed(target, arguments, [str(error)])
             raise
     emit(Output.of_section(document, lambda: advise_values(document), lambda: advise_section(document)), output_format)
     written = patch is None or _write_patch(patch, document)
