@@ -114,6 +114,15 @@ def test_ranges_that_call_themselves_warm_up(name: str, is_one: bool, analyzed: 
         assert "profile later steps" in sentence
 
 
+def test_the_part_that_calls_itself_warm_up_is_told(analyzed: Analyze) -> None:
+    """The device works from 20 us to 850 us, and the range ends at 642.5 us: three quarters of that."""
+    trace = KinetoTrace()
+    kernels(trace, 10 * US, 40, 20 * US)
+    trace.annotation("warmup step", 0, 642_500)
+    (finding,) = Measured(analyzed(trace)).findings
+    assert finding.title == "75.0 % of the recording is in ranges that call themselves warm-up"
+
+
 def test_a_launch_that_waits_for_room_in_its_queue_is_not_cold(analyzed: Analyze) -> None:
     trace = KinetoTrace()
     trace.launched_kernel("void mul_kernel(float*)", (0, 5 * US), (10 * US, 60 * MS))

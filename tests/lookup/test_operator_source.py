@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from opscope.knowledge.kernels.kernel_source import How, SourceResolver
+from opscope.knowledge.kernels.index import SourceLine
+from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, matching_overloads
 from opscope.knowledge.releases import TorchVersion
 from opscope.lookup.explain import Lookup
-from opscope.lookup.operator_source import file_text
+from opscope.lookup.operator_source import file_text, source_entry, source_facts
 from opscope.readers.reading import read
 from opscope.render.markdown import render
 from opscope.report.guide_keys import statistics_json
@@ -156,3 +157,45 @@ def test_without_a_device_the_file_for_cuda_is_that_of_its_function(tmp_path: Pa
     (row,) = json.loads(statistics_json(result.document, result.cuda_file))["top_aten_operators"]
     assert row["potential_cuda_file"] == "aten/src/ATen/native/cuda/Blas.cpp"
     assert row["cuda_time_total_ms"] is None
+
+
+def facts(source: KernelSource) -> list[str]:
+    return ["".join(inline) for inline in source_facts(source_entry(source))]
+
+
+def test_a_kernels_places_are_said_as_far_as_they_are_known() -> None:
+    file = "aten/src/ATen/native/cuda/Loops.cu"
+    site, other = SourceLine(file, 12, "at::native::launch"), SourceLine("aten/src/ATen/Other.cu", 0)
+    definition = SourceLine("aten/src/ATen/native/cuda/Loops.cuh", 0)
+    source = KernelSource(How.VERIFIED, "its symbol", file, definition=definition, launch_sites=(site,), git="abc")
+    link = "https://github.com/pytorch/pytorch/blob/abc/aten/src/ATen/native/cuda/Loops.cu"
+    assert facts(source) == [
+        f"Source: {file} line 12 (verified: its symbol)",
+        f"At the exact commit: {link}#L12",
+        f"Kernel template defined in {definition.file}",
+        f"Launched from {file}:12 in at::native::launch",
+    ]
+    entry = source_entry(source)
+    assert entry.launch_site == entry.launch_sites[0]
+    assert entry.launch_site.line == 12
+    assert entry.definition is not None
+    assert entry.definition.line is None  # not line 0
+    assert entry.definition.url == f"{link}h"
+    several = source_entry(KernelSource(How.LIKELY, "its name", file, launch_sites=(other, site)))
+    assert several.launch_site is None  # which of them, is not known
+    assert [(one.line, one.function) for one in several.launch_sites] == [(None, None), (12, "at::native::launch")]
+    assert several.url is None  # without a commit
+
+
+def test_only_the_first_of_many_possible_files_are_named() -> None:
+    files = tuple(f"file_{number:02}.cu" for number in range(40))
+    entry = source_entry(KernelSource(How.CANDIDATE, "its name", candidates=files))
+    assert entry.candidate_count == 40
+    assert entry.candidates == files[: len(entry.candidates)]
+    (said,) = facts(KernelSource(How.CANDIDATE, "its name", candidates=files))
+    assert said.startswith("Source: one of file_00.cu, ")
+    assert f" and {40 - len(entry.candidates)} more (candidate: its name)" in said
+    (all_of_two,) = facts(KernelSource(How.CANDIDATE, "its name", candidates=files[:2]))
+    assert all_of_two == "Source: one of file_00.cu, file_01.cu (candidate: its name)"
+    assert facts(KernelSource(How.LIBRARY, "its name", library="cuDNN")) == ["Source: cuDNN (library: its name)"]
+    assert facts(KernelSource(How.UNKNOWN, "nothing fits")) == ["Source: unknown (nothing fits)"]
