@@ -34,7 +34,9 @@ def _kind_of(args: tuple[str, ...]) -> str:
     """Return which warm process a command is forked from."""
     if args[:1] == ("profile",):
         return "jobs" if any(word.endswith(".py") for word in args) else "torch"
-    return "jobs" if args[:1] in (("bench",), ("advise",)) or args[:2] == ("kernel", "check") else "plain"
+    if args[:2] == ("kernel", "check"):
+        return "kernels"
+    return "jobs" if args[:1] in (("bench",), ("advise",)) else "plain"
 
 
 def started(

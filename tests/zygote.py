@@ -1,8 +1,9 @@
 """Runs the command line in processes that are forked from a warm one: as separate as users' own, without the imports.
 
 ``python -m tests.zygote plain`` has imported what an analysis needs, ``... torch`` PyTorch and the operator table too,
-``... jobs`` PyTorch; the processes that its commands start are forked from them. Scripts that these run import PyTorch
-as if for the first time, see `_HiddenTorch`.
+``... jobs`` PyTorch and Dynamo, ``... kernels`` PyTorch without Triton, whose interpreter is chosen before its import;
+the processes that their commands start are forked from them. Scripts that these run import PyTorch as if for the first
+time, see `_HiddenTorch`.
 Each request is a JSON line on standard input; each answer is one on standard output. Sweeps fork their workers as well.
 """
 
@@ -325,16 +326,20 @@ def main() -> None:
     import opscope.cli.sql
     import opscope.runs.pipeline
 
-    if sys.argv[1] == "jobs":
-        import torch._dynamo  # noqa: F401 (an optimizer imports it)
+    if sys.argv[1] in ("jobs", "kernels"):
+        import torch
 
-        import opscope.cli.advise
         import opscope.cli.bench
-        import opscope.cli.profile
         import opscope.cli.triton_check
-        import opscope.sweep.measure_script
 
         subprocess.Popen = _ForkingPopen  # type: ignore[misc]
+    if sys.argv[1] == "jobs":
+        import torch._dynamo  # noqa: F401 (an optimizer imports it, and it Triton)
+
+        import opscope.cli.advise
+        import opscope.cli.profile
+        import opscope.sweep.measure_script
+
         multiprocessing.util.spawnv_passfds = _forking_spawn
     if sys.argv[1] == "torch":
         import opscope.cli.profile
