@@ -36,7 +36,7 @@ def _kind_of(args: tuple[str, ...]) -> str:
         return "jobs" if any(word.endswith(".py") for word in args) else "torch"
     if args[:2] == ("kernel", "check"):
         return "kernels"
-    return "jobs" if args[:1] in (("bench",), ("advise",)) else "plain"
+    return "jobs" if args[:1] == ("bench",) else "plain"
 
 
 def started(

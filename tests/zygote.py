@@ -13,7 +13,6 @@ import functools
 import importlib.abc
 import importlib.machinery
 import json
-import multiprocessing.util
 import os
 import runpy
 import shutil
@@ -159,9 +158,6 @@ def fork_worker(request: Any, log: Path) -> _Forked:
         os._exit(1)
 
 
-_SPAWN = multiprocessing.util.spawnv_passfds
-
-
 class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
     """Starts opscope's own modules (see `opscope.base.processes.own_process`) by forking this process, not anew."""
 
@@ -184,8 +180,7 @@ class _ForkingPopen(subprocess.Popen):  # type: ignore[type-arg]
 
 
 def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: Any, env: Any) -> None:
-    """Run a module of opscope, or the code after ``-c``, in this forked process."""
-    multiprocessing.util.spawnv_passfds = _SPAWN  # what a script starts begins anew, with nothing of opscope in it
+    """Run a module of opscope in this forked process."""
     for target, source in enumerate(streams):
         if source not in (-1, target):
             os.dup2(source, target)
@@ -204,13 +199,10 @@ def _become_module(words: list[str], streams: tuple[int, ...], kept: Any, cwd: A
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = [str(word) for word in words]
-    sys.orig_argv = [sys.executable, "-P", *([] if words[0] == "-c" else ["-m"]), *sys.argv]  # begins it anew
+    sys.orig_argv = [sys.executable, "-P", "-m", *sys.argv]  # begins it anew
     if sys.argv[0] == "opscope.sweep.worker":
         _hide_torch()
-    if sys.argv[0] == "-c":
-        exec(compile(sys.argv.pop(1), "<string>", "exec"), {"__name__": "__main__"})
-    else:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 class _HiddenTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -243,15 +235,6 @@ class _HiddenTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _hide_torch() -> None:
     sys.meta_path.insert(0, _HiddenTorch())
-
-
-def _forking_spawn(path: Any, words: Any, passed: Any) -> int:
-    """Start what multiprocessing starts as ``python ... -c CODE`` by forking this process."""
-    words = [os.fsdecode(word) for word in words]
-    process = os.fork()
-    if not process:
-        _end_after(functools.partial(_become_module, words[words.index("-c") :], (), passed, None, None))
-    return process
 
 
 def _end_after(run: Callable[[], None]) -> None:
@@ -336,11 +319,9 @@ def main() -> None:
     if sys.argv[1] == "jobs":
         import torch._dynamo  # noqa: F401 (an optimizer imports it, and it Triton)
 
-        import opscope.cli.advise
         import opscope.cli.profile
         import opscope.sweep.measure_script
 
-        multiprocessing.util.spawnv_passfds = _forking_spawn
     if sys.argv[1] == "torch":
         import opscope.cli.profile
         import opscope.sweep.measure
