@@ -15,7 +15,7 @@ from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.finder import CyclePlace, Follower, Updates
 from opscope.collect.script.period import Pattern
 from opscope.collect.script.ranking import RANKED, Expected, next_run
-from opscope.collect.script.step_events import Stream
+from opscope.collect.script.step_events import Identities, Stream
 from opscope.documents.trust import Verdict
 from opscope.record.step_kinds import ScriptRun, StepKind, Timed, WantedSteps
 from tests.command import opscope
@@ -59,6 +59,49 @@ def test_a_short_run_may_be_a_part_of_a_longer_cycle() -> None:
         follower = Follower(Pattern(("A",), 0, 1, count, count, 0.0), 0)
         follower.event(("X", "X", "X"))
         assert follower.may_resume is resumes
+
+
+WITH_CALLS = ((1, (7, 8)), (2, (7, 9)))  # two optimizers in turns, each with the modules that were called before it
+
+
+@pytest.mark.parametrize(
+    ("objects", "next_place"),
+    [
+        ([1, 2] * 12, CyclePlace.INSIDE),  # the next is the first of a cycle
+        ([2, 1] * 12, CyclePlace.START),  # the next ends a cycle whose beginning was not seen at this level
+        ([1, 2] * 11, None),  # too few
+        ([1, 1] * 12, None),  # not the cycle
+    ],
+)
+def test_a_cycle_is_followed_without_its_calls(objects: list[int], next_place: CyclePlace | None) -> None:
+    cycles = [WITH_CALLS, (1, 2), ("SGD", "SGD")]
+    follower = Follower(Pattern(WITH_CALLS, 0, 2, 12, 24, 0.0), 0, cycles).at_level(1, objects)
+    if next_place is None:
+        assert follower is None
+        return
+    assert follower is not None
+    assert follower.at_start is (next_place is CyclePlace.INSIDE)
+    following = objects[0]
+    assert follower.event(((following, (7, 30)), following, "SGD")) is next_place
+
+
+def test_where_a_cycle_begins_is_not_guessed() -> None:
+    """Of one optimizer that steps twice a cycle, only the calls tell the first step from the second."""
+    cycles = [((1, (7, 7)), (1, (7,))), (1, 1), ("SGD", "SGD")]
+    follower = Follower(Pattern(cycles[0], 0, 2, 12, 24, 0.0), 0, cycles)
+    assert follower.at_level(1, [1, 1] * 12) is None
+
+
+def test_objects_that_are_gone_do_not_come_back() -> None:
+    class Thing:
+        pass
+
+    names, kept, lost = Identities(), Thing(), Thing()
+    numbers = [names.of(kept)[0], names.of(lost)[0]]
+    assert not names.are_gone(numbers[1:])
+    del lost
+    assert names.are_gone(numbers[1:])
+    assert not names.are_gone(numbers)
 
 
 def test_a_clock_counts_whole_cycles_only(monkeypatch: pytest.MonkeyPatch) -> None:

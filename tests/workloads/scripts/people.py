@@ -59,6 +59,38 @@ def loader():
         net.train()
 
 
+def for_a_minute():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        yield
+
+
+def new_loss():
+    """Epochs that make their loss anew: another module each time."""
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in for_a_minute():
+        loss = nn.CrossEntropyLoss()
+        for inputs, labels in random_batches(30):
+            optimizer.zero_grad()
+            loss(net(inputs), labels).backward()
+            optimizer.step()
+
+
+def folds():
+    """Cross-validation: each fold has a model and an optimizer of its own."""
+    for _ in for_a_minute():
+        train(network(), random_batches(30))
+
+
+def turns():
+    """Two models are trained in turns, so many steps each."""
+    pairs = [(net := network(), torch.optim.SGD(net.parameters(), 0.01)) for _ in range(2)]
+    for _ in for_a_minute():
+        for net, optimizer in pairs:
+            train(net, random_batches(60), optimizer)
+
+
 def reinforcement():
     """Episodes of different lengths, with one step of the optimizer after each."""
     net = network()

@@ -8,7 +8,7 @@ of a better kind may still come, those of a lower kind are only counted.
 import threading
 import time
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -41,10 +41,11 @@ class Follower:
     Args:
         pattern: the repetition, as far as it was seen.
         level: which of an event's keys repeats: an index into `opscope.collect.script.step_events.LEVELS`.
+        cycles: the keys of one cycle at each level but the anchor; empty where only this level matters.
     """
 
-    def __init__(self, pattern: Pattern, level: int) -> None:
-        self._keys, self._level = pattern.keys, level
+    def __init__(self, pattern: Pattern, level: int, cycles: Sequence[tuple[Hashable, ...]] = ()) -> None:
+        self._keys, self._level, self._cycles = pattern.keys, level, cycles
         self._place = (pattern.end - pattern.first) % pattern.period  # the index in the cycle of the next event
         # Whether the running cycle was seen from its start; an anchored pattern does not say where that was.
         self._whole = not self._place and level != ANCHOR
@@ -79,6 +80,22 @@ class Follower:
             return self._missed(ends_cycle=key == self._keys[-1])
         self._place = (self._place + 1) % len(self._keys)
         return CyclePlace.INSIDE if self._place else self._ended()
+
+    def at_level(self, level: int, keys: Sequence[Hashable]) -> "Follower | None":
+        """Return what follows the same cycle at a weaker level; None where the last events are not that cycle.
+
+        Args:
+            level: an index into `opscope.collect.script.step_events.LEVELS`.
+            keys: of the events so far at that level, the last one last.
+        """
+        cycle = self._cycles[level]
+        last = tuple(keys[-_LONG * len(cycle) :])
+        # Where it is the same from several places on, only the stronger level could tell where a cycle begins.
+        places = [place for place in range(len(cycle)) if last == (cycle[place:] + cycle[:place]) * _LONG]
+        if len(places) != 1:
+            return None
+        end = _LONG * len(cycle) + places[0]
+        return Follower(Pattern(cycle, 0, len(cycle), _LONG, end, 0.0), level, self._cycles)
 
     def _anchored(self, ends_cycle: bool) -> CyclePlace:
         return self._ended() if ends_cycle else CyclePlace.INSIDE
@@ -164,6 +181,7 @@ class StepFinder:
         self._stream: Stream | None = None  # the stream whose repetition is followed; None while none is
         self._level = 0  # of the repetition: an index into LEVELS
         self._follower: Follower | None = None
+        self._lost_events = 0  # in a row, up to the last event
         self._cycle_began = 0  # 0 while the running cycle was not seen from its start
         self._busy = False  # whether the finder is at work, so that what it calls is not an event
 
@@ -311,7 +329,8 @@ class StepFinder:
     def _take(self, stream: Stream, level: int, pattern: Pattern) -> None:
         """Take a repetition as the steps of the script."""
         self._stream, self._level = stream, level
-        self._follower = Follower(pattern, level)
+        cycle = slice(pattern.first, pattern.first + pattern.period)
+        self._follower = Follower(pattern, level, [tuple(keys[cycle]) for keys in stream.events.keys])
         result = self.found
         result.kind, result.source, result.level = stream.kind, what(stream.kind), LEVELS[level]
         if stream.kind is StepKind.CALLS and self._updated_lately(stream):
@@ -330,6 +349,9 @@ class StepFinder:
         assert self._follower is not None
         self._follows(keys)
         place = self._follower.event(keys, upcoming)
+        self._lost_events = self._lost_events + 1 if place is CyclePlace.LOST else 0
+        if self._lost_events >= _LONG * self.found.events and self._follows_weaker():
+            place = CyclePlace.START if self._follower.at_start else CyclePlace.INSIDE
         if place is CyclePlace.LOST:
             self._lost()
         elif place is CyclePlace.START:
@@ -339,9 +361,30 @@ class StepFinder:
             self._end_cycle(now)
             self._cycle_began = time.perf_counter_ns()  # not `now`: what was done here belongs to no cycle
 
+    def _follows_weaker(self) -> bool:
+        """Follow the same training at a weaker level from now on, where it goes on there; tell whether that is so.
+
+        A loss that each epoch makes anew is another module each time, and a fold has another optimizer.
+        """
+        assert self._follower is not None
+        assert self._stream is not None
+        if self._stream.kind is not StepKind.TRAINING or not self._follower.may_resume:
+            return False
+        for level in range(self._level + 1, ANCHOR):
+            follower = self._follower.at_level(level, self._stream.events.keys[level])
+            if follower is not None and self._may_follow_at(level):
+                self._follower, self._level, self._lost_events = follower, level, 0
+                self.found.level = LEVELS[level]
+                return True
+        return False
+
+    def _may_follow_at(self, level: int) -> bool:
+        """Tell whether steps that are lost are followed at a weaker level: only where it is the same optimizer's."""
+        return LEVELS[level] == "object"
+
     def _look_again(self) -> None:
         """Drop the repetition, and look for another."""
-        self._stream, self._follower = None, None
+        self._stream, self._follower, self._lost_events = None, None, 0
         result = self.found
         result.pattern, result.kind, result.source = [], StepKind.RUN, None
 

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any, Final
@@ -29,6 +29,10 @@ class Identities:
         name = type(thing).__name__
         self._known[id(thing)] = (weakref.ref(thing), self._next, name)
         return self._next, name
+
+    def are_gone(self, numbers: Collection[Hashable]) -> bool:
+        """Tell whether none of the objects with these numbers exists any more."""
+        return not any(number in numbers and thing() is not None for thing, number, _ in self._known.values())
 
 
 # How much of an event must repeat, in the order tried: the object, with an optimizer's module calls or a call's shapes;

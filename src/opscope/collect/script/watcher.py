@@ -117,6 +117,8 @@ class Watcher(StepFinder):
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
+        self._chosen: set[Hashable] = set()  # the numbers of the objects whose steps are followed
+        self._lost_at = 0.0  # when the first of the last events came that do not belong to the repetition
         self._raised = 0  # how often the script was asked to end
         self._ranks = RankAgreement(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
 
@@ -224,6 +226,8 @@ class Watcher(StepFinder):
         """Let the steps settle."""
         if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):  # calls may be those of a loop of tokens
             self._generations = Generations(stream.events.keys[0], pattern.first)
+        first = pattern.first
+        self._chosen = set(stream.events.keys[1][first : first + pattern.period])
         self._taken_at = time.monotonic()
         self._early.stop()
         self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
@@ -341,6 +345,8 @@ class Watcher(StepFinder):
     def _lost(self) -> None:
         assert self._stream is not None
         assert self._follower is not None
+        if self._lost_events == 1:
+            self._lost_at = time.monotonic()
         # No further attempt will follow: what was recorded is better than nothing.
         last = self._attempts + 1 >= _ATTEMPTS or not self._follower.may_resume
         if self.phase is Phase.RECORD and self._passes.usable and last:
@@ -353,7 +359,8 @@ class Watcher(StepFinder):
             self._ranks.give_up("something interrupted them on one rank while they were profiled")
             self._attempts += 1
             self.phase = Phase.READY
-        if not self._follower.may_resume or self._attempts >= _ATTEMPTS:
+        is_over = self._lost_events >= CYCLES_OF_OTHERS and self._is_lost_for_long
+        if is_over or not self._follower.may_resume or self._attempts >= _ATTEMPTS:
             self._stream.events.broke(self._level)
             self._look_again()
             return
@@ -362,6 +369,15 @@ class Watcher(StepFinder):
         self._settling.clear()
         if self._clock is not None:
             self._clock.skip()
+
+    @property
+    def _is_lost_for_long(self) -> bool:
+        return time.monotonic() - self._lost_at > PATIENCE_S
+
+    def _may_follow_at(self, level: int) -> bool:
+        # Two optimizers of one type may be stepped in turns, thousands of times each: the first may come back.
+        gone = self._is_lost_for_long or self._names.are_gone(self._chosen)
+        return super()._may_follow_at(level) or gone
 
     def _boundaries(self) -> tuple[int, int]:
         """Return how many boundaries of the steps, and how many evaluations, have come so far."""
