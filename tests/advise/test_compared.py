@@ -9,6 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from opscope.advise.changes.compiling import compiled_frames
 from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.comparing import Comparing
 from opscope.advise.loaders import Loaders
@@ -16,6 +17,7 @@ from opscope.advise.messages import VariantJob, VariantRecording
 from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import Judgement, judged
 from opscope.advise.recording import keep_weights, record, take_weights
+from opscope.advise.routine import whole_step
 from opscope.advise.session import Session, Worker
 from opscope.advise.simulated import compute_in_float64
 from opscope.advise.variant import Variant, prepare
@@ -764,3 +766,50 @@ def test_without_weights_to_begin_with_nothing_is_decided(tmp_path: Path) -> Non
         (found,) = Comparing(session, job, lambda _: None).compared({names: replace(job, changes=names)}).values()
     assert found.right is None
     assert "the starting weights were not available in time" in found.reason
+
+
+COMPILED = """
+import torch
+
+class Net(torch.nn.Module):  # of PyTorch's own classes nothing would be compiled
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+torch.manual_seed(0)
+model, x = Net(), torch.randn(8, 16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def trains():
+    def step():
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    return step
+
+def infers():
+    def step():
+        with torch.no_grad():
+            return model(x)
+    return step
+"""
+
+
+@pytest.mark.parametrize("step", ["trains", "infers"])
+def test_other_inputs_are_given_to_what_the_step_has_compiled(step: str, tmp_path: Path) -> None:
+    """With gradients or without, as the step has it: else another graph would be compiled, and compared."""
+    file = tmp_path / "compiled.py"
+    file.write_text(COMPILED)
+    variant = FunctionVariant(Configuration(target=f"{file}:{step}"), CPU, Loaders())
+    variant.drive(variant.observe())
+    prepare(variant)
+    variant.tops[0].compile(backend="eager")
+    variant.drive(whole_step())
+    before = compiled_frames()
+    assert before
+    result = variant.drive(record(variant))
+    assert compiled_frames() == before
+    assert all(one.outputs for one in result.others.values())

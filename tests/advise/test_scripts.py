@@ -3,11 +3,13 @@
 import copy
 import json
 import pickle
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.advise.messages import VariantJob
 from opscope.advise.of_script import ScriptClock
@@ -290,6 +292,79 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     alive.unlink()
     time.sleep(0.5)
     assert not alive.exists()
+
+
+HELPER = """
+import atexit
+import pathlib
+import subprocess
+import torch
+
+atexit.register(pathlib.Path("{path}").touch)  # runs after the next one, as the last registered runs first
+atexit.register(subprocess.Popen(["sleep", "600"]).wait)
+model = torch.nn.Linear(4, 4)
+with torch.no_grad():
+    while True:
+        model(torch.ones(2, 4))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a library's processes are not known")
+def test_what_a_library_has_started_is_not_waited_for(tmp_path: Path) -> None:
+    """As the process in which PyTorch compiles: where it still starts, it hears of the end only after that."""
+    script, ended = tmp_path / "helped.py", tmp_path / "ended"
+    script.write_text(HELPER.replace("{path}", str(ended)))
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    with Session(job, width=1, timeout_s=120) as session:
+        (worker,) = session.build([job])
+        assert worker.broken is None, worker.broken
+        session.close([worker])
+    assert ended.exists()
+
+
+IN_ORDER = """
+import sys
+import torch
+
+def note(what):
+    with open("{path}", "a") as file:
+        file.write(f"{{sys.argv[1]}} {{what}}\\n")
+
+note("begins")
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for step in range(10**9):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if step == 10:
+        note("steps")
+"""
+
+
+def test_what_compiles_is_not_delayed_by_what_does_not(tmp_path: Path) -> None:
+    script, path = tmp_path / "train.py", tmp_path / "order"
+    script.write_text(IN_ORDER.format(path=path))
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    jobs = [replace(job, arguments=name, compiles=name == "compiling") for name in ("one", "compiling", "other")]
+    with Session(job, width=3, timeout_s=120) as session:
+        workers = session.build(jobs)
+        assert [worker.job for worker in workers] == jobs
+        assert all(worker.built is not None for worker in workers)
+    lines = path.read_text().splitlines()
+    assert lines[:2] == ["compiling begins", "compiling steps"]
+    assert {"one begins", "other begins"} <= set(lines)
+
+
+def test_what_fails_before_it_compiles_holds_up_no_other(tmp_path: Path) -> None:
+    script, path = tmp_path / "train.py", tmp_path / "order"
+    script.write_text(IN_ORDER.format(path=path).replace('note("begins")', "assert sys.argv[1] != 'compiling'"))
+    job = VariantJob(configuration=Configuration(target=str(script)), device="cpu", log=str(tmp_path / "log"))
+    jobs = [replace(job, arguments=name, compiles=name == "compiling") for name in ("compiling", "other")]
+    with Session(job, width=2, timeout_s=120) as session:
+        failed, other = session.build(jobs)
+    assert failed.broken is not None
+    assert other.built is not None
 
 
 def test_an_error_of_the_script_names_its_line(tmp_path: Path) -> None:

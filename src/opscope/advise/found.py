@@ -180,6 +180,7 @@ class RootCall(Struct):
         args, kwargs: of its first call.
         stack: where that is.
         autocast: the kinds of devices for which the user's code computes it in another type, and that type.
+        with_gradients: whether gradients are computed of what it returns.
     """
 
     module: torch.nn.Module
@@ -187,6 +188,7 @@ class RootCall(Struct):
     kwargs: dict[str, Any]
     stack: Stack = ()
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    with_gradients: bool = False
 
     @property
     def place(self) -> Call:
@@ -271,7 +273,8 @@ def observing() -> Iterator[Observed]:
     def entering(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if depth[0] == 0 and id(module) not in known:
             known.add(id(module))
-            observed.roots.append(RootCall(module, inputs, {}, here(module), _autocasts()))
+            root = RootCall(module, inputs, {}, here(module), _autocasts(), torch.is_grad_enabled())
+            observed.roots.append(root)
         depth[0] += 1
 
     def leaving(*_: object) -> None:

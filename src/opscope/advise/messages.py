@@ -73,6 +73,10 @@ class VariantJob(Struct, frozen=True, kw_only=True):
         return not (self.changes or self.sources or self.reference)
 
 
+class Observed(Struct, frozen=True):
+    """The step of a variant that compiles was observed: what comes next, compiling, takes the host alone, and long."""
+
+
 class Built(Struct, frozen=True):
     """A variant that runs.
 

@@ -1,6 +1,7 @@
 """What some steps of a variant compute, for a comparison with what they should."""
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -360,8 +361,11 @@ def _of_others(variant: Variant, kind: str) -> ComputedStep:
         args, kwargs = (_changed(value, kind, generator) for value in (root.args, root.kwargs))
         seed(0)
         with ExitStack() as stack:
-            for context in (torch.no_grad, *variant.contexts):
+            # As in the step: what is compiled would be compiled again without gradients, and another graph compared.
+            stack.enter_context(torch.set_grad_enabled(root.with_gradients))
+            for context in variant.contexts:
                 stack.enter_context(context())
+            _begin_replay()
             for device, dtype in root.autocast:
                 stack.enter_context(torch.autocast(device, dtype=dtype))
             values = parts_of((*args, kwargs), f"argument of call {place + 1} ").tensors
@@ -369,6 +373,12 @@ def _of_others(variant: Variant, kind: str) -> ComputedStep:
             _keep_results(result, f"call {place + 1}", root.module(*args, **kwargs))
             _keep_changed(result, before, values)
     return result
+
+
+def _begin_replay() -> None:
+    """Let captured graphs begin anew: else they wait for the backward pass of the call before, and capture more."""
+    if "torch._inductor.cudagraph_trees" in sys.modules:
+        torch.compiler.cudagraph_mark_step_begin()
 
 
 def _changed(value: Any, kind: str, generator: torch.Generator) -> Any:

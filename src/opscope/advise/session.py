@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from opscope.advise.messages import FAILED, Broken, Built, Time, Turn, VariantJob
+from opscope.advise.messages import FAILED, Broken, Built, Observed, Time, Turn, VariantJob
 from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.files import scratch
@@ -37,6 +37,9 @@ _LONGEST_FOLDER: Final = 70
 _HIDING: Final = threading.Lock()
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
+# For so long the others wait at most. On an H200, compiling took 15 to 20 s (nanoGPT, minGPT, makemore); before it came
+# 17 s of nanoGPT's own beginning where ten processes began at once, and 6 s where three did.
+_GO_FIRST_S: Final = 10.0
 _ENDS_AT_ONCE_S: Final = 0.1
 # What a process takes of the device beside what PyTorch reserves. Of nanoGPT on an H200, 16.48 GiB were in use, 15.74
 # of them reserved (PyTorch 2.11, CUDA 13.0).
@@ -68,9 +71,18 @@ class Worker:
         self.blocks: list[float] = []
         self.waited: list[float] = []
 
-    def wait_until_built(self, timeout: float) -> None:
-        """Wait until its variant runs; see `built` and `broken` afterwards."""
+    def wait_until_built(self, timeout: float, observed: Callable[[], object] = lambda: None) -> None:
+        """Wait until its variant runs; see `built` and `broken` afterwards.
+
+        Args:
+            timeout: for so many seconds.
+            observed: called once its step was observed, if it compiles.
+        """
+        until = time.monotonic() + timeout
         result = self._answer(timeout)
+        if isinstance(result, Observed):
+            observed()
+            result = self._answer(timeout, max(0.0, until - time.monotonic()))
         if isinstance(result, Built):
             self.built = result
 
@@ -103,9 +115,9 @@ class Worker:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.join()
 
-    def _answer(self, timeout: float) -> object:
+    def _answer(self, timeout: float, left: float | None = None) -> object:
         try:
-            if not self._connection.poll(timeout):
+            if not self._connection.poll(timeout if left is None else left):
                 self._process.kill()
                 self.broken = Broken(f"it took longer than {timeout:.0f} s", is_passing=True)
                 return None
@@ -178,6 +190,9 @@ class Session:
     def build(self, jobs: Sequence[VariantJob], within_s: float | None = None) -> list[Worker]:
         """Start a process for each job, several at once, and wait until all run or have failed.
 
+        Those that compile take longest. The others start once these have observed their steps, or ten seconds later:
+        until then they would only delay them.
+
         Args:
             jobs: what each builds.
             within_s: for so long each may take; None for as long as the session allows.
@@ -188,7 +203,11 @@ class Session:
         timeout = self._timeout if within_s is None else min(within_s, self._timeout)
         compiling = sum(job.compiles for job in jobs) or len(jobs)
         self._at_a_time = max(1, min(self.width, compiling))
-        workers = self._at_once(jobs, lambda job: self._built(job, timeout))
+        first = _Gate(sum(job.compiles for job in jobs))
+        places = sorted(range(len(jobs)), key=lambda place: not (jobs[place].compiles or _writes_weights(jobs[place])))
+        built = self._at_once(places, lambda place: self._built(jobs[place], timeout, first))
+        by_place = dict(zip(places, built, strict=True))
+        workers = [by_place[place] for place in range(len(jobs))]
         self._note_memory(workers)
         return workers
 
@@ -239,14 +258,22 @@ class Session:
     def _patience(self, timeout: float) -> float:
         return max(0.0, min(timeout, self._ends_at - time.monotonic()))
 
-    def _built(self, job: VariantJob, timeout: float) -> Worker:
+    def _built(self, job: VariantJob, timeout: float, first: "_Gate") -> Worker:
+        if job.compiles:
+            with first.passing() as passed:
+                return self._waited_for(job, timeout, passed)
+        if not _writes_weights(job):
+            first.wait(min(_GO_FIRST_S, self._patience(timeout)))
+        return self._waited_for(job, timeout, lambda: None)
+
+    def _waited_for(self, job: VariantJob, timeout: float, observed: Callable[[], None]) -> Worker:
         if self._is_stopped or time.monotonic() >= self._ends_at:
             raise OutOfTimeError("the time is up")
         if _writes_weights(job):
             Path(job.begin + FAILED).unlink(missing_ok=True)
         worker = self._start(job)
         self._kill_if_stopped(worker)
-        worker.wait_until_built(self._patience(timeout))
+        worker.wait_until_built(self._patience(timeout), observed)
         if worker.broken is not None and _writes_weights(job):
             Path(job.begin + FAILED).touch()  # others wait for them
         return worker
@@ -321,6 +348,38 @@ class Session:
             is_over = self._is_stopped or time.monotonic() >= self._ends_at
             worker.close(_ENDS_AT_ONCE_S if is_over else _ENDS_S)
             self._open.remove(worker)
+
+
+class _Gate:
+    """Opens once all that go first have passed.
+
+    Args:
+        first: how many these are.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._left, self._changed = first, threading.Condition()
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[Callable[[], None]]:
+        """Yield what says that one has passed; at the latest at the end, whatever happens."""
+        said = [False]
+
+        def passed() -> None:
+            with self._changed:
+                self._left -= not said[0]
+                said[0] = True
+                self._changed.notify_all()
+
+        try:
+            yield passed
+        finally:
+            passed()
+
+    def wait(self, timeout: float) -> None:
+        """Wait until it is open, for so many seconds at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left <= 0, timeout)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from opscope.advise.messages import (
     Built,
     Load,
     Loaded,
+    Observed,
     Profile,
     Record,
     Time,
@@ -108,8 +109,9 @@ def _end(connection: Connection, error: BaseException | None) -> None:
             connection.send(
                 Broken(_described(error), lacks_memory=lacks, has_ended=isinstance(error, ScriptEndedError))
             )
-    for child in multiprocessing.active_children():  # exit functions would wait for them
-        child.terminate()
+    for child in _children():  # exit functions would wait for them
+        with contextlib.suppress(OSError):
+            os.kill(child, signal.SIGTERM)  # which the process that removes semaphores at the end leaves alone
     # What was compiled leaves processes and semaphores. But threads that the user's code left running shall not keep
     # the process alive.
     with contextlib.suppress(Exception):
@@ -117,6 +119,15 @@ def _end(connection: Connection, error: BaseException | None) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _children() -> list[int]:
+    """Return the numbers of the processes that this one has started, and on Linux of those that a library has."""
+    found = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+    with contextlib.suppress(OSError, ValueError):
+        for listed in Path("/proc/self/task").glob("*/children"):
+            found |= {int(number) for number in listed.read_text().split()}
+    return sorted(found)
 
 
 def _described(error: BaseException) -> str:
@@ -154,6 +165,8 @@ def _serve(job: VariantJob, connection: Connection, end: Callable[[BaseException
 def _conversation(variant: Variant, job: VariantJob, connection: Connection) -> Routine[None]:
     """Observe the step as written, make the changes, then answer what is asked; ends with the connection."""
     yield from variant.observe()
+    if job.compiles:
+        connection.send(Observed())
     facts = variant.facts
     if job.proving:
         prepare(variant)
