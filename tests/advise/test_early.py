@@ -300,10 +300,10 @@ def test_what_helps_most_likely_is_proven_first_where_launches_are_waited_for(mo
     made._known.baseline = Baseline(10e6, 1.0, (0.95, 1.05))
     made._session.width = 8
     assert made._likely(possible) is None  # how long the device works is not known
-    made._device_ns = 7e6
+    made._device_ns = 9e6
     assert made._likely(possible) == ("tf32", "fused_optimizer")  # it works for most of a step
-    made._device_ns = 2e6
-    assert made._likely(possible) == best
+    for made._device_ns in (7e6, 2e6):  # the host sets the pace
+        assert made._likely(possible) == best
     made._wait_ns = 3e6
     assert made._likely(possible) is None  # loading comes first
     made._wait_ns, made._session.width = None, 4

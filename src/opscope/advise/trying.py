@@ -78,7 +78,7 @@ _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as writt
 _FIRST_TOGETHER: Final = 3
 # Of a step. Where the device works for less of it, the host sets the pace: faster kernels alone save little, and a
 # captured graph may save a fifth and more. How much less is a choice: it decides the order of what is tried, and no
-# verdict. minGPT's step of 22.5 ms had 9.4 ms of work (H200): 1.16 times as fast without a graph, 3.6 times with one.
+# verdict. minGPT's device worked for 9.4 of 16.4 ms (H200): 1.16 times as fast without a graph, 3.6 times with one.
 _LAUNCH_BOUND: Final = 0.8
 _LIKELY_WIDTH: Final = 8  # processes that start at once: on fewer, those that are not needed yet delay those that are
 _RECORDED_STEPS: Final = 3
