@@ -63,9 +63,13 @@ class Replayed:
             return None
         if residual_share(edit) > MOST_RESIDUAL:
             return None
-        # The recorded steps are typical ones: what a few others wait for is not in them.
-        unprofiled = None if context.inside_ns is None else context.evidence.typical_ns or context.inside_ns
-        result = cls(steps, None if unprofiled is None else min(unprofiled, context.inside_ns or unprofiled))
+        # The recorded steps are typical ones: what a few others wait for is not in them, nor what all waited for that
+        # found no batch ready.
+        unprofiled = None
+        if context.inside_ns is not None:
+            typical = min(context.evidence.typical_ns or context.inside_ns, context.inside_ns)
+            unprofiled = typical - context.evidence.waits_beyond_recorded_ns
+        result = cls(steps, unprofiled)
         # With a quicker host the path may go through what the recorded one went around.
         return result if result.meets_the_wall and result.residual_share <= MOST_RESIDUAL else None
 

@@ -179,6 +179,17 @@ class StepEvidence(Struct, frozen=True):
         return None if self.unprofiled_ns is None else self.unprofiled_ns - self.between_ns
 
     @property
+    def waits_beyond_recorded_ns(self) -> float:
+        """For how much longer an unprofiled step waits for data than a recorded one: it is the same step, but for that.
+
+        Starting the profiler takes a while, in which workers load ahead: the few steps that follow find their batches
+        ready. 0 where a median stands for the step, as most steps wait less than the mean.
+        """
+        if not self.steps or self.waits is None or self.typical_ns not in (None, self.wall_ns):
+            return 0.0
+        return max(self.data_ns - self.waits.by_kind.get(BoundKind.INPUT, 0) / self.steps, 0.0)
+
+    @property
     def like_recorded_ns(self) -> float:
         """How long an unprofiled step takes of the kind that is recorded; 0 if that is not known."""
         return self.typical_ns or self.wall_ns or 0.0
@@ -199,7 +210,7 @@ class StepEvidence(Struct, frozen=True):
         if not whole:
             return None
         recorded = window.duration_ns * self.steps / whole
-        if wall <= _SLOWER * recorded:
+        if wall - self.waits_beyond_recorded_ns * self.steps <= _SLOWER * recorded:
             return None
         return f"is longer than a recorded one ({format_ns(recorded / self.steps)}): {_MEANWHILE}"
 
