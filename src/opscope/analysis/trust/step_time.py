@@ -26,6 +26,8 @@ _IN_EACH: Final = 0.9  # of the steps
 _LONG: Final = 2.0  # times the median: such steps are told by their number
 _LEAST_GAPS: Final = 2  # between what recurs
 _REGULAR: Final = 0.25  # of such a gap: as far as gaps may differ from it
+_EXPLAINS: Final = 0.5  # of what the mean is longer than the median: fewer long steps are not the reason
+_UNKNOWN: Final = "the cause is not known"
 _SLOWEST: Final = 0.1  # of the steps: their share of the time is told where nothing else explains it
 # Samples of one process do not show how processes differ. On an H200, medians of six processes of a step of 0.58 ms
 # lay within 1.5 % of each other, those of four of a step of 7 ms within 0.4 %; on two shared cores, six of a step of
@@ -182,17 +184,22 @@ def _waiting(waits: NDArray[np.float64], step: StepTime, what: str, *, alone: bo
 def _slowest(wall_ns: Sequence[int], each: int) -> str:
     """Say which steps hold the time that the median does not show, as nothing tells why they take it."""
     samples = np.asarray(wall_ns, np.float64)
-    steps = "steps" if each == 1 else f"groups of {each} steps"
+    steps, beyond = "steps" if each == 1 else f"groups of {each} steps", samples - np.median(samples)
     places = np.flatnonzero(samples > _LONG * np.median(samples))
-    if len(places):
+    if beyond[places].sum() >= _EXPLAINS * beyond.sum() > 0:
+        if len(places) == 1:
+            share = format_share(float(samples[places[0]]), float(samples.sum()))
+            return (
+                f"1 of {len(samples):,} {steps} takes {format_ns(samples[places[0]])}: {share} of the time; {_UNKNOWN}."
+            )
         share = format_share(float(samples[places].sum()), float(samples.sum()))
         mean = format_ns(float(samples[places].mean()))
         which = f"{len(places)} of {len(samples):,} {steps}{_rhythm(places)}"
-        return f"{which} take {mean} on average: {share} of the time; the cause is not known."
+        return f"{which} take {mean} on average: {share} of the time; {_UNKNOWN}."
     ordered = np.sort(samples)[::-1]
     count = max(1, round(_SLOWEST * len(ordered)))
     share = format_share(float(ordered[:count].sum()), float(ordered.sum()))
-    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; the cause is not known."
+    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; {_UNKNOWN}."
 
 
 def _rhythm(places: NDArray[np.int64]) -> str:
