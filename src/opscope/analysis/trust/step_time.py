@@ -187,15 +187,11 @@ def _slowest(wall_ns: Sequence[int], each: int) -> str:
     steps, beyond = "steps" if each == 1 else f"groups of {each} steps", samples - np.median(samples)
     places = np.flatnonzero(samples > _LONG * np.median(samples))
     if beyond[places].sum() >= _EXPLAINS * beyond.sum() > 0:
-        if len(places) == 1:
-            share = format_share(float(samples[places[0]]), float(samples.sum()))
-            return (
-                f"1 of {len(samples):,} {steps} takes {format_ns(samples[places[0]])}: {share} of the time; {_UNKNOWN}."
-            )
         share = format_share(float(samples[places].sum()), float(samples.sum()))
         mean = format_ns(float(samples[places].mean()))
         which = f"{len(places)} of {len(samples):,} {steps}{_rhythm(places)}"
-        return f"{which} take {mean} on average: {share} of the time; {_UNKNOWN}."
+        long = f"takes {mean}" if len(places) == 1 else f"take {mean} on average"
+        return f"{which} {long}: {share} of the time; {_UNKNOWN}."
     ordered = np.sort(samples)[::-1]
     count = max(1, round(_SLOWEST * len(ordered)))
     share = format_share(float(ordered[:count].sum()), float(ordered.sum()))
