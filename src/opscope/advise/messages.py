@@ -73,7 +73,7 @@ class VariantJob(Struct, frozen=True, kw_only=True):
         return not (self.changes or self.sources or self.reference)
 
 
-class Observed(Struct, frozen=True):
+class Compiling(Struct, frozen=True):
     """The step of a variant that compiles was observed: what comes next, compiling, takes the host alone, and long."""
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from opscope.advise.messages import FAILED, Broken, Built, Observed, Time, Turn, VariantJob
+from opscope.advise.messages import FAILED, Broken, Built, Compiling, Time, Turn, VariantJob
 from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.files import scratch
@@ -80,7 +80,7 @@ class Worker:
         """
         until = time.monotonic() + timeout
         result = self._answer(timeout)
-        if isinstance(result, Observed):
+        if isinstance(result, Compiling):
             observed()
             result = self._answer(timeout, max(0.0, until - time.monotonic()))
         if isinstance(result, Built):

@@ -30,9 +30,9 @@ from opscope.advise.messages import (
     AskLosses,
     Broken,
     Built,
+    Compiling,
     Load,
     Loaded,
-    Observed,
     Profile,
     Record,
     Time,
@@ -166,7 +166,7 @@ def _conversation(variant: Variant, job: VariantJob, connection: Connection) -> 
     """Observe the step as written, make the changes, then answer what is asked; ends with the connection."""
     yield from variant.observe()
     if job.compiles:
-        connection.send(Observed())
+        connection.send(Compiling())
     facts = variant.facts
     if job.proving:
         prepare(variant)
