@@ -13,6 +13,7 @@ import opscope as package
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.cli import COMMANDS, cli
 from opscope.cli.options import ListCommand, ListOf, Positive
+from opscope.cli.targets import TargetCommand
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.sweep.plan import PRESETS, default_sizes, expand
 from opscope.workloads.catalog import BUILT_IN, check
@@ -39,11 +40,36 @@ def listing(target: str, sizes: object, kinds: object, flag: bool) -> None:
         "--flag model -s 1 8 16 --kinds cpu,cuda",
         "--kinds cpu cuda --sizes 1 8 16 model --flag",
         "--sizes 1 8 16 --kinds cpu cuda --flag -- model",
+        "--sizes 1 --kinds cpu --flag -s 8 16 --kinds=cuda model",
     ],
 )
 def test_all_spellings_of_a_list_mean_the_same(line: str) -> None:
     result = CliRunner().invoke(listing, line.split())
     assert result.output == "model (1, 8, 16) ('cpu', 'cuda') True\n"
+
+
+@click.command(cls=TargetCommand)
+@click.argument("target")
+@click.argument("arguments", nargs=-1)
+@click.option("--sizes", "-s", type=ListOf(click.IntRange(min=1)))
+def aiming(target: str, arguments: tuple[str, ...], sizes: object) -> None:
+    click.echo(f"{target} {arguments} {sizes}")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--sizes 1 8 train.py --sizes 2 4 --flag", "train.py ('--sizes', '2', '4', '--flag') (1, 8)"),
+        ("train.py --sizes=2 -- -s 4 8", "train.py ('--sizes=2', '--', '-s', '4', '8') None"),
+        ("--sizes 1 -s=8 -- train.py 3 --sizes 2 4", "train.py ('3', '--sizes', '2', '4') (1, 8)"),
+        ("torchrun --sizes 2 4 train.py", "torchrun ('--sizes', '2', '4', 'train.py') None"),
+        ("module:function --sizes 2 4", "module:function () (2, 4)"),
+    ],
+)
+def test_a_script_gets_its_words_as_they_were_given(line: str, expected: str) -> None:
+    """Though opscope has a list option of the same name."""
+    result = CliRunner().invoke(aiming, line.split())
+    assert result.output == f"{expected}\n"
 
 
 @pytest.mark.parametrize(

@@ -195,10 +195,27 @@ class ListCommand(click.Command):
         """Join the values of list options, then parse as click does."""
         return super().parse_args(ctx, self.joined(args))
 
-    def joined(self, args: list[str]) -> list[str]:
-        """Return the words of a command line with the values of each list option joined to one word."""
+    def joined(self, args: Sequence[str]) -> list[str]:
+        """Return the words of a command line with the values of each list option joined to one word.
+
+        An option that is given twice has the values of both.
+        """
+        results: list[str] = []
+        places: dict[str, int] = {}  # where the values of an option stand
+        for word, _, of in self.with_origins(args):
+            if of is not None and of in places:
+                results.pop()  # the option's name
+                results[places[of]] += f",{word}"
+                continue
+            if of is not None:
+                places[of] = len(results)
+            results.append(word)
+        return results
+
+    def with_origins(self, args: Sequence[str]) -> list[tuple[str, int, str | None]]:
+        """Return the words with values joined, where each stood in the line, and of which list option it has values."""
         lists = {
-            name: option.type
+            name: (option.opts[0], option.type)
             for option in self.params
             if isinstance(option, click.Option) and isinstance(option.type, ListOf)
             for name in option.opts
@@ -206,22 +223,26 @@ class ListCommand(click.Command):
         return _joined(args, lists)
 
 
-def _joined(args: Sequence[str], lists: dict[str, ListOf]) -> list[str]:
-    joined: list[str] = []
+def _joined(args: Sequence[str], lists: dict[str, tuple[str, ListOf]]) -> list[tuple[str, int, str | None]]:
+    joined: list[tuple[str, int, str | None]] = []
     position = 0
     while position < len(args):
-        word = args[position]
+        word, began = args[position], position
         position += 1
-        joined.append(word)
         if word == "--":  # no options follow
-            return [*joined, *args[position:]]
-        kind = lists.get(word)
-        values = []
-        while kind is not None and position < len(args) and kind.accepts(args[position]):
+            return [*joined, *((word, place, None) for place, word in enumerate(args[began:], began))]
+        name, equals, value = word.partition("=")
+        if name not in lists:
+            joined.append((word, began, None))
+            continue
+        option, kind = lists[name]
+        joined.append((name, began, None))
+        values = [value] if equals else []
+        while position < len(args) and kind.accepts(args[position]):
             values.append(args[position])
             position += 1
         if values:
-            joined.append(",".join(values))
+            joined.append((",".join(values), began + 1, option))
     return joined
 
 

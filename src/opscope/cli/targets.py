@@ -26,18 +26,19 @@ class TargetCommand(ListCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the target, and keep click from reading what belongs to a script."""
-        joined = self.joined(args)
+        words = self.with_origins(args)
         # A first pass that ends at the first word which is not an option's finds the target; click's own follows.
         ctx.allow_interspersed_args = False
-        values, _, _ = self.make_parser(ctx).parse_args(args=list(joined))
+        values, _, _ = self.make_parser(ctx).parse_args(args=[word for word, *_ in words])
         ctx.allow_interspersed_args = True
         target, arguments = values.get("target"), values.get("arguments")
         if isinstance(target, str) and (is_script(target) or target in KNOWN):
-            rest = [target, *(arguments if isinstance(arguments, Sequence) else ())]
-            # Behind -- click reads no options, so those of the script reach the script.
-            before = len(joined) - len(rest)
-            joined = [*(word for word in joined[:before] if word != "--"), "--", *rest]
-        return super().parse_args(ctx, joined)
+            # Behind -- click reads no options, so those of the script reach the script, and as they were given.
+            rest = 1 + (len(arguments) if isinstance(arguments, Sequence) else 0)
+            _, begins, _ = words[len(words) - rest]
+            own = (word for word in args[:begins] if word != "--")
+            args = [*own, "--", *args[begins:]]
+        return super().parse_args(ctx, args)
 
 
 def refuse_others_options(
