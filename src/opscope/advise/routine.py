@@ -20,7 +20,7 @@ def seed(number: int) -> None:
 
 
 class Ran(Enum):
-    """How a step went, where that is not told by what it returned."""
+    """How a step went, where what it returned does not show it."""
 
     INTERRUPTED = "something else came in between: no whole step"
 

@@ -362,13 +362,14 @@ class _Gate:
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[Callable[[], None]]:
-        """Yield what says that one has passed; at the latest at the end, whatever happens."""
-        said = [False]
+        """Yield a function that one calls when it has passed; the end of the block calls it in any case."""
+        has_passed = False
 
         def passed() -> None:
+            nonlocal has_passed
             with self._changed:
-                self._left -= not said[0]
-                said[0] = True
+                self._left -= not has_passed
+                has_passed = True
                 self._changed.notify_all()
 
         try:

@@ -76,8 +76,8 @@ _MOST_NEIGHBOURS: Final = 8
 _FEWEST_TOGETHER: Final = 2  # that are timed together, beside the step as written
 # The first batch is small, so that the proof of what is most likely to help begins sooner.
 _FIRST_TOGETHER: Final = 3
-# Of a step. Where the device works for less of it, the host sets the pace: faster kernels alone save little, and a
-# captured graph may save a fifth and more. How much less is a choice: it decides the order of what is tried, and no
+# Of a step. If the device works for a smaller share, the host sets the pace: faster kernels alone save little, and a
+# captured graph may save a fifth or more. The share is a choice: it decides the order of what is tried, and no
 # verdict. minGPT's device worked for 9.4 of 16.4 ms (H200): 1.16 times as fast without a graph, 3.6 times with one.
 _LAUNCH_BOUND: Final = 0.8
 _LIKELY_WIDTH: Final = 8  # processes that start at once: on fewer, those that are not needed yet delay those that are
@@ -316,7 +316,7 @@ class _Trying:
         return self._device_ns < _LAUNCH_BOUND * step_ns
 
     def _check_losses(self, written: list[Worker]) -> None:
-        """Start the step as written again before a loss is told: some processes are faster than others of the same."""
+        """Start the step as written again before a loss is reported: some processes are faster than others of the same."""
         slower = [names for names, known in self._known.measured.items() if is_slower(known)]
         if not slower:
             return

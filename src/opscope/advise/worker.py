@@ -123,11 +123,11 @@ def _end(connection: Connection, error: BaseException | None) -> None:
 
 def _children() -> list[int]:
     """Return the numbers of the processes that this one has started, and on Linux of those that a library has."""
-    found = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+    pids = {child.pid for child in multiprocessing.active_children() if child.pid is not None}
     with contextlib.suppress(OSError, ValueError):
         for listed in Path("/proc/self/task").glob("*/children"):
-            found |= {int(number) for number in listed.read_text().split()}
-    return sorted(found)
+            pids |= {int(number) for number in listed.read_text().split()}
+    return sorted(pids)
 
 
 def _described(error: BaseException) -> str:

@@ -106,7 +106,7 @@ def matched(rows: pl.DataFrame, world: int | None = None) -> Matched:
 
 
 def _present(rows: pl.DataFrame, world: int | None) -> pl.DataFrame:
-    """Return per group how many of its ranks have a trace; null where that cannot be told."""
+    """Return per group how many of its ranks have a trace; null where that is not known."""
     there = set(rows["rank"].unique().to_list())
     groups = rows.select("members", "size").unique()
 

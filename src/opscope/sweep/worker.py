@@ -203,7 +203,7 @@ def _measure_script(
     def waits(where: str) -> None:
         send(Message(now, waits=where))
 
-    # A script may be ended by other means than its last line, so what is complete is told at once.
+    # A script may be ended by other means than its last line, so what is complete is reported at once.
     return measure_script(task, phase, lambda: send(Message(complete=True)), waits)
 
 
