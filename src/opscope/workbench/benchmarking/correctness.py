@@ -130,7 +130,7 @@ def check_variants(
         errors = [_compared(function, kind, values, wanted[kind], plain) for kind, values in kinds]
         as_given = errors[0].error
         if as_given is not None and as_given <= TOLERANCE[torch.bfloat16]:  # else it is wrong already
-            errors[1:1] = _behaviour(function, inputs, case)  # after the first, so that it is reported before the others
+            errors[1:1] = _behaviour(function, inputs, case)  # after the first, to be reported before the others
         dtype = _result_dtype(function, inputs)
         first = dtype if name == case.baseline else first
         exact = all(value is None or value.exact for value in wanted.values())
