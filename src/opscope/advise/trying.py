@@ -316,7 +316,7 @@ class _Trying:
         return self._device_ns < _LAUNCH_BOUND * step_ns
 
     def _check_losses(self, written: list[Worker]) -> None:
-        """Start the step as written again before reporting a loss: some processes are faster than others of the same."""
+        """Start the step as written again before reporting a loss: some of its processes are faster than others."""
         slower = [names for names, known in self._known.measured.items() if is_slower(known)]
         if not slower:
             return
