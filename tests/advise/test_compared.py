@@ -780,20 +780,24 @@ class Net(torch.nn.Module):  # of PyTorch's own classes nothing would be compile
         return self.linear(x).tanh()
 
 torch.manual_seed(0)
-model, x = Net(), torch.randn(8, 16)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Head(Net):
+    def forward(self, x):
+        return self.linear(x).mul_(2)
+
+model, head, x = Net(), Head(), torch.randn(8, 16)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
 
 def trains():
     def step():
         optimizer.zero_grad()
-        model(x).sum().backward()
+        head(model(x)).sum().backward()
         optimizer.step()
     return step
 
 def infers():
     def step():
         with torch.no_grad():
-            return model(x)
+            return head(model(x))
     return step
 """
 
@@ -806,7 +810,8 @@ def test_other_inputs_are_given_to_what_the_step_has_compiled(step: str, tmp_pat
     variant = FunctionVariant(Configuration(target=f"{file}:{step}"), CPU, Loaders())
     variant.drive(variant.observe())
     prepare(variant)
-    variant.tops[0].compile(backend="eager")
+    for top in variant.tops:
+        top.compile(backend="eager")
     variant.drive(whole_step())
     before = compiled_frames()
     assert before

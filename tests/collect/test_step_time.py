@@ -151,6 +151,8 @@ def test_what_is_not_explained_is_said_too() -> None:
     assert "The slowest 20 of 200 steps take" in (of([100] * 120 + [150] * 80).sentence or "")
     # One long step of 250 ns is not why the mean is 125 ns where the median is 100 ns.
     assert "The slowest 20 of 200 steps take 12.4 % of" in (of([100] * 101 + [150] * 98 + [250]).sentence or "")
+    grouped = of([100] * 190 + [10_000] * 10, steps_each=10).sentence or ""
+    assert "10 of 200 groups of 10 steps take 10.00 us a step on average" in grouped
     assert "1 of 200 steps takes 10.00 us: 33.4 % of the time" in (of([100] * 199 + [10_000]).sentence or "")
 
 

@@ -61,35 +61,50 @@ def test_a_short_run_may_be_a_part_of_a_longer_cycle() -> None:
         assert follower.may_resume is resumes
 
 
-WITH_CALLS = ((1, (7, 8)), (2, (7, 9)))  # two optimizers in turns, each with the modules that were called before it
+# Two optimizers in turns, 1 and 2, each with the modules that were called before it: a model and a loss.
+GAN = ((1, (3, 4)), (2, (3, 5)))
+LIKE = ((1, (3, 4)), (2, (3, 4)))  # the same, and nothing but their order tells the first from the second
 
 
 @pytest.mark.parametrize(
-    ("objects", "next_place"),
+    ("cycle", "events", "astray", "followed_by"),
     [
-        ([1, 2] * 12, CyclePlace.INSIDE),  # the next is the first of a cycle
-        ([2, 1] * 12, CyclePlace.START),  # the next ends a cycle whose beginning was not seen at this level
-        ([1, 2] * 11, None),  # too few
-        ([1, 1] * 12, None),  # not the cycle
+        (GAN, [(1, (3, 9)), (2, (3, 5))], 24, (1, (3, 9))),  # one loss is new
+        (GAN, [(2, (3, 5)), (1, (3, 9))], 25, (2, (3, 5))),  # seen from within a cycle
+        (GAN, [(7, (8, 9)), (6, (8, 10))], 24, (7, (8, 9))),  # all is new
+        (LIKE, [(7, (8, 9)), (6, (8, 9))], 24, (7, (8, 9))),  # the cycle begins where the last one has ended
+        (GAN, [(1, (3, 5)), (2, (3, 4))], 24, None),  # nothing is new: another phase, and the first may come back
+        (GAN, [(1, (3, 9)), (2, (3, 9))], 24, None),  # two losses became one
+        (GAN, [(1, (3, 9, 10)), (2, (3, 5))], 24, None),  # something else is called, too
     ],
 )
-def test_a_cycle_is_followed_without_its_calls(objects: list[int], next_place: CyclePlace | None) -> None:
-    cycles = [WITH_CALLS, (1, 2), ("SGD", "SGD")]
-    follower = Follower(Pattern(WITH_CALLS, 0, 2, 12, 24, 0.0), 0, cycles).at_level(1, objects)
-    if next_place is None:
-        assert follower is None
+def test_a_cycle_goes_on_with_new_objects(
+    cycle: tuple[tuple[int, tuple[int, ...]], ...],
+    events: list[tuple[int, tuple[int, ...]]],
+    astray: int,
+    followed_by: tuple[int, tuple[int, ...]] | None,
+) -> None:
+    follower = Follower(Pattern(cycle, 0, 2, 12, 24, 0.0), 0)
+
+    def is_new(_: int, number: int) -> bool:
+        return number > 5
+
+    renamed = follower.renamed(events * 12, astray, is_new)
+    assert (renamed is None) is (followed_by is None)
+    if renamed is None or followed_by is None:
         return
-    assert follower is not None
-    assert follower.at_start is (next_place is CyclePlace.INSIDE)
-    following = objects[0]
-    assert follower.event(((following, (7, 30)), following, "SGD")) is next_place
+    assert follower.renamed(events * 11, astray - 2, is_new) is None  # too few
+    weaker = renamed.at_level(1)
+    assert weaker is not None
+    whole = [CyclePlace.INSIDE, CyclePlace.CYCLE] if astray == 24 else [CyclePlace.START, CyclePlace.INSIDE]
+    for one in (renamed, weaker):  # the weaker one whatever is called
+        assert [one.event((key, key[0], "Adam")) for key in events] == whole
+    assert weaker.event(((events[0][0], ()), events[0][0], "Adam")) is not CyclePlace.LOST
 
 
 def test_where_a_cycle_begins_is_not_guessed() -> None:
     """Of one optimizer that steps twice a cycle, only the calls tell the first step from the second."""
-    cycles = [((1, (7, 7)), (1, (7,))), (1, 1), ("SGD", "SGD")]
-    follower = Follower(Pattern(cycles[0], 0, 2, 12, 24, 0.0), 0, cycles)
-    assert follower.at_level(1, [1, 1] * 12) is None
+    assert Follower(Pattern(((1, (3, 3)), (1, (3,))), 0, 2, 12, 24, 0.0), 0).at_level(1) is None
 
 
 def test_objects_that_are_gone_do_not_come_back() -> None:
@@ -99,6 +114,9 @@ def test_objects_that_are_gone_do_not_come_back() -> None:
     names, kept, lost = Identities(), Thing(), Thing()
     numbers = [names.of(kept)[0], names.of(lost)[0]]
     assert not names.are_gone(numbers[1:])
+    assert names.newest == 2
+    assert names.are_alike(*numbers)
+    assert not names.are_alike(numbers[0], names.of(set[int])[0])
     del lost
     assert names.are_gone(numbers[1:])
     assert not names.are_gone(numbers)
@@ -116,6 +134,31 @@ def test_a_clock_counts_whole_cycles_only(monkeypatch: pytest.MonkeyPatch) -> No
     clock.cycle(100)
     assert clock.times().wall_ns == (10, 10, 10)
     assert not clock.enough
+
+
+def test_what_comes_between_cycles_does_not_have_them_timed_for_ever() -> None:
+    """Cycles of a millisecond, one a second: after 75 s there are 75, which is enough."""
+    clock, ms = CycleClock(on_device=False), 1_000_000
+    for second in range(76):
+        assert clock.enough is (second > 75)
+        clock.start(1 + second * 1_000 * ms, second, second)
+        clock.cycle(1 + second * 1_000 * ms + ms, second + 1, second)
+        clock.skip()
+    assert clock.enough
+    assert not clock.goes_on()
+
+
+def test_steps_that_were_not_followed_for_a_while_are_no_stretch_between() -> None:
+    for forgets, stretches in ((True, 0), (False, 1)):
+        clock = CycleClock(on_device=False)
+        clock.start(1)
+        clock.cycle(11)
+        clock.skip()
+        if forgets:
+            clock.forget_skipped()
+        clock.start(200)
+        clock.cycle(210)
+        assert len(clock.times().between) == stretches
 
 
 # ---------------------------------------------------------------- which steps

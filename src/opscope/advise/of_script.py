@@ -369,7 +369,7 @@ class _Steps(StepFinder):
             if self._variant.may_sound_different and self._stream is not None:
                 self._look_again()
             elif self._missed > _MOST_MISSED * self.found.events:
-                text = "its steps do not go on: after some of them, the optimizer or the model is made anew"
+                text = "its steps do not go on: after some of them, the optimizer, the model or the loss is made anew"
                 self._variant.end(ScriptError(text))
         elif self._stream is not None:
             self._stream.events.broke(self._level)

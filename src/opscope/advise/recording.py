@@ -38,15 +38,16 @@ def record(variant: Variant, steps: int = _STEPS) -> Routine[VariantRecording]:
     """Record some steps, each from a known seed, then the modules alone on other inputs."""
     results: list[ComputedStep] = []
     counted = [0 for _ in variant.optimizers]
-    held, in_graph = _Held(), _InGraph()
+    held, in_graph, calls = _Held(), _InGraph(), dict[int, int]()
     before, others_before = _kept(dict(_named(variant))), _kept(_others_of_state(variant))
-    with _listening(variant, results, counted, held, in_graph):
+    with _listening(variant, results, counted, held, in_graph, calls):
         variant.capture_again()
         for number in range(steps):
             results.append(ComputedStep())
             seed(_FIRST_SEED + number)
             while (returned := (yield)) is Ran.INTERRUPTED:
                 results[-1] = ComputedStep()
+                calls.clear()
                 seed(_FIRST_SEED + number)
             synchronize(variant.device)
             in_graph.read_into(results[-1])
@@ -270,10 +271,14 @@ class _Held:
 
 @contextmanager
 def _listening(
-    variant: Variant, results: list[ComputedStep], counted: list[int], held: _Held, in_graph: _InGraph
+    variant: Variant,
+    results: list[ComputedStep],
+    counted: list[int],
+    held: _Held,
+    in_graph: _InGraph,
+    calls: dict[int, int],  # of modules, by step
 ) -> Iterator[None]:
     listens = [True]
-    calls: dict[int, int] = {}  # of modules, by step
 
     def heard(call: Callable[..., Any]) -> Callable[..., Any]:
         def hearing(*args: Any, **kwargs: Any) -> Any:
@@ -372,6 +377,7 @@ def _of_others(variant: Variant, kind: str) -> ComputedStep:
             before = {way: one.clone() for way, one in values.items()}
             _keep_results(result, f"call {place + 1}", root.module(*args, **kwargs))
             _keep_changed(result, before, values)
+    _begin_replay()  # the next step's
     return result
 
 
@@ -383,7 +389,9 @@ def _begin_replay() -> None:
 
 def _changed(value: Any, kind: str, generator: torch.Generator) -> Any:
     if isinstance(value, torch.Tensor):
-        return _other(value.detach(), kind, generator)
+        other = _other(value.detach(), kind, generator)
+        # As what a model returned, which a second one was given; a copy, as leaves cannot be changed in place.
+        return other.requires_grad_().clone() if value.requires_grad else other
     if isinstance(value, dict):
         return {name: _changed(one, kind, generator) for name, one in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):

@@ -37,8 +37,8 @@ _LONGEST_FOLDER: Final = 70
 _HIDING: Final = threading.Lock()
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
-# For so long the others wait at most. On an H200, compiling took 15 to 20 s (nanoGPT, minGPT, makemore); before it came
-# 17 s of nanoGPT's own beginning where ten processes began at once, and 6 s where three did.
+# For so long the others wait at most. On an H200, compiling took 15 to 20 s (nanoGPT, minGPT, makemore). Before that,
+# nanoGPT's own start took 17 s where ten processes began at once, and 6 s where three did.
 _GO_FIRST_S: Final = 10.0
 _ENDS_AT_ONCE_S: Final = 0.1
 # What a process takes of the device beside what PyTorch reserves. Of nanoGPT on an H200, 16.48 GiB were in use, 15.74
@@ -262,9 +262,10 @@ class Session:
         if job.compiles:
             with first.passing() as passed:
                 return self._waited_for(job, timeout, passed)
+        began = time.monotonic()
         if not _writes_weights(job):
             first.wait(min(_GO_FIRST_S, self._patience(timeout)))
-        return self._waited_for(job, timeout, lambda: None)
+        return self._waited_for(job, max(0.0, timeout - (time.monotonic() - began)), lambda: None)
 
     def _waited_for(self, job: VariantJob, timeout: float, observed: Callable[[], None]) -> Worker:
         if self._is_stopped or time.monotonic() >= self._ends_at:

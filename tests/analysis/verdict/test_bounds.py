@@ -123,6 +123,18 @@ def test_a_step_that_is_longer_by_its_waits_for_data_is_one_of_those_recorded(
     assert says in bound.sentence
 
 
+def test_waits_that_the_device_hides_make_no_step_longer(analyzed: Analyze) -> None:
+    """A device that is busy for 9 of 10 recorded ms: of 14 ms it can idle for 5, however long the host waits."""
+    trace = step()
+    busy_until(trace, 9 * MS)
+    evidence = analyzed(trace).evidence_with(steps=1, wall_ns=14 * MS, ran_on_gpu=True)
+    assert evidence.not_theirs is not None
+    waits = replace(evidence, data_ns=8.0 * MS)
+    assert waits.waits_beyond_recorded_ns == pytest.approx(14 * MS - evidence.busy_ns)
+    busy = replace(evidence, wall_ns=9 * MS, data_ns=8.0 * MS)
+    assert busy.waits_beyond_recorded_ns == pytest.approx(0, abs=20 * US)
+
+
 @pytest.mark.parametrize(
     ("call", "kind"),
     [

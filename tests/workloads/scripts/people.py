@@ -83,6 +83,34 @@ def folds():
         train(network(), random_batches(30))
 
 
+def gan():
+    """Two optimizers in turns, and epochs that make the loss of one anew."""
+    made, judge = nn.Linear(8, 64), network()
+    first, second = torch.optim.Adam(judge.parameters()), torch.optim.Adam(made.parameters())
+    kept = nn.MSELoss()
+    for _ in for_a_minute():
+        loss = nn.MSELoss()
+        for _ in range(30):
+            first.zero_grad()
+            loss(judge(made(torch.randn(16, 8)).detach()), torch.zeros(16, 4)).backward()
+            first.step()
+            second.zero_grad()
+            kept(judge(made(torch.randn(16, 8))), torch.ones(16, 4)).backward()
+            second.step()
+
+
+def other_phases():
+    """A GAN for a while, and then training with another optimizer: what was followed does not come back."""
+    made, judge = nn.Linear(8, 64), network()
+    first, second = torch.optim.Adam(judge.parameters()), torch.optim.RMSprop(made.parameters())
+    third = torch.optim.SGD(judge.parameters(), 0.01)
+    for place, _ in enumerate(for_a_minute()):
+        for optimizer in (first, second) if place < 100 else (third, second):
+            optimizer.zero_grad()
+            judge(made(torch.randn(16, 8))).square().mean().backward()
+            optimizer.step()
+
+
 def turns():
     """Two models are trained in turns, so many steps each."""
     pairs = [(net := network(), torch.optim.SGD(net.parameters(), 0.01)) for _ in range(2)]

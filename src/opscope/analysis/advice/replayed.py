@@ -68,7 +68,7 @@ class Replayed:
         unprofiled = None
         if context.inside_ns is not None:
             typical = min(context.evidence.typical_ns or context.inside_ns, context.inside_ns)
-            unprofiled = typical - context.evidence.waits_beyond_recorded_ns
+            unprofiled = max(typical - context.evidence.waits_beyond_recorded_ns, 1.0)
         result = cls(steps, unprofiled)
         # With a quicker host the path may go through what the recorded one went around.
         return result if result.meets_the_wall and result.residual_share <= MOST_RESIDUAL else None

@@ -188,7 +188,7 @@ def _slowest(wall_ns: Sequence[int], each: int) -> str:
     places = np.flatnonzero(samples > _LONG * np.median(samples))
     if beyond[places].sum() >= _EXPLAINS * beyond.sum() > 0:
         share = format_share(float(samples[places].sum()), float(samples.sum()))
-        mean = format_ns(float(samples[places].mean()))
+        mean = format_ns(float(samples[places].mean())) + ("" if each == 1 else " a step")
         which = f"{len(places)} of {len(samples):,} {steps}{_rhythm(places)}"
         long = f"takes {mean}" if len(places) == 1 else f"take {mean} on average"
         return f"{which} {long}: {share} of the time; {_UNKNOWN}."

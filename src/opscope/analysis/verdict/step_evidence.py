@@ -183,11 +183,13 @@ class StepEvidence(Struct, frozen=True):
         """For how much longer an unprofiled step waits for data than a recorded one: it is the same step, but for that.
 
         Starting the profiler takes a while, in which workers load ahead: the few steps that follow find their batches
-        ready. 0 where a median stands for the step, as most steps wait less than the mean.
+        ready. No more than the device idles in an unprofiled step: while it works, the host may wait in both. 0 where a
+        median stands for the step, as most steps wait less than the mean.
         """
-        if not self.steps or self.waits is None or self.typical_ns not in (None, self.wall_ns):
+        if not self.steps or not self.wall_ns or self.waits is None or self.typical_ns not in (None, self.wall_ns):
             return 0.0
-        return max(self.data_ns - self.waits.by_kind.get(BoundKind.INPUT, 0) / self.steps, 0.0)
+        idle = max(self.wall_ns - self.between_ns - self.busy_ns / self.steps, 0.0)
+        return max(min(self.data_ns, idle) - self.waits.by_kind.get(BoundKind.INPUT, 0) / self.steps, 0.0)
 
     @property
     def like_recorded_ns(self) -> float:

@@ -35,7 +35,7 @@ _ENOUGH: Final = 200
 _ENOUGH_NS: Final = NS_PER_S  # for short steps: 200 steps of a microsecond say little
 _LONGEST_NS: Final = 30 * NS_PER_S
 _QUICK: Final = (20, NS_PER_S, 2 * NS_PER_S)  # the same three where times are asked for quickly
-_AT_MOST_NS: Final = 75 * NS_PER_S  # for cycles that still become slower or faster
+_AT_MOST_NS: Final = 75 * NS_PER_S  # for cycles that still become slower or faster, with what comes between them
 _CHANGED: Final = 0.1  # by this share the rest differs from the first third, and by _SURE of its own standard errors
 _SURE: Final = 2.6
 _BLOCKS: Final = 10  # of consecutive samples
@@ -163,6 +163,7 @@ class CycleClock:
         self._quick, self._read_waits = quick, waited
         self._block = max(1, math.ceil(_APART_NS / typical_ns)) if typical_ns and on_device else 1
         self._began = 0  # when the running cycle began; 0 while none is timed
+        self._first = self._elapsed = 0  # when the first one began, and how long after that the last one ended
         self._cycles = 0
         self._spent = self._dropped_ns = 0
         self._samples: list[_Sample] = []
@@ -189,6 +190,7 @@ class CycleClock:
             self._between.append(_Stretch(now - before.now, came, evaluates, marks, len(self._samples)))
             self._skipped = None
         self._began = now
+        self._first = self._first or now
         self._begin_block(_Beginning(now, boundaries, evaluations, mark))
 
     def _begin_block(self, beginning: _Beginning) -> None:
@@ -199,6 +201,10 @@ class CycleClock:
         if self._began:
             self._skipped = self._beginning
         self._began = 0
+
+    def forget_skipped(self) -> None:
+        """Note that what came since `skip` was more of the same steps: it is no stretch between them."""
+        self._skipped = None
 
     def cycle(self, now: int, boundaries: int = 0, evaluations: int = 0) -> None:
         """Note that a whole cycle has ended and the next one begins; after `skip`, only that one begins.
@@ -213,6 +219,7 @@ class CycleClock:
             return
         self._cycles += 1
         self._spent += now - self._began
+        self._elapsed = now - self._first
         self._block_ns += now - self._began
         self._began = now
         self._in_block += 1
@@ -241,13 +248,16 @@ class CycleClock:
 
     @property
     def enough(self) -> bool:
-        """Whether enough was timed: 200 cycles and a second, 10 and thirty seconds, or the most that are timed."""
+        """Whether enough was timed: 200 cycles and a second, 10 and thirty seconds, or the most that are timed.
+
+        Where other things come between cycles for most of the time, 75 s with them are enough.
+        """
         if self.count < _LEAST or len(self._samples) < _LEAST:
             return False
         spent = self._spent - self._dropped_ns
         cycles = len(self._samples) * self._block
         return (cycles >= self._enough and spent >= self._enough_ns) or (
-            spent >= self._longest_ns or self.count >= self._most
+            spent >= self._longest_ns or self.count >= self._most or self._elapsed >= _AT_MOST_NS
         )
 
     def goes_on(self) -> bool:
@@ -256,7 +266,7 @@ class CycleClock:
         That is so while they still become slower or faster, when the first third is dropped, and for ten seconds while
         stretches of them differ much.
         """
-        if self._quick or self.count >= self._most or self._spent >= _AT_MOST_NS:
+        if self._quick or self.count >= self._most or self._elapsed >= _AT_MOST_NS:
             return False
         is_long = self._spent - self._dropped_ns >= _NARROWED_NS
         if len(self._samples) < self._look_at and not is_long:

@@ -8,7 +8,7 @@ of a better kind may still come, those of a lower kind are only counted.
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ _CYCLES: Final = {StepKind.TRAINING: 3}  # how many must be seen before a repeti
 CYCLES_OF_OTHERS: Final = 6  # the same for kinds of steps that _CYCLES does not name
 _MOST_CALLS: Final = 256  # module calls within a step that are compared
 _ORDER_OF_UPDATE: Final = 2  # the index, in a call's first key, of whether parameters were updated before the call
+_CALLS: Final = LEVELS.index("calls")
+_OBJECT: Final = LEVELS.index("object")
 _LONG: Final = 12  # cycles; a shorter run may be part of a longer cycle, and not an interrupted repetition
 
 
@@ -41,11 +43,10 @@ class Follower:
     Args:
         pattern: the repetition, as far as it was seen.
         level: which of an event's keys repeats: an index into `opscope.collect.script.step_events.LEVELS`.
-        cycles: the keys of one cycle at each level but the anchor; empty where only this level matters.
     """
 
-    def __init__(self, pattern: Pattern, level: int, cycles: Sequence[tuple[Hashable, ...]] = ()) -> None:
-        self._keys, self._level, self._cycles = pattern.keys, level, cycles
+    def __init__(self, pattern: Pattern, level: int) -> None:
+        self._keys, self._level = pattern.keys, level
         self._place = (pattern.end - pattern.first) % pattern.period  # the index in the cycle of the next event
         # Whether the running cycle was seen from its start; an anchored pattern does not say where that was.
         self._whole = not self._place and level != ANCHOR
@@ -81,21 +82,55 @@ class Follower:
         self._place = (self._place + 1) % len(self._keys)
         return CyclePlace.INSIDE if self._place else self._ended()
 
-    def at_level(self, level: int, keys: Sequence[Hashable]) -> "Follower | None":
-        """Return what follows the same cycle at a weaker level; None where the last events are not that cycle.
+    def renamed(self, keys: Sequence[Hashable], astray: int, is_new: Callable[[int, int], bool]) -> "Follower | None":
+        """Return what follows the same cycle with new objects in the place of some; None where that is not so.
 
         Args:
-            level: an index into `opscope.collect.script.step_events.LEVELS`.
-            keys: of the events so far at that level, the last one last.
+            keys: of the events so far, at the level that is followed, the last one last.
+            astray: how many of them came after the last whole cycle.
+            is_new: tells of an object of the cycle and another one whether that may be a new one in its place.
         """
-        cycle = self._cycles[level]
-        last = tuple(keys[-_LONG * len(cycle) :])
-        # Where it is the same from several places on, only the stronger level could tell where a cycle begins.
-        places = [place for place in range(len(cycle)) if last == (cycle[place:] + cycle[:place]) * _LONG]
-        if len(places) != 1:
+        period = len(self._keys)
+        last = keys[-_LONG * period :]
+        if len(last) < _LONG * period or self._level > _OBJECT:
             return None
-        end = _LONG * len(cycle) + places[0]
-        return Follower(Pattern(cycle, 0, len(cycle), _LONG, end, 0.0), level, self._cycles)
+        # Where the cycle could begin at several places, it begins right after the last one.
+        by_place = {place: names for place in range(period) if (names := self._names_from(place, last, is_new))}
+        place = next(iter(by_place)) if len(by_place) == 1 else (astray - len(last)) % period
+        names = by_place.get(place)
+        if names is None:
+            return None
+        cycle = tuple(_with_names(key, names) for key in self._keys)
+        return Follower(Pattern(cycle, 0, period, _LONG, _LONG * period + place, 0.0), self._level)
+
+    def _names_from(
+        self, place: int, last: Sequence[Hashable], is_new: Callable[[int, int], bool]
+    ) -> dict[int, int] | None:
+        """Return the number of each object in some events by its number in the cycle; None where they do not match."""
+        names: dict[int, int] = {}
+        for index, key in enumerate(last):
+            olds, news = _numbers(self._keys[(place + index) % len(self._keys)]), _numbers(key)
+            if len(olds) != len(news):
+                return None
+            for old, new in zip(olds, news, strict=True):
+                if names.setdefault(old, new) != new or not (old == new or is_new(old, new)):
+                    return None
+        return names if len(set(names.values())) == len(names) else None
+
+    def at_level(self, level: int) -> "Follower | None":
+        """Return what follows the same cycle at a weaker level; None where its beginning could not be told there.
+
+        Args:
+            level: that of the objects alone.
+        """
+        if self._level != _CALLS or level != _OBJECT:
+            return None
+        cycle = tuple(_numbers(key)[0] for key in self._keys)
+        turns = sum(cycle == cycle[place:] + cycle[:place] for place in range(len(cycle)))
+        if turns != 1:
+            return None
+        end = _LONG * len(cycle) + self._place
+        return Follower(Pattern(cycle, 0, len(cycle), _LONG, end, 0.0), level)
 
     def _anchored(self, ends_cycle: bool) -> CyclePlace:
         return self._ended() if ends_cycle else CyclePlace.INSIDE
@@ -114,6 +149,20 @@ class Follower:
         self._lost = not ends_cycle
         self._whole = ends_cycle
         return CyclePlace.START if ends_cycle else CyclePlace.LOST
+
+
+def _numbers(key: Hashable) -> tuple[int, ...]:
+    """Return the numbers of the objects in an optimizer's key: its own, and with calls those of the modules."""
+    if isinstance(key, tuple):
+        number, calls = key
+        return (number, *calls)
+    return (key,)  # type: ignore[return-value]
+
+
+def _with_names(key: Hashable, names: Mapping[int, int]) -> Hashable:
+    """Return an optimizer's key with other numbers."""
+    number, *calls = (names[one] for one in _numbers(key))
+    return (number, tuple(calls)) if isinstance(key, tuple) else number
 
 
 class Updates:
@@ -181,7 +230,8 @@ class StepFinder:
         self._stream: Stream | None = None  # the stream whose repetition is followed; None while none is
         self._level = 0  # of the repetition: an index into LEVELS
         self._follower: Follower | None = None
-        self._lost_events = 0  # in a row, up to the last event
+        self._astray = 0  # events since the last whole cycle
+        self._newest = 0  # the highest number of an object at the end of that cycle
         self._cycle_began = 0  # 0 while the running cycle was not seen from its start
         self._busy = False  # whether the finder is at work, so that what it calls is not an event
 
@@ -288,11 +338,12 @@ class StepFinder:
             if self._stream is not None and stream is not self._stream:  # never where a choice was made
                 self._look_again()  # an optimizer steps after all, and its steps are the better ones
             stream.events.add(keys, now)
+            if not self._only_counts:  # a repetition may be found among events that come while another is followed
+                for key in keys:
+                    self._labels.setdefault((stream.kind, key), name)
             if self._only_counts:
                 pass
             elif self._stream is None:
-                for key in keys:
-                    self._labels.setdefault((stream.kind, key), name)
                 self._look(stream)
             else:
                 self._follow(keys, upcoming, now)
@@ -329,8 +380,7 @@ class StepFinder:
     def _take(self, stream: Stream, level: int, pattern: Pattern) -> None:
         """Take a repetition as the steps of the script."""
         self._stream, self._level = stream, level
-        cycle = slice(pattern.first, pattern.first + pattern.period)
-        self._follower = Follower(pattern, level, [tuple(keys[cycle]) for keys in stream.events.keys])
+        self._follower, self._astray, self._newest = Follower(pattern, level), 0, self._names.newest
         result = self.found
         result.kind, result.source, result.level = stream.kind, what(stream.kind), LEVELS[level]
         if stream.kind is StepKind.CALLS and self._updated_lately(stream):
@@ -349,8 +399,10 @@ class StepFinder:
         assert self._follower is not None
         self._follows(keys)
         place = self._follower.event(keys, upcoming)
-        self._lost_events = self._lost_events + 1 if place is CyclePlace.LOST else 0
-        if self._lost_events >= _LONG * self.found.events and self._follows_weaker():
+        self._astray += 1
+        if place is CyclePlace.CYCLE:
+            self._astray, self._newest = 0, self._names.newest
+        elif self._astray >= _LONG * self.found.events and self._goes_on_with_others():
             place = CyclePlace.START if self._follower.at_start else CyclePlace.INSIDE
         if place is CyclePlace.LOST:
             self._lost()
@@ -361,30 +413,36 @@ class StepFinder:
             self._end_cycle(now)
             self._cycle_began = time.perf_counter_ns()  # not `now`: what was done here belongs to no cycle
 
-    def _follows_weaker(self) -> bool:
-        """Follow the same training at a weaker level from now on, where it goes on there; tell whether that is so.
+    def _goes_on_with_others(self) -> bool:
+        """Follow the same training where it goes on with new objects; tell whether that is so.
 
-        A loss that each epoch makes anew is another module each time, and a fold has another optimizer.
+        A loss that each epoch makes anew is another module each time, and a fold has another model and optimizer.
         """
         assert self._follower is not None
         assert self._stream is not None
-        if self._stream.kind is not StepKind.TRAINING or not self._follower.may_resume:
+        if self._stream.kind is not StepKind.TRAINING or not self._follower.may_resume or self._level > _OBJECT:
             return False
-        for level in range(self._level + 1, ANCHOR):
-            follower = self._follower.at_level(level, self._stream.events.keys[level])
-            if follower is not None and self._may_follow_at(level):
-                self._follower, self._level, self._lost_events = follower, level, 0
-                self.found.level = LEVELS[level]
-                return True
-        return False
+        keys = self._stream.events.keys
+        renamed = self._follower.renamed(keys[self._level], self._astray, self._is_new)
+        steps = keys[_OBJECT][-_LONG * self.found.events :]
+        if renamed is None or not self._may_go_on(has_new_optimizer=any(int(one) > self._newest for one in steps)):  # type: ignore[call-overload]
+            return False
+        weaker = renamed.at_level(_OBJECT)  # the next loss need not be looked for again
+        self._follower, self._level = (renamed, self._level) if weaker is None else (weaker, _OBJECT)
+        self._astray, self._newest = 0, self._names.newest
+        self.found.level = LEVELS[self._level]
+        return True
 
-    def _may_follow_at(self, level: int) -> bool:
-        """Tell whether steps that are lost are followed at a weaker level: only where it is the same optimizer's."""
-        return LEVELS[level] == "object"
+    def _is_new(self, old: int, new: int) -> bool:
+        return new > self._newest and self._names.are_alike(old, new)
+
+    def _may_go_on(self, *, has_new_optimizer: bool) -> bool:  # noqa: ARG002 (others look at more)
+        """Tell whether steps with new objects are the same steps still."""
+        return False
 
     def _look_again(self) -> None:
         """Drop the repetition, and look for another."""
-        self._stream, self._follower, self._lost_events = None, None, 0
+        self._stream, self._follower, self._astray = None, None, 0
         result = self.found
         result.pattern, result.kind, result.source = [], StepKind.RUN, None
 

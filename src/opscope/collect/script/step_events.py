@@ -18,21 +18,32 @@ class Identities:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], int, str]] = {}
-        self._next = 0
+        self._types: list[str] = []  # by number, from 1 on
 
     def of(self, thing: Any) -> tuple[int, str]:
         """Return an object's number and the name of its type."""
         known = self._known.get(id(thing))
         if known is not None and known[0]() is thing:
             return known[1], known[2]
-        self._next += 1
         name = type(thing).__name__
-        self._known[id(thing)] = (weakref.ref(thing), self._next, name)
-        return self._next, name
+        self._types.append(name)
+        number = len(self._types)
+        self._known[id(thing)] = (weakref.ref(thing), number, name)
+        return number, name
+
+    def are_alike(self, number: int, other: int) -> bool:
+        """Tell whether two objects are of types with the same name."""
+        return self._types[number - 1] == self._types[other - 1]
 
     def are_gone(self, numbers: Collection[Hashable]) -> bool:
         """Tell whether none of the objects with these numbers exists any more."""
-        return not any(number in numbers and thing() is not None for thing, number, _ in self._known.values())
+        known = list(self._known.values())  # other threads may add to them
+        return not any(number in numbers and thing() is not None for thing, number, _ in known)
+
+    @property
+    def newest(self) -> int:
+        """The highest number so far."""
+        return len(self._types)
 
 
 # How much of an event must repeat, in the order tried: the object, with an optimizer's module calls or a call's shapes;

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from pathlib import Path
 from statistics import median
@@ -43,6 +43,11 @@ _NO_BOUNDARY_S: Final = 60.0  # after this time without any, a program is taken 
 _NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # the same for a program that works on a GPU
 _ALLOCATIONS: Final = 1_000  # of device memory: only with more is a program on a GPU taken for one without boundaries
 
+# A choice: what takes the place of steps for longer, such as another part of the training, is measured instead of them.
+_LOST_S: Final = 20.0
+_REPLACED: Final = (
+    "The script replaced its loss, model or optimizer meanwhile; training with the new one counts as the same steps"
+)
 _FIRST_TOKENS: Final = (
     "They are tokens of the script's first generation: what is prepared once for each length is in them"
 )
@@ -118,7 +123,7 @@ class Watcher(StepFinder):
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
         self._chosen: set[Hashable] = set()  # the numbers of the objects whose steps are followed
-        self._lost_at = 0.0  # when the first of the last events came that do not belong to the repetition
+        self._lost_at = 0.0  # when the first event since the last whole cycle came that is none of the repetition's
         self._raised = 0  # how often the script was asked to end
         self._ranks = RankAgreement(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
 
@@ -226,8 +231,7 @@ class Watcher(StepFinder):
         """Let the steps settle."""
         if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):  # calls may be those of a loop of tokens
             self._generations = Generations(stream.events.keys[0], pattern.first)
-        first = pattern.first
-        self._chosen = set(stream.events.keys[1][first : first + pattern.period])
+        self._choose(stream.events.keys[1][pattern.first : pattern.first + pattern.period])
         self._taken_at = time.monotonic()
         self._early.stop()
         self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
@@ -252,6 +256,7 @@ class Watcher(StepFinder):
             self._clock.start(now, *self._boundaries())
 
     def _end_cycle(self, now: int) -> None:
+        self._lost_at = 0.0
         if self.phase is Phase.SETTLE:
             self._settle(now)
         elif self.phase is Phase.TIME:
@@ -345,8 +350,7 @@ class Watcher(StepFinder):
     def _lost(self) -> None:
         assert self._stream is not None
         assert self._follower is not None
-        if self._lost_events == 1:
-            self._lost_at = time.monotonic()
+        self._lost_at = self._lost_at or time.monotonic()
         # No further attempt will follow: what was recorded is better than nothing.
         last = self._attempts + 1 >= _ATTEMPTS or not self._follower.may_resume
         if self.phase is Phase.RECORD and self._passes.usable and last:
@@ -359,9 +363,10 @@ class Watcher(StepFinder):
             self._ranks.give_up("something interrupted them on one rank while they were profiled")
             self._attempts += 1
             self.phase = Phase.READY
-        is_over = self._lost_events >= CYCLES_OF_OTHERS and self._is_lost_for_long
+        is_over = self._astray >= CYCLES_OF_OTHERS and self._is_lost_for_long
         if is_over or not self._follower.may_resume or self._attempts >= _ATTEMPTS:
-            self._stream.events.broke(self._level)
+            if not is_over:  # what went on for long may do so again
+                self._stream.events.broke(self._level)
             self._look_again()
             return
         # The repetition may resume: keep it, but drop the interrupted cycle.
@@ -372,12 +377,21 @@ class Watcher(StepFinder):
 
     @property
     def _is_lost_for_long(self) -> bool:
-        return time.monotonic() - self._lost_at > PATIENCE_S
+        return bool(self._lost_at) and time.monotonic() - self._lost_at > _LOST_S
 
-    def _may_follow_at(self, level: int) -> bool:
-        # Two optimizers of one type may be stepped in turns, thousands of times each: the first may come back.
-        gone = self._is_lost_for_long or self._names.are_gone(self._chosen)
-        return super()._may_follow_at(level) or gone
+    def _may_go_on(self, *, has_new_optimizer: bool) -> bool:
+        # Two models may be trained in turns, thousands of steps each: the first may come back.
+        if has_new_optimizer and not (self._is_lost_for_long or self._names.are_gone(self._chosen)):
+            return False
+        self._choose(self._stream.events.keys[1][-self.found.events :] if self._stream is not None else ())
+        if _REPLACED not in self.found.notes:
+            self.found.notes.append(_REPLACED)
+        if self._clock is not None and not has_new_optimizer:  # to make a fold's model belongs to its steps
+            self._clock.forget_skipped()
+        return True
+
+    def _choose(self, optimizers: Sequence[Hashable]) -> None:
+        self._chosen, self._lost_at = set(optimizers), 0.0
 
     def _boundaries(self) -> tuple[int, int]:
         """Return how many boundaries of the steps, and how many evaluations, have come so far."""
