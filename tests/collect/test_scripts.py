@@ -393,6 +393,18 @@ def test_the_last_lines_of_a_script_that_failed_are_shown(tmp_path: Path) -> Non
 
 
 @pytest.mark.torch
+def test_the_last_lines_of_a_script_of_which_nothing_was_recorded_are_shown(tmp_path: Path) -> None:
+    """They say what it lacks, as examples for several GPUs do. What it printed in the first run is not shown again."""
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nprint('Unable to locate 2 GPUs. Exiting.')\n")
+    done = opscope("profile", "--output-dir", str(tmp_path / "r"), str(script))
+    assert done.returncode == 1
+    assert "records no operator and no device activity" in done.stderr
+    assert done.stderr.count("  | Unable to locate 2 GPUs. Exiting.") == 1
+
+
+@pytest.mark.torch
 def test_a_script_that_ends_before_anything_is_a_failure_with_its_reason(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = opscope("profile", "--output-dir", str(tmp_path), str(SCRIPTS / "train.py"), "--unknown", "1")

@@ -142,7 +142,7 @@ def _print_problems(folder: Path, measured: MeasuredRanks, done: Ranks) -> None:
             failed = manifest.entries[0].failure or failure
             where = f" (log: {directory.path / failed.log})" if failed.log else ""
             say(f"opscope: rank {rank} failed first: {failed.message}{where}")
-            for line in last_lines(directory, failed):
+            for line in last_lines(directory, failed.log):
                 say(line)
         else:
             reasons.setdefault(failure.message, []).append(rank)

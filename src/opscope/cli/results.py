@@ -14,7 +14,7 @@ from opscope.cli.terminal import echo_block, echo_table
 from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.record.codec import encode
-from opscope.record.sweep import Failure, Manifest
+from opscope.record.sweep import Manifest
 from opscope.render.blocks import Block, Name, Paragraph, Section, Tone, Toned, Whole
 from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.brief import screen_blocks
@@ -26,7 +26,9 @@ from opscope.report.trust_text import failures
 from opscope.runs.folders import rank_here
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
+from opscope.sweep.process import RUNS_AGAIN
 from opscope.sweep.runner import failed_entries, worthless_entries
+from opscope.workloads.catalog import is_script
 
 _SHOWN = 3  # operators
 _QUOTE = "  | "
@@ -153,10 +155,13 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
         if entry.failure is not None:
             log = f" (log: {directory.path / entry.failure.log})" if entry.failure.log else ""
             lines.append(f"{entry.configuration.id} failed: {entry.failure.message}{log}")
-            lines += last_lines(directory, entry.failure)
+            lines += last_lines(directory, entry.failure.log)
     if manifest.page_failure is not None:
         lines.append(f"{PAGE} was not written: {manifest.page_failure}")
-    lines += [f"{entry.configuration.id}: {entry.problem}" for entry in worthless_entries(manifest)]
+    for entry in worthless_entries(manifest):
+        lines.append(f"{entry.configuration.id}: {entry.problem}")
+        if is_script(entry.configuration.target):  # which may have said what it lacks
+            lines += last_lines(directory, entry.files.log)
     pending = [entry.configuration.id for entry in manifest.entries if entry.status == "pending"]
     if pending:
         lines.append(f"not run: {', '.join(pending)}; --resume runs them")
@@ -164,12 +169,17 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
         say(line if line.startswith(_QUOTE) else f"opscope: {line}")
 
 
-def last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
-    """Return the last lines that a failed process printed, each as a quotation, without opscope's own traceback."""
-    if failure.log is None:
+def last_lines(directory: RunDirectory, log: str | None) -> Sequence[str]:
+    """Return the last lines that a process printed, each as a quotation, without opscope's own lines.
+
+    Args:
+        directory: the run.
+        log: the file with what it printed, relative to the run; None where there is none.
+    """
+    if log is None:
         return ()
     try:
-        with directory.inside(failure.log).open("rb") as file:
+        with directory.inside(log).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except (OSError, BadInputError):
@@ -178,6 +188,7 @@ def last_lines(directory: RunDirectory, failure: Failure) -> Sequence[str]:
         (at for at, line in enumerate(lines) if line.startswith("Traceback") and _is_ours(lines[at + 1 :])), None
     )
     shown = [line for line in lines[:ours] if line.strip() and not line.startswith(("USDT:", _CHAINED))]
+    shown = shown[1 + max((at for at, line in enumerate(shown) if line == RUNS_AGAIN), default=-1) :]
     if shown and shown[-1].startswith("SystemExit"):  # the program said before why it ended
         shown = shown[: max((at for at, line in enumerate(shown) if line.startswith("Traceback")), default=len(shown))]
     return [f"{_QUOTE}{line}" for line in shown[-_LAST_LINES:]]

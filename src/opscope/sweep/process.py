@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Final, Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -26,6 +26,7 @@ from opscope.sweep.warm import WarmProcess
 from opscope.sweep.worker import Message, Request, Sender
 from opscope.workloads.catalog import is_script
 
+RUNS_AGAIN: Final = "--- opscope: the script runs again"  # a line of its log
 _STORE_OF_TORCHRUN = "TORCHELASTIC_USE_AGENT_STORE"
 _POLL_SECONDS = 0.5  # without a message, until the time limit is looked at
 _AFTER_END_SECONDS = 0.02  # between looks at a process that has closed its pipe
@@ -78,7 +79,7 @@ def start_worker(request: Request, log: Path) -> "FollowedWorker":
         raise EnvironmentLacksError(f"cannot write {log}: {error.strerror or error}") from error
     with output:
         if request.script.reason is not None or request.script.clock:
-            output.write(b"--- opscope: the script runs again\n")
+            output.write(f"{RUNS_AGAIN}\n".encode())
             output.flush()
         process = subprocess.Popen(
             own_process("opscope.sweep.worker"),
