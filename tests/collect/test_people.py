@@ -47,7 +47,7 @@ def test_whatever_people_write_ends_with_a_report(kind: str, steps: str, tmp_pat
         assert "aten::randn" in {row["name"] for row in document["operators"]}
 
 
-@pytest.mark.parametrize("kind", ["new_loss", "folds", "gan", "other_phases", "turns"])
+@pytest.mark.parametrize("kind", ["new_loss", "folds", "gan", "other_phases", "phases", "turns"])
 def test_steps_that_go_on_with_other_objects_are_timed_to_the_end(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = opscope("profile", "--output-dir", str(tmp_path / "r"), str(SCRIPTS / "people.py"), kind)

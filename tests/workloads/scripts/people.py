@@ -111,6 +111,15 @@ def other_phases():
             optimizer.step()
 
 
+def phases():
+    """One optimizer trains one part of its parameters for a while, and then another, in turns."""
+    parts = [network(), network()]
+    optimizer = torch.optim.SGD([weight for part in parts for weight in part.parameters()], 0.01)
+    for _ in for_a_minute():
+        for part in parts:
+            train(part, random_batches(60), optimizer)
+
+
 def turns():
     """Two models are trained in turns, so many steps each."""
     pairs = [(net := network(), torch.optim.SGD(net.parameters(), 0.01)) for _ in range(2)]

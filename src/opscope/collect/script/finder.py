@@ -117,6 +117,16 @@ class Follower:
                     return None
         return names if len(set(names.values())) == len(names) else None
 
+    @property
+    def optimizers(self) -> set[int]:
+        """The numbers of the optimizers of a cycle."""
+        return {_numbers(key)[0] for key in self._keys}
+
+    @property
+    def objects(self) -> set[int]:
+        """The numbers of the optimizers of a cycle, and with calls those of the modules."""
+        return {number for key in self._keys for number in _numbers(key)}
+
     def at_level(self, level: int) -> "Follower | None":
         """Return what follows the same cycle at a weaker level; None where its beginning could not be told there.
 
@@ -422,10 +432,8 @@ class StepFinder:
         assert self._stream is not None
         if self._stream.kind is not StepKind.TRAINING or not self._follower.may_resume or self._level > _OBJECT:
             return False
-        keys = self._stream.events.keys
-        renamed = self._follower.renamed(keys[self._level], self._astray, self._is_new)
-        steps = keys[_OBJECT][-_LONG * self.found.events :]
-        if renamed is None or not self._may_go_on(has_new_optimizer=any(int(one) > self._newest for one in steps)):  # type: ignore[call-overload]
+        renamed = self._follower.renamed(self._stream.events.keys[self._level], self._astray, self._is_new)
+        if renamed is None or not self._may_go_on(self._follower, renamed):
             return False
         weaker = renamed.at_level(_OBJECT)  # the next loss need not be looked for again
         self._follower, self._level = (renamed, self._level) if weaker is None else (weaker, _OBJECT)
@@ -436,7 +444,7 @@ class StepFinder:
     def _is_new(self, old: int, new: int) -> bool:
         return new > self._newest and self._names.are_alike(old, new)
 
-    def _may_go_on(self, *, has_new_optimizer: bool) -> bool:  # noqa: ARG002 (others look at more)
+    def _may_go_on(self, before: Follower, after: Follower) -> bool:  # noqa: ARG002 (others look at them)
         """Tell whether steps with new objects are the same steps still."""
         return False
 

@@ -35,7 +35,7 @@ class Identities:
         """Tell whether two objects are of types with the same name."""
         return self._types[number - 1] == self._types[other - 1]
 
-    def are_gone(self, numbers: Collection[Hashable]) -> bool:
+    def are_gone(self, numbers: Collection[int]) -> bool:
         """Tell whether none of the objects with these numbers exists any more."""
         known = list(self._known.values())  # other threads may add to them
         return not any(number in numbers and thing() is not None for thing, number, _ in known)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from enum import Enum
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from opscope.base.threads import waited_for_cpu_ns
 from opscope.collect.script.clock import CycleClock, HostWaits
-from opscope.collect.script.finder import CYCLES_OF_OTHERS, StepFinder
+from opscope.collect.script.finder import CYCLES_OF_OTHERS, Follower, StepFinder
 from opscope.collect.script.found import Found
 from opscope.collect.script.passes import Passes
 from opscope.collect.script.period import PATIENCE_S, Generations, Pattern, settled
@@ -122,7 +122,6 @@ class Watcher(StepFinder):
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
         self._own = OwnProfiler(trace)
-        self._chosen: set[Hashable] = set()  # the numbers of the objects whose steps are followed
         self._lost_at = 0.0  # when the first event since the last whole cycle came that is none of the repetition's
         self._raised = 0  # how often the script was asked to end
         self._ranks = RankAgreement(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
@@ -231,7 +230,7 @@ class Watcher(StepFinder):
         """Let the steps settle."""
         if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):  # calls may be those of a loop of tokens
             self._generations = Generations(stream.events.keys[0], pattern.first)
-        self._choose(stream.events.keys[1][pattern.first : pattern.first + pattern.period])
+        self._lost_at = 0.0
         self._taken_at = time.monotonic()
         self._early.stop()
         self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
@@ -379,19 +378,18 @@ class Watcher(StepFinder):
     def _is_lost_for_long(self) -> bool:
         return bool(self._lost_at) and time.monotonic() - self._lost_at > _LOST_S
 
-    def _may_go_on(self, *, has_new_optimizer: bool) -> bool:
-        # Two models may be trained in turns, thousands of steps each: the first may come back.
-        if has_new_optimizer and not (self._is_lost_for_long or self._names.are_gone(self._chosen)):
+    def _may_go_on(self, before: Follower, after: Follower) -> bool:
+        # Two models may be trained in turns, thousands of steps each: the first may come back. But not what is gone; of
+        # folds, models are often kept, and optimizers are not.
+        optimizers = before.optimizers - after.optimizers
+        if not (self._is_lost_for_long or self._names.are_gone(optimizers or before.objects - after.objects)):
             return False
-        self._choose(self._stream.events.keys[1][-self.found.events :] if self._stream is not None else ())
+        self._lost_at = 0.0
         if _REPLACED not in self.found.notes:
             self.found.notes.append(_REPLACED)
-        if self._clock is not None and not has_new_optimizer:  # to make a fold's model belongs to its steps
+        if self._clock is not None and not optimizers:  # to make a fold's model belongs to its steps
             self._clock.forget_skipped()
         return True
-
-    def _choose(self, optimizers: Sequence[Hashable]) -> None:
-        self._chosen, self._lost_at = set(optimizers), 0.0
 
     def _boundaries(self) -> tuple[int, int]:
         """Return how many boundaries of the steps, and how many evaluations, have come so far."""
