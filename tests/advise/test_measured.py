@@ -20,7 +20,8 @@ def known(median: float, low: float | None, high: float | None, least: float = 1
         (known(1.5, None, None), True, "others of its class are proven"),
         (known(1.01, 1.005, 1.015), False, "it is within what the step differs from itself, up to 1.02"),
         (known(1.4, 1.2, 1.6, least=1.25), False, "its interval reaches into what the step differs from itself"),
-        (known(0.5, 0.4, 0.6), False, "it is slower"),
+        (known(0.5, 0.4, 0.6), False, "beyond what the step differs from itself, up to 1.02"),
+        (known(0.9, 0.7, 1.1, least=1.05), False, "its interval reaches into what the step differs from itself"),
         (known(4.0, 3.9, 4.1, least=2.0), False, "the machine is busy"),
         (ChangeResult(gain=Interval(9.0, 8.0, 10.0, 13), waited=0.6), False, "waited for a core 60% of the time"),
         (ChangeResult(broken="it raises"), False, "it raises"),
@@ -40,6 +41,7 @@ def test_only_what_is_faster_and_right_is_proven() -> None:
     assert verdict(fast, wrong) == (Outcome.REJECTED, "because")
     assert verdict(fast, unknown) == (Outcome.UNDECIDED, "because")
     assert verdict(slow, right)[0] is Outcome.NO_DIFFERENCE
+    assert verdict(known(0.5, 0.4, 0.6), right)[0] is Outcome.SLOWER
     assert verdict(ChangeResult(broken="nothing was compiled", no_effect=True), None)[0] is Outcome.NO_DIFFERENCE
 
 

@@ -24,7 +24,7 @@ def test_advice_is_a_document_that_shows_itself(tmp_path: Path) -> None:
     )
     (tried,) = document.results
     assert tried.changes == ("fused_optimizer",)
-    assert tried.verdict in (Outcome.PROVEN, Outcome.NO_DIFFERENCE, Outcome.UNDECIDED)
+    assert tried.verdict in (Outcome.PROVEN, Outcome.NO_DIFFERENCE, Outcome.SLOWER, Outcome.UNDECIDED)
     assert said[0] == "the step as written"
     shown = repr(document)
     assert shown.startswith(f"Advice on {tmp_path / 'target.py'}:train\n  as written")

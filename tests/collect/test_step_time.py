@@ -137,6 +137,15 @@ def test_waits_in_each_step_and_of_groups_of_steps_are_said_as_such() -> None:
     assert grouped.steps == 80
 
 
+def test_long_waits_and_short_ones_have_their_shares() -> None:
+    """40 of 80 steps of 100 ns wait for 80 ns, the others for 10: 40 % of the time, and 45 % in all."""
+    found = of([100] * 80, data_ns=(80, 10) * 40).sentence
+    assert found == (
+        "In 40 of 80 steps (every 2nd) the host waits for data, for 80 ns on average: 40.0 % of the time, and 45.0 % "
+        "with shorter waits."
+    )
+
+
 def test_what_is_not_explained_is_said_too() -> None:
     assert of([100] * 180 + [1000] * 20).sentence == (
         "The median step takes 100 ns. 20 of 200 steps take 1.000 us on average: 52.6 % of the time; the cause is not "

@@ -218,9 +218,7 @@ def verdict(known: ChangeResult, proof: Judgement | None, *, is_best_known: bool
     if known.gain is None:  # what took too long, or whose process was ended, may run another time
         return (Outcome.UNDECIDED if known.is_passing else Outcome.REJECTED), f"{known.broken}"
     if not is_faster(known):
-        reason, undecided = _why_not(known.gain, known), f"{UNDECIDED}: "
-        outcome = Outcome.UNDECIDED if reason.startswith(undecided) else Outcome.NO_DIFFERENCE
-        return outcome, reason.removeprefix(undecided)
+        return _not_faster(known.gain, known)
     if proof is None:
         others = "others of its class are proven, which are faster, or as fast with fewer changes"
         return Outcome.TIMED, others if is_best_known else "it was not compared with float64"
@@ -252,14 +250,15 @@ def not_decidable(gain: Interval, least: float, waited: float) -> str | None:
     return None
 
 
-def _why_not(gain: Interval, known: ChangeResult) -> str:
+def _not_faster(gain: Interval, known: ChangeResult) -> tuple[Outcome, str]:
     least = known.least
-    if is_slower(known):
-        return "it is slower" if known.is_checked else "it is slower than one process of the step as written"
-    if (reason := not_decidable(gain, least, known.waited)) is not None:
-        return reason
     noise = f"what the step differs from itself, up to {least:.2f}"
-    return f"it is within {noise}" if gain.median <= least else f"its interval reaches into {noise}"
+    if is_slower(known):
+        return Outcome.SLOWER, f"beyond {noise}" if known.is_checked else "than one process of the step as written"
+    if (reason := not_decidable(gain, least, known.waited)) is not None:
+        return Outcome.UNDECIDED, reason.removeprefix(f"{UNDECIDED}: ")
+    is_within = 1 / least <= gain.median <= least
+    return Outcome.NO_DIFFERENCE, f"it is within {noise}" if is_within else f"its interval reaches into {noise}"
 
 
 class Heading(Struct, frozen=True):

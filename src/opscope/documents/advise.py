@@ -67,6 +67,7 @@ class Outcome(StrEnum):
     TIMED = "timed"  # faster, but not proven: others of its class are at least as good
     UNDECIDED = UNDECIDED  # noise, rounding or lack of time hides whether it is faster, or right
     NO_DIFFERENCE = "no difference"  # not faster than as written, beyond what the same code differs from itself
+    SLOWER = "slower"  # than as written, likewise
     REJECTED = "rejected"  # it failed, or its results are wrong
     REFUSED = "refused"  # not tried: it makes no sense here, or it would be wrong
 

@@ -209,8 +209,8 @@ def check_cpu_contention(waited_ns: int, wall_ns: int) -> Check:
     if share <= _TOLERATED_WAIT:
         return Check(name, Verdict.PASS, 0, f"{result} for a CPU core.", waited_ns, "host")
     sentence = (
-        f"{result} for a CPU core: something else was running, or there are more threads than cores. "
-        "The step times and the throughput are those of a busy machine; measure again on a quiet one."
+        f"{result} for a CPU core, added up over them: something else was running, or there are more threads than "
+        "cores. The step times and the throughput are those of a busy machine; measure again on a quiet one."
     )
     verdict = Verdict.FAIL if share > _EXCESSIVE_WAIT else Verdict.WARN
     return Check(name, verdict, 0, sentence, waited_ns, "host")

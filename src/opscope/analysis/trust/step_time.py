@@ -22,6 +22,7 @@ _BLOCKS: Final = 10  # of consecutive samples; their means are nearly independen
 _STUDENT: Final = {6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 _WORTH_SAYING: Final = 0.05  # of the step
 _LONG_WAIT: Final = 0.5  # of the mean wait: in bursts the others are much shorter
+_SHORT_WAITS: Final = 0.01  # of the step: with more, the shorter waits are told too
 _IN_EACH: Final = 0.9  # of the steps
 _LONG: Final = 2.0  # times the median: such steps are told by their number
 _LEAST_GAPS: Final = 2  # between what recurs
@@ -178,7 +179,11 @@ def _waiting(waits: NDArray[np.float64], step: StepTime, what: str, *, alone: bo
     if len(long) >= _IN_EACH * len(waits):
         return f"In each step {what} for {format_ns(float(waits.mean()))}: {share} of the time."
     often = f"In {len(long)} of {len(waits):,} steps{_rhythm(np.flatnonzero(waits > _LONG_WAIT * waits.mean()))}"
-    return f"{often} {what}, for {format_ns(float(long.mean()))} on average: {share} of the time."
+    average = f"{often} {what}, for {format_ns(float(long.mean()))} on average"
+    own = long.sum() / (len(waits) * step.ns)
+    if abs(own - waits.mean() / step.ns) < _SHORT_WAITS:
+        return f"{average}: {share} of the time."
+    return f"{average}: {format_share(float(own), 1)} of the time, and {share} with shorter waits."
 
 
 def _slowest(wall_ns: Sequence[int], each: int) -> str:
