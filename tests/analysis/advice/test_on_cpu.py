@@ -72,6 +72,29 @@ def test_a_range_in_which_no_operator_runs_is_named_and_its_operators_are_not_co
     assert found.saving_ns.high == 700_000
 
 
+def test_opscopes_own_ranges_between_steps_are_no_ranges_of_the_users(tmp_path: Path) -> None:
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.range(f"opscope: after training {number}", begin, begin + 1_000_000)
+        built.runs("aten::mm", begin + 600_000, begin + 1_000_000)
+    found = findings(built, tmp_path)[Rule.HOST_WORK]
+    assert "Nothing is recorded for 600.0 us of a step" in found.title
+
+
+def test_stacks_that_were_recorded_are_not_asked_for_again(tmp_path: Path) -> None:
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.frame("json/__init__.py(1): dumps", begin, begin + 100_000)
+        built.range("tokenize", begin, begin + 800_000)
+        built.runs("aten::mm", begin + 800_000, begin + 1_000_000)
+    found = findings(built, tmp_path)[Rule.HOST_WORK]
+    assert found.where.annotation == "tokenize"
+    assert "stacks" not in found.action
+    assert "record_function" in found.action
+
+
 def test_a_line_of_the_users_python_is_named_with_what_it_takes_itself(tmp_path: Path) -> None:
     built = Trace()
     built.frame("train.py(3): <module>", -10_000, 2_100_000)

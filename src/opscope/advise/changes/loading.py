@@ -23,7 +23,7 @@ _RESTARTS: Final[Condition] = (
 )
 _MORE_WORKERS: Final[Condition] = (
     lambda facts: facts.loader_workers < workers_tried(),
-    "loaders have a worker for each core already",
+    "loaders have a worker for each core already; more help only if they wait, as for a disk: not tried",
 )
 
 

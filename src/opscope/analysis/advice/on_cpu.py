@@ -36,7 +36,10 @@ from opscope.trace.model import Trace
 
 _LOADS: Final = lazy_pattern(r"DataLoader.*__next__")
 _STEP: Final = lazy_pattern(r"^ProfilerStep#\d+$")
-_OWN_RANGE: Final = lazy_pattern(r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoader|torch/|nn\.Module|autograd::|## )")
+# Ranges of libraries, and those between the boundaries of a script's steps (opscope.collect.script.windows).
+_OWN_RANGE: Final = lazy_pattern(
+    r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoader|torch/|nn\.Module|autograd::|## |opscope: after )"
+)
 _DROPS: Final = ("aten::bernoulli_", "aten::native_dropout")
 _IN_PARALLEL: Final = lazy_pattern(
     r"^aten::(_?addmm|mm|bmm|baddbmm|convolution|_convolution|mkldnn_|.*attention|linear)"
@@ -347,6 +350,7 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
             wrong_if="recording stacks slows Python down more than operators: compare the unprofiled step",
             claims=frozenset({f"python {name}"}),
         )
+    stacks = steps.trace.frames.height > 0
     for name, time in _largest(steps.shares.ranges):
         took = steps.per_step(time)
         if took < _LONG_SHARE * steps.step_ns:
@@ -358,8 +362,10 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
             saving=Range(0.0, took),
             derivation="none of it to all of it: it depends on what runs there",
             evidence=(measured(nanoseconds(took), ", ", share_of(took, steps.step_ns), " of it", source=Source.HOST),),
-            todo="record stacks to see its lines",
-            action="record stacks to see its lines (opscope profile --with-stack; with_stack=True)",
+            todo="name parts of it" if stacks else "record stacks to see its lines",
+            action="name parts of it with torch.profiler.record_function"
+            if stacks
+            else "record stacks to see its lines (opscope profile --with-stack; with_stack=True)",
             wrong_if="that is work that must be done in each step",
             claims=frozenset({f"range {name}"}),
         )
