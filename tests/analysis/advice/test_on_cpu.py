@@ -109,6 +109,20 @@ def test_a_line_of_the_users_python_is_named_with_what_it_takes_itself(tmp_path:
     assert "takes 550.0 us of a step in Python" in found.title
 
 
+def test_code_at_the_top_level_has_no_line(tmp_path: Path) -> None:
+    """The frame was open when recording began: its line is where it stood then."""
+    built = Trace()
+    built.frame("train.py(11): <module>", -10_000, 2_100_000)
+    for number in range(2):
+        built.runs("aten::mm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000)
+    found = findings(built, tmp_path)[Rule.HOST_WORK]
+    assert (
+        found.title == "Code at the top level of `train.py` takes 600.0 us of a step in Python, outside of any operator"
+    )
+    assert found.where.python is None
+    assert "record_function" in found.action
+
+
 def test_time_of_which_nothing_is_recorded_is_said(tmp_path: Path) -> None:
     built = Trace()
     for number in range(2):

@@ -40,6 +40,7 @@ _STEP: Final = lazy_pattern(r"^ProfilerStep#\d+$")
 _OWN_RANGE: Final = lazy_pattern(
     r"^(ProfilerStep#|Optimizer\.|enumerate\(DataLoader|torch/|nn\.Module|autograd::|## |opscope: after )"
 )
+_TOP_LEVEL: Final = lazy_pattern(r"^(.*)\(\d+\): <module>$")
 _DROPS: Final = ("aten::bernoulli_", "aten::native_dropout")
 _IN_PARALLEL: Final = lazy_pattern(
     r"^aten::(_?addmm|mm|bmm|baddbmm|convolution|_convolution|mkldnn_|.*attention|linear)"
@@ -330,10 +331,13 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
         took = steps.per_step(time)
         if took < _LONG_SHARE * steps.step_ns:
             continue
+        # The line of a frame that was open when recording began is where it stood then, not what takes the time.
+        whole_file = _TOP_LEVEL.match(name)
+        what = or_unknown(name) if whole_file is None else f"Code at the top level of {or_unknown(whole_file[1])}"
         yield Draft(
             rule=Rule.HOST_WORK,
-            title=f"{or_unknown(name)} takes {format_ns(took)} {steps.words.of} in Python, outside of any operator",
-            where=Where(python=name),
+            title=f"{what} takes {format_ns(took)} {steps.words.of} in Python, outside of any operator",
+            where=Where(python=name) if whole_file is None else Where(),
             saving=Range(0.0, took),
             derivation="none of it to all of it: it depends on what that function does",
             evidence=(
@@ -345,8 +349,10 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
                     source=Source.HOST,
                 ),
             ),
-            todo="move this Python out of the step",
-            action="do it once before the steps, in workers of a DataLoader, or by operators on whole tensors",
+            todo="move this Python out of the step" if whole_file is None else "name parts of the step",
+            action="do it once before the steps, in workers of a DataLoader, or by operators on whole tensors"
+            if whole_file is None
+            else "put parts of the loop into functions, or name them with record_function, and record again",
             wrong_if="recording stacks slows Python down more than operators: compare the unprofiled step",
             claims=frozenset({f"python {name}"}),
         )
