@@ -9,7 +9,7 @@ from opscope.documents.trust import Check, CheckName, Trust
 
 _RECORD_AGAIN: Final = "Record it again"
 _WHAT_TO_DO: Final = {
-    CheckName.DEVICE_WORK_RECORDED: "Run opscope doctor: it tries whether the profiler sees the GPU",
+    CheckName.DEVICE_WORK_RECORDED: "Read what the program printed; opscope doctor tests the profiler",
     CheckName.FILE_IS_VALID: "Copy or record the file again; what is whole of it is shown",
     CheckName.RECORDING_COMPLETE: "Record fewer steps at once, or see what the sentence names",
     CheckName.IMPOSSIBLE_DURATIONS: _RECORD_AGAIN,

@@ -287,8 +287,8 @@ def _anything(evidence: CheckInput) -> Check:
         return Check(name, Verdict.PASS, 0, "The process launched nothing: it called CUDA without work for a device.")
     if not activities and not operators:
         sentence = (
-            "The trace records no operator and no device activity. Operators on threads that the workload starts "
-            "itself are not recorded."
+            "The trace records no operator and no device activity: the program ended before it ran any, or ran them on "
+            "threads of its own, which are not recorded."
         )
         return Check(name, Verdict.FAIL, 0, sentence)
     sentence = f"{operators:,} operator calls and {activities:,} device activities were recorded."

@@ -368,7 +368,12 @@ def _without_device(evidence: StepEvidence) -> Bound:
             )
         )
     if (nothing := evidence.trust.failed(CheckName.DEVICE_WORK_RECORDED)) is not None:
-        return _withheld(Unknown("No device activity was recorded: opscope doctor tells why.", nothing.sentence))
+        return _withheld(
+            Unknown(
+                "Nothing was recorded: read what the program printed; opscope doctor tests the profiler.",
+                nothing.sentence,
+            )
+        )
     if (unknown := evidence.trust.failed(CheckName.DEVICES_UNDERSTOOD)) is not None:
         return _withheld(
             Unknown(
