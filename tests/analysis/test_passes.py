@@ -71,6 +71,25 @@ def test_pauses_that_only_the_pass_with_names_has_are_the_profilers(load: Load) 
     assert "dispatch_bound" in {finding.rule for finding in joined.findings}
 
 
+@pytest.mark.parametrize("step_us", [8_000, None])
+def test_what_a_longer_light_pass_waits_for_is_no_dispatch(load: Load, step_us: int | None) -> None:
+    """Recording operators makes dispatch slower: what only the light pass waits for has another cause."""
+    full = analyze(load(steps(400 * US, names=True)))
+    assert Measured(full).bound.kind is BoundKind.DISPATCH
+    light = light_pass(load(steps(8_000 * US, names=False)), full)  # two milliseconds between the launches
+    assert light.analysis is not None
+    joined = Measured(full, step_time_ns=None if step_us is None else float(step_us * US), light=light)
+    assert joined.bound.kind is BoundKind.HOST_WORK
+    # The verdict refers to the steps that the bars and tables show.
+    (device,) = light.analysis.devices
+    assert joined.step_evidence.not_theirs is None
+    if step_us is None:
+        assert joined.bound.device_share == pytest.approx(device.busy_in_window_ns / device.window.duration_ns)
+        assert "recording device activities only slows the host down" in joined.bound.evidence
+    else:
+        assert joined.bound.sentence.endswith("of the unprofiled step the device waits for the host's other work.")
+
+
 @pytest.mark.parametrize(
     ("kernels", "sentence"),
     [

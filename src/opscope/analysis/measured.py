@@ -254,12 +254,12 @@ class Measured(Struct, frozen=True, dict=True):
                 collecting_ns=step.collecting_ns or 0.0,
                 between_ns=step.between_ns,
             )
-        if self.timed is self.analysis or evidence.unprofiled_ns is None:
+        if self.timed is self.analysis:
             return evidence
         light, waits = busiest(self.timed.devices), self.timed.waits
         if waits is None or not light.busy_in_window_ns:
             return evidence
-        return replace(evidence, light=LightEvidence(light.busy_in_window_ns, light.window.duration_ns, waits))
+        return replace(evidence, light=LightEvidence(light, waits))
 
     @property
     def trust(self) -> Trust:

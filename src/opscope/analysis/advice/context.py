@@ -314,7 +314,7 @@ class Context:
     def idle(self) -> dict[BoundKind, Range]:
         """How long the device waits per step, by what it waits for."""
         if self.unprofiled_ns:
-            parts = waiting_per_step(self.evidence, self.device, self.waits)
+            parts = waiting_per_step(self.evidence, self.waits)
             return {kind: Range(time, time) for kind, time in parts.items()}
         results = {}
         for kind, time in self.waits.by_kind.items():

@@ -35,10 +35,10 @@ def bound_of(evidence: StepEvidence) -> Bound:
         return _without_device(evidence)
     if (unlike := _unlike_a_step(evidence)) is not None:
         return unlike
-    device, waits = busiest(evidence.devices), evidence.waits
+    device, waits = evidence.timed_device, evidence.waits
     share = _DeviceShare.of(evidence, device, waits)
-    parts = waiting_per_step(evidence, device, waits)
-    kind = _kind(device, share, parts, waits, known=evidence.host_unknown is None)
+    parts = waiting_per_step(evidence, waits)
+    kind = _kind(evidence, share, parts, waits)
     cause = _largest_cause(device, parts)
     return Bound(
         kind=kind,
@@ -118,7 +118,8 @@ class _DeviceShare(Struct, frozen=True):
             )
             return cls(share, min(share, 1.0), min(high, 1.0), wall, sentence, of_steps=True)
         # Idle time that the profiler itself caused would not be there without it.
-        whole = device.window.duration_ns - waits.profiler_ns
+        profiler_ns = (waits if evidence.light is None else evidence.light.waits).profiler_ns
+        whole = device.window.duration_ns - profiler_ns
         share = busy / whole if whole > 0 else 0.0
         high = _most(evidence, waits, busy + hidden, whole)
         other = (
@@ -126,11 +127,12 @@ class _DeviceShare(Struct, frozen=True):
             if evidence.wall_ns and evidence.not_theirs
             else ""
         )
-        own = waits.profiler_ns >= _WORTH_SAYING * device.window.duration_ns
-        less = f" without the profiler's own {format_ns(waits.profiler_ns)}" if own else ""
+        own = profiler_ns >= _WORTH_SAYING * device.window.duration_ns
+        less = f" without the profiler's own {format_ns(profiler_ns)}" if own else ""
         sentence = (
             f"{other}Under the profiler the device is busy {amount}{doubt}, {format_share(share, 1)} of the time{less}"
-            f"; recording {evidence.cost.collected} slows the host down, so without it that is {_range(share, high)}."
+            f"; recording {evidence.timed_cost.collected} slows the host down, so without it that is "
+            f"{_range(share, high)}."
         )
         return cls(
             share,
@@ -160,11 +162,13 @@ def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
         busy: how long it works at most, in nanoseconds.
         whole: how long the recording took, without the profiler's own work.
     """
-    kinds, most = waits.by_kind, evidence.cost.most
+    kinds, most = _by_kind(evidence, waits), evidence.timed_cost.most
     same = sum(kinds.get(kind, 0) for kind in (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.COLD_START))
-    same += waits.quiet_ns if evidence.cost is STACKS else sum(kinds.get(kind, 0) for kind in PAUSES)
+    same += waits.quiet_ns if evidence.timed_cost is STACKS else sum(kinds.get(kind, 0) for kind in PAUSES)
+    if evidence.light is not None:
+        waits = evidence.light.waits
     # After a wait the queue is empty: nothing runs beside what the host does next, however fast it is.
-    fixed = waits.quiet_after_waits_ns if evidence.cost is STACKS else waits.work_after_waits_ns
+    fixed = waits.quiet_after_waits_ns if evidence.timed_cost is STACKS else waits.work_after_waits_ns
     serial = fixed + (waits.after_waits_ns - fixed) / most
     # Queued work that waits for other streams, or for its turn, does not begin earlier with a faster host.
     taken = busy + sum(kinds.get(kind, 0) for kind in (BoundKind.DEPENDENCY, BoundKind.DEVICE))
@@ -185,14 +189,19 @@ def _hidden(trust: Trust, device: DeviceTimeline) -> int:
     return min(hidden, device.idle_ns)
 
 
-def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Waits) -> Mapping[BoundKind, float]:
+def _by_kind(evidence: StepEvidence, waits: Waits) -> Mapping[BoundKind, float]:
+    """Return how long the device waited per kind in all steps, by the pass whose times count."""
+    return waits.by_kind if evidence.light is None else evidence.light.by_kind(waits)
+
+
+def waiting_per_step(evidence: StepEvidence, waits: Waits) -> Mapping[BoundKind, float]:
     """Return per kind how long the device does not compute, in nanoseconds per step.
 
     The idle time of an unprofiled step goes first to what takes as long with a profiler as without one; dispatch, which
     the profiler slows, gets no more than the rest.
     """
     steps = evidence.steps or 1
-    by_kind = waits.by_kind if evidence.light is None else evidence.light.by_kind(waits)
+    by_kind = _by_kind(evidence, waits)
     parts = {kind: time / steps for kind, time in by_kind.items()}
     if evidence.inside_ns is not None:
         idle = max(evidence.inside_ns - evidence.busy_ns / steps, 0.0)
@@ -204,14 +213,13 @@ def waiting_per_step(evidence: StepEvidence, device: DeviceTimeline, waits: Wait
             parts = {**at_most(parts, idle - loading), BoundKind.INPUT: loading}
         parts = at_most(parts, idle)
         parts[BoundKind.DISPATCH] = min(slowed, idle - sum(parts.values()))
-    parts[BoundKind.COMMUNICATION] = device.exposed_communication_ns / steps
-    parts[BoundKind.MEMCPY] = device.exposed_memcpy_ns / steps
+    parts[BoundKind.COMMUNICATION] = evidence.timed_device.exposed_communication_ns / steps
+    parts[BoundKind.MEMCPY] = evidence.timed_device.exposed_memcpy_ns / steps
     return parts
 
 
-def _kind(
-    device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits, *, known: bool
-) -> BoundKind:
+def _kind(evidence: StepEvidence, share: _DeviceShare, parts: Mapping[BoundKind, float], waits: Waits) -> BoundKind:
+    device = evidence.timed_device
     moving = max((BoundKind.COMMUNICATION, BoundKind.MEMCPY), key=lambda kind: parts[kind])
     waiting = max((device.exposed_communication_ns, device.exposed_memcpy_ns))
     # What the device is bound by while it is busy: moving data, if that takes longer than computing.
@@ -219,7 +227,7 @@ def _kind(
     # Busy enough at the lower end of the range: busy enough in any case.
     if share.low >= BUSY_SHARE:
         return at_work
-    if not known:
+    if evidence.host_unknown is not None:
         return BoundKind.UNKNOWN
     largest = max(parts, key=lambda kind: parts[kind])
     # Nothing that the device waits for is large enough to be the bound.
@@ -228,7 +236,7 @@ def _kind(
     # Without the profiler the device may be the bound after all: the range allows opposite answers.
     if share.high >= BUSY_SHARE:
         return BoundKind.COMMUNICATION if _moves_in_any_case(device, share, parts) else BoundKind.UNKNOWN
-    if largest is BoundKind.DISPATCH and _only_for_waiting(device, parts[largest], waits):
+    if largest is BoundKind.DISPATCH and _only_for_waiting(busiest(evidence.devices), parts[largest], waits):
         return BoundKind.BLOCKING
     return largest
 

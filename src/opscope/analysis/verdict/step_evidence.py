@@ -45,20 +45,29 @@ class LightEvidence(Struct, frozen=True):
     """What a light pass says of the busiest device: without operators, but hardly slowed down.
 
     Attributes:
-        busy_ns: how long it worked, in all steps.
-        window_ns: how long all steps took.
+        device: that device's timeline.
         waits: what it waited for; without operators, dispatch cannot be told from other work of the host.
     """
 
-    busy_ns: int
-    window_ns: int
+    device: DeviceTimeline
     waits: Waits
+
+    @property
+    def busy_ns(self) -> int:
+        """How long the device worked, in all steps."""
+        return self.device.busy_in_window_ns
+
+    @property
+    def window_ns(self) -> int:
+        """How long all steps took."""
+        return self.device.window.duration_ns
 
     def by_kind(self, named: Waits) -> Mapping[BoundKind, float]:
         """Return how long the device waited per kind, in nanoseconds of all steps.
 
         Without operators, a long time between two launches looks like other work of the host. Of that, no more counts
-        as other work than the pass with operators has; the rest is dispatch.
+        as other work than the pass with operators has; the rest is dispatch. But recording operators makes dispatch
+        slower, not faster: what is longer than dispatch in that pass is other work again, or a wait that has no record.
 
         Args:
             named: the waits of the pass with operators.
@@ -67,7 +76,11 @@ class LightEvidence(Struct, frozen=True):
         looks = sum(results.pop(kind, 0.0) for kind in PAUSES)
         theirs = {kind: float(named.by_kind.get(kind, 0)) for kind in PAUSES}
         pauses = {kind: time for kind, time in at_most(theirs, looks).items() if time}
-        results[BoundKind.DISPATCH] = results.get(BoundKind.DISPATCH, 0.0) + looks - sum(pauses.values())
+        seen, rest = results.get(BoundKind.DISPATCH, 0.0), looks - sum(pauses.values())
+        taken = min(rest, max(named.by_kind.get(BoundKind.DISPATCH, 0) - seen, 0.0))
+        results[BoundKind.DISPATCH] = seen + taken
+        if rest > taken:
+            pauses[BoundKind.HOST_WORK] = pauses.get(BoundKind.HOST_WORK, 0.0) + rest - taken
         return results | pauses
 
 
@@ -159,9 +172,19 @@ class StepEvidence(Struct, frozen=True):
         return not self.steps and self.host_elsewhere_ns > MOSTLY * whole
 
     @property
+    def timed_device(self) -> DeviceTimeline:
+        """The busiest device, as the pass saw it whose times count: the light pass, if there is one."""
+        return busiest(self.devices) if self.light is None else self.light.device
+
+    @property
+    def timed_cost(self) -> ProfilerCost:
+        """By how much recording slowed the host down in that pass."""
+        return self.cost if self.light is None else DEVICE_ONLY
+
+    @property
     def busy_ns(self) -> int:
         """How long the busiest device works in all steps; in the light pass, if there is one."""
-        return busiest(self.devices).busy_in_window_ns if self.light is None else self.light.busy_ns
+        return self.timed_device.busy_in_window_ns
 
     @property
     def unprofiled_ns(self) -> float | None:
@@ -212,6 +235,8 @@ class StepEvidence(Struct, frozen=True):
         if not whole:
             return None
         recorded = window.duration_ns * self.steps / whole
+        if self.light is not None:  # steps of a busy host differ from pass to pass
+            recorded = max(recorded, self.light.window_ns)
         if wall - self.waits_beyond_recorded_ns * self.steps <= _SLOWER * recorded:
             return None
         return f"is longer than a recorded one ({format_ns(recorded / self.steps)}): {_MEANWHILE}"
