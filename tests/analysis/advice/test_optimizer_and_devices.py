@@ -34,6 +34,43 @@ def test_two_optimizers_are_told_apart(analyzed: Analyze) -> None:
     assert [finding.title for finding in own] == ["`AdamW` takes 20 kernels a step: a few kernels per operation"]
 
 
+@pytest.mark.parametrize("closure", [False, True])
+def test_a_closure_is_no_part_of_the_optimizer(closure: bool, analyzed: Analyze) -> None:
+    """SGD takes 10 kernels of 100 us; before them come 12 of the forward pass and 12 of the backward pass.
+
+    In one case they lie within its step, as with Lightning; in the other another thread's backward pass goes on beside
+    the optimizer's step.
+    """
+    trace = KinetoTrace()
+    trace.step(1, 0, 10 * MS)
+    at = 20 * US
+    begin = at
+    for number in range(12):
+        trace.operator("aten::mm", at, 90 * US, **{"Sequence number": number, "Fwd thread id": 0})
+        trace.launched_kernel("gemm", (at + 5 * US, 5 * US), (at + 20 * US, 100 * US))
+        at += 110 * US
+    for number in reversed(range(12)):
+        node = "autograd::engine::evaluate_function: MmBackward0"
+        trace.operator(node, at, 90 * US, tid=200, **{"Sequence number": number, "Fwd thread id": 1})
+        trace.launched_kernel("gemm_t", (at + 5 * US, 5 * US), (at + 20 * US, 100 * US), tid=200)
+        at += 110 * US
+    begin = begin if closure else at
+    for _ in range(10):
+        trace.operator("aten::_foreach_add_", at, 90 * US)
+        trace.launched_kernel("multi_tensor_apply_kernel", (at + 5 * US, 5 * US), (at + 20 * US, 100 * US))
+        if not closure:
+            trace.operator("autograd::engine::evaluate_function: MmBackward0", at + 10 * US, 20 * US, tid=201)
+        at += 110 * US
+    trace.annotation("Optimizer.step#SGD.step", begin, at - begin)
+    trace.launch(at, 10 * MS - at, name="cudaDeviceSynchronize")
+    analysis = analyzed(trace)
+    assert analysis.phases == {"forward": 12 * 100 * US, "backward": 12 * 100 * US, "optimizer": 10 * 100 * US}
+    (own,) = [finding for finding in findings(analysis) if finding.rule == Rule.UNFUSED_OPTIMIZER]
+    assert own.title == "`SGD` takes 10 kernels a step: a few kernels per operation"
+    # Its kernels run for 1 ms, and with the waits between them and before the first they take 1.2 ms.
+    assert own.saving_ns.high <= 1_250 * US
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_devices_that_take_turns(at_once: bool, analyzed: Analyze) -> None:
     """Device 0 works for 4 ms, then device 1 for 3 ms; or both begin at once."""

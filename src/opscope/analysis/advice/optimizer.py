@@ -15,6 +15,7 @@ from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.autograd import after_closures
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import lazy_pattern, or_unknown
@@ -157,9 +158,10 @@ def _first_input(dims: str | None, types: str | None, element_bytes: int) -> tup
 
 
 def _ranges(context: Context) -> pl.DataFrame:
-    """Return the ranges of optimizers' steps."""
+    """Return the ranges of optimizers' steps, without the closures in them."""
     annotations = context.trace.annotations
-    return annotations.filter(names_that(annotations, lambda name: _RANGE.search(name) is not None))
+    ranges = annotations.filter(names_that(annotations, lambda name: _RANGE.search(name) is not None))
+    return after_closures(context.trace, ranges)
 
 
 def _range_of_activities(context: Context, ranges: pl.DataFrame) -> Ints:

@@ -9,6 +9,7 @@ from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.autograd import after_closures
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints, Nesting
@@ -125,7 +126,8 @@ def module_loading(trace: Trace) -> pl.DataFrame:
 def phase_times(trace: Trace, links: Links) -> dict[str, int] | None:
     """Split the device sum into forward, backward and optimizer; None where the trace shows no training step.
 
-    Work is backward if autograd's engine launched it, and optimizer if it was launched within an ``Optimizer.`` range.
+    Work is backward if autograd's engine launched it, and optimizer if it was launched within an ``Optimizer.`` range,
+    after its closure where it has one.
 
     Returns:
         Nanoseconds per phase; `LAUNCH_UNKNOWN` is the phase of work whose launch was not recorded, if there is any.
@@ -154,7 +156,7 @@ def _training_ranges(trace: Trace) -> Iterator[tuple[str, Nesting]]:
     )
     for name, table, match in sources:
         chosen = table.filter(names_that(table, match))
-        yield name, nesting_of(chosen)
+        yield name, nesting_of(chosen if name == "backward" else after_closures(trace, chosen))
 
 
 def operator_time_on_host(links: Links, window: Window) -> int:

@@ -4,7 +4,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.arrays import column, costliest_first, nesting_of
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, costliest_first, end_of, nesting_of
 from opscope.analysis.structure.links import Links, device_time_of_operators
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
 from opscope.trace.model import Trace
@@ -51,6 +52,51 @@ def backward_table(trace: Trace, links: Links, backward: "BackwardPass") -> pl.D
 def is_engine(name: str) -> bool:
     """Tell whether an operator is autograd's engine while it evaluates a node of the backward pass."""
     return name.startswith(_ENGINE)
+
+
+def after_closures(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the ranges of optimizers' steps without the closures that they begin with.
+
+    Lightning passes ``Optimizer.step`` a closure with the forward and the backward pass, and LBFGS needs one. Operators
+    that autograd records carry a sequence number; an optimizer's own run without gradients, and have none. So a range
+    begins where the last of those ended, or the last node that the engine evaluated meanwhile, on whatever thread.
+
+    Args:
+        trace: the trace.
+        ranges: rows of its annotations.
+
+    Returns:
+        The same rows; ``start_ns`` and ``duration_ns`` are those of the part after the closure.
+    """
+    operators = trace.operators
+    recorded = column(operators, "sequence_number") >= 0
+    engine = names_that(operators, is_engine)
+    begin, end = column(ranges, "start_ns"), end_of(ranges)
+    result = begin.copy()
+    for thread in np.unique(column(ranges, "thread")):
+        rows = np.flatnonzero(column(ranges, "thread") == thread)
+        own = np.flatnonzero((column(operators, "thread") == thread) & (recorded | engine))
+        closed = _last_end(operators, own, begin[rows], end[rows])
+        # A backward pass that goes on beside a step, of another thread's, says nothing of this one.
+        both = np.maximum(closed, _last_end(operators, np.flatnonzero(engine), begin[rows], end[rows]))
+        result[rows] = np.where(closed >= 0, both, begin[rows])
+    return ranges.with_columns(
+        pl.Series("start_ns", result, dtype=ranges.schema["start_ns"]),
+        pl.Series("duration_ns", end - result, dtype=ranges.schema["duration_ns"]),
+    )
+
+
+def _last_end(operators: pl.DataFrame, rows: Ints, begin: Ints, end: Ints) -> Ints:
+    """Return per range when the last of some operators that lie in it ended; -1 where none does."""
+    start, until = column(operators, "start_ns")[rows], end_of(operators)[rows]
+    order = np.argsort(start, kind="stable")
+    start, until = start[order], until[order]
+    result = np.full(len(begin), -1, np.int64)
+    first, last = np.searchsorted(start, begin), np.searchsorted(start, end)
+    for place in np.flatnonzero(last > first).tolist():
+        inside = until[first[place] : last[place]]
+        result[place] = inside[inside <= end[place]].max(initial=-1)
+    return result
 
 
 class BackwardPass(Struct, frozen=True):
