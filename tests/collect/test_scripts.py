@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opscope.analysis.analyzed import analyze
 from opscope.collect.script.period import candidate_periods, find_pattern, settled
 from opscope.collect.script.step_events import Identities, StepEvents
-from opscope.collect.script.windows import outermost, steps_by_operators, within
+from opscope.collect.script.windows import operators_of, outermost, steps_by_operators, within
 from opscope.readers.reading import read
 from opscope.record.configuration import CaptureOptions, Schedule
 from tests.command import ROOT, opscope
@@ -167,16 +167,20 @@ def test_steps_are_found_among_operators_by_hand() -> None:
     ]
     events.append({"ph": "X", "cat": "cpu_op", "name": "aten::addmm", "pid": 1, "tid": 1, "ts": 101.0, "dur": 2.0})
     events.append({"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 101.0, "dur": 2.0})
-    steps = steps_by_operators({"traceEvents": events}, minimum=4)
+
+    def of(*events: dict[str, Any]) -> list[Any]:
+        return operators_of(json.dumps({"traceEvents": events}).encode())
+
+    steps = steps_by_operators(of(*events), minimum=4)
     assert steps is not None
     pattern, spans = steps
     assert pattern.keys == ("aten::mm", "aten::tanh")
     assert spans == [(100.0, 150.0), (150.0, 200.0), (200.0, 250.0), (250.0, 300.0), (300.0, 330.0)]
-    assert steps_by_operators({"traceEvents": []}) is None
-    assert steps_by_operators({"traceEvents": events}, 4, at_end=True, least_us=200.0) is not None
-    assert steps_by_operators({"traceEvents": events}, 4, least_us=1_000.0) is None  # too little of the recording
+    assert steps_by_operators([]) is None
+    assert steps_by_operators(of(*events), 4, at_end=True, least_us=200.0) is not None
+    assert steps_by_operators(of(*events), 4, least_us=1_000.0) is None  # too little of the recording
     later = {"ph": "X", "cat": "cpu_op", "name": "aten::copy_", "pid": 1, "tid": 1, "ts": 340.0, "dur": 2.0}
-    assert steps_by_operators({"traceEvents": [*events, later]}, 4, at_end=True) is None  # it is over
+    assert steps_by_operators(of(*events, later), 4, at_end=True) is None  # it is over
 
 
 def test_what_was_before_the_steps_is_not_charged_to_them() -> None:

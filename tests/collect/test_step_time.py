@@ -244,7 +244,7 @@ def test_a_recording_begins_once_cuda_is_set_up(monkeypatch: pytest.MonkeyPatch)
     asked: list[bool] = []
     monkeypatch.setattr(torch._C, "_cuda_init", lambda: None, raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(ready))
-    monkeypatch.setattr(watchdog, "_FIRST_WINDOW_S", 60.0)
+    monkeypatch.setattr(watchdog, "_ASKS_S", 60.0)
     before = signal.getsignal(watchdog._SIGNAL)
     watcher = SimpleNamespace(active=True, phase=Phase.WATCH, asked_by_watchdog=lambda: asked.append(bool(ready)))
     try:

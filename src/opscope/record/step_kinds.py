@@ -52,6 +52,8 @@ class StepsFound(Struct, frozen=True):
         timed: boundaries while the steps were timed; more than the steps have if something else came between them.
         ranks: how many ranks of a job measured the same steps, chosen together; None where there is one rank, or where
             each chose by itself.
+        part: which part of a run was recorded in which nothing repeated, in words; None where it is the whole run, or
+            steps.
     """
 
     kind: StepKind
@@ -61,6 +63,7 @@ class StepsFound(Struct, frozen=True):
     before: int = 0
     timed: int = 0
     ranks: int | None = None
+    part: str | None = None
 
 
 class OwnClock(Struct, frozen=True):
@@ -137,6 +140,8 @@ class ScriptRun(Struct, frozen=True):
     Attributes:
         wanted: which steps.
         records: whether to record from the beginning, for programs that end soon or have no boundaries.
+        ended_after_s: if it records because an earlier run ended by itself: how long after it imported PyTorch; else
+            None.
         may_repeat: whether the script may be run once more.
         patience_s: seconds after which steps of a lower rank are taken; None waits for the script's end.
         times: of steps that an earlier run timed.
@@ -147,6 +152,7 @@ class ScriptRun(Struct, frozen=True):
 
     wanted: WantedSteps = WantedSteps()
     records: bool = False
+    ended_after_s: float | None = None
     may_repeat: bool = True
     patience_s: float | None = None
     times: Timed = Timed()

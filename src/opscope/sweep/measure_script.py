@@ -8,11 +8,13 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.base.errors import NOT_SET, OpscopeError, UsageError, unset_variable
+from opscope.base.units import format_share
 from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.found import Found
 from opscope.collect.script.plain_clock import PlainClock
@@ -27,6 +29,8 @@ from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory
+
+_AT_WORK: Final = 0.01  # of the recording; who only hands work to other processes runs operators for less
 
 
 class ScriptTask(Struct, frozen=True):
@@ -66,7 +70,11 @@ class RunAgain(Struct, frozen=True):
 
 
 def measure_script(
-    task: ScriptTask, phase: Callable[[str], None], kept: Callable[[], None], waits: Callable[[str], None]
+    task: ScriptTask,
+    phase: Callable[[str], None],
+    kept: Callable[[], None],
+    waits: Callable[[str], None],
+    again: Callable[[ScriptRun], None],
 ) -> RunAgain | None:
     """Run a script, and write the trace of some of its steps, and its record.
 
@@ -75,6 +83,7 @@ def measure_script(
         phase: called with what is going on.
         kept: called once everything is written; the script may go on after that, or be ended.
         waits: called with where the script is while no step comes, and with nothing once one has come.
+        again: called with the run that makes up for this one, where the process is ended before this returns.
 
     Returns:
         What makes up for this run, where it ended without a profile; None where it has one.
@@ -91,8 +100,8 @@ def measure_script(
     failures: list[Exception] = []
 
     def keep(result: Found) -> None:
-        if result.kind is StepKind.RUN and children.sentence is not None and _has_no_operator(trace):
-            failures.append(WorkElsewhereError(f"{script} itself runs no operator; {children.sentence}"))
+        if children.sentence is not None and (does := _does_nothing(result, trace)) is not None:
+            failures.append(WorkElsewhereError(f"{script} itself {does}; {children.sentence}"))
             return
         try:
             _write(configuration, options, directory, files, result)
@@ -106,7 +115,15 @@ def measure_script(
     light = None if files.light is None or not options.benchmark else directory.inside(files.light).absolute()
     run_on = bool(configuration.get("run_on"))
     watcher = Watcher(
-        options, trace, keep, run=task.run, light=light, run_on=run_on, among_ranks=task.among_ranks, progress=phase
+        options,
+        trace,
+        keep,
+        run=task.run,
+        light=light,
+        run_on=run_on,
+        among_ranks=task.among_ranks,
+        progress=phase,
+        ends=again,
     )
     rank, is_patient = _rank() if task.among_ranks else None, task.run.wanted.kind is not None
     seen, worked = lambda: watcher.saw_something, lambda: watcher.has_worked
@@ -171,6 +188,15 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
             raise OpscopeError(f"{script} ended before anything was measured: {error.code}") from error
         raise OpscopeError(f"{script} ended with exit code {error.code} before anything was measured") from error
     raise error
+
+
+def _does_nothing(result: Found, trace: Path) -> str | None:
+    """Return in words that a script runs hardly any operator itself; None where it does, or has steps."""
+    if result.kind is StepKind.RUN and _has_no_operator(trace):
+        return "runs no operator"
+    if result.kind not in (StepKind.RUN, StepKind.OPERATORS) or result.at_work is None or result.at_work >= _AT_WORK:
+        return None
+    return f"runs operators for less than {format_share(_AT_WORK, 1)} of the time"
 
 
 def _has_no_operator(trace: Path) -> bool:
@@ -259,7 +285,7 @@ def _write(
         benchmark, untimed = _benchmark_of(result), None
     light = None if result.light is None or files.light is None else replace(result.light, file=files.light)
     steps = StepsFound(
-        result.kind, result.source, result.also, result.events, result.before, result.timed, result.ranks
+        result.kind, result.source, result.also, result.events, result.before, result.timed, result.ranks, result.part
     )
     outcome = MeasurementResult(
         None, benchmark, peak_memory(device), (result.trace,), result.sentence(), light, steps, benchmark_reason=untimed

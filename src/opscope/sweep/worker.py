@@ -204,7 +204,9 @@ def _measure_script(
         send(Message(now, waits=where))
 
     # A script may be ended by other means than its last line, so what is complete is reported at once.
-    return measure_script(task, phase, lambda: send(Message(complete=True)), waits)
+    return measure_script(
+        task, phase, lambda: send(Message(complete=True)), waits, lambda run: send(Message(again=run))
+    )
 
 
 def failure_of(error: BaseException) -> Failure:

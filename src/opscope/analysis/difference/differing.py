@@ -43,6 +43,8 @@ def _facts(one: Measured) -> Iterator[_Fact]:
     if devices := devices_of(one):
         yield ("environment", "device"), ", ".join(devices)
     yield from _of_record(one)
+    if one.record is not None and one.record.steps is not None and (part := one.record.steps.part) is not None:
+        yield ("recording", "part of the run"), part
     trace = one.analysis.trace
     recorded = {
         "operators": trace.operators.height > 0,

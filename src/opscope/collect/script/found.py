@@ -40,6 +40,8 @@ class Found(Struct):
         light: the trace of a pass over as many steps that recorded device activities only; None without one.
         ranks: how many ranks of a job chose these steps together; None where it has one, or where they did not.
         own: whether the trace is that of the script's own profiler.
+        at_work: the share of the recording in which operators ran, where steps were looked for among them; else None.
+        part: which part of the run was recorded, in words, where nothing repeated; None for all of it.
         notes: further sentences for the reader, without full stops.
     """
 
@@ -62,6 +64,8 @@ class Found(Struct):
     light: RawTrace | None = None
     ranks: int | None = None
     own: bool = False
+    at_work: float | None = None
+    part: str | None = None
     notes: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:
@@ -70,6 +74,11 @@ class Found(Struct):
             result = (
                 "The script has a profiler of its own, and PyTorch one at a time: the recording is what that one took, "
                 "of the part of the script that it was started for"
+            )
+        elif self.source is None and self.part is not None:
+            result = (
+                f"No repetition of steps was found: the recording is of {self.part}. --step-kind operators looks for "
+                "one until the script ends"
             )
         elif self.source is None:
             result = (

@@ -1,5 +1,6 @@
 """Small questions to PyTorch, asked while somebody else's program runs in it."""
 
+import gc
 import sys
 from typing import Any
 
@@ -48,6 +49,14 @@ def on_device() -> bool:
     import torch
 
     return bool(torch.cuda.is_initialized())
+
+
+def has_model() -> bool:
+    """Tell whether the script has made a module with parameters; it looks at every object that Python knows."""
+    import torch
+
+    modules = (one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module))
+    return any(vars(one).get("_parameters") for one in modules)
 
 
 def torch_is_idle() -> bool:

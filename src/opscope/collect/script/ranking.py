@@ -87,13 +87,16 @@ class Expected:
         return bool(self._streams[StepKind.TRAINING].events.count) or bool(self.optimizers)
 
 
-def next_run(run: ScriptRun, streams: Mapping[StepKind, Stream], timed: Timed) -> ScriptRun:
+def next_run(
+    run: ScriptRun, streams: Mapping[StepKind, Stream], timed: Timed, ended_after_s: float | None = None
+) -> ScriptRun:
     """Describe another run that makes up for one that ended without a profile.
 
     Args:
         run: the run that ended.
         streams: the events seen in it, by kind.
         timed: the times of the steps that it timed without a profiler.
+        ended_after_s: when it ended by itself, after it had imported PyTorch; None if it did not.
     """
     kind = run.wanted.kind or _best(streams)
     wanted = WantedSteps(kind, run.wanted.annotation)
@@ -109,6 +112,7 @@ def next_run(run: ScriptRun, streams: Mapping[StepKind, Stream], timed: Timed) -
     return ScriptRun(
         wanted=wanted,
         records=not enough,
+        ended_after_s=None if enough else ended_after_s,
         may_repeat=False,
         times=times,
         most_timed=cycles // 2,

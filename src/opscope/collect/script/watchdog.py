@@ -15,8 +15,7 @@ from opscope.base.text import printable
 from opscope.collect.script.watcher import Phase, Watcher
 
 _SIGNAL: Final = int(signal.SIGRTMAX) - 3
-_FIRST_WINDOW_S: Final = 1.0
-_LONGEST_WINDOW_S: Final = 60.0
+_ASKS_S: Final = 1.0  # between two questions
 _SET_UP_S: Final = 5.0
 _SOON_S: Final = 0.001
 _LOOKS_S: Final = 2.0  # between looks at where the script is
@@ -42,14 +41,12 @@ def start_watchdog(watcher: Watcher, *, at_first_use: bool = False) -> None:
     used = _first_use() if at_first_use else threading.Event()
 
     def watch() -> None:
-        window = _FIRST_WINDOW_S
-        while watcher.active and watcher.phase is not Phase.DONE:
-            if used.wait(window):
+        while watcher.active:
+            if used.wait(_ASKS_S):
                 used.clear()
                 _wait_until_set_up()
-            if watcher.phase is Phase.WATCH and watcher.active:
+            if watcher.phase in (Phase.WATCH, Phase.DONE) and watcher.active:
                 _thread.interrupt_main(_SIGNAL)  # type: ignore[arg-type]  # real-time signals have no enum members
-            window = min(2 * window, _LONGEST_WINDOW_S)
 
     threading.Thread(target=watch, daemon=True, name="opscope-watchdog").start()
 

@@ -26,6 +26,7 @@ from opscope.collect.script.questions import (
     capturing,
     compiled_graphs,
     compiling,
+    has_model,
     on_device,
     profiler_running,
 )
@@ -39,9 +40,21 @@ from opscope.record.step_kinds import ScriptRun, StepKind, Timed
 _ATTEMPTS: Final = 3  # how often profiling is tried when something interrupts it
 _ENDINGS: Final = 3  # how often a script is asked to end
 _PATIENCE_AT_THE_END_S: Final = 30.0  # from the first time it is asked
-_NO_BOUNDARY_S: Final = 60.0  # after this time without any, a program is taken for one without boundaries
-_NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # the same for a program that works on a GPU
-_ALLOCATIONS: Final = 1_000  # of device memory: only with more is a program on a GPU taken for one without boundaries
+_ASKS_AGAIN_S: Final = 10.0  # after that the watchdog asks it again
+# A program is taken for one without boundaries where none came for so long since it imported PyTorch. Choices: to
+# prepare data takes minutes, and leaves a GPU alone; what has a model may load it for long, and will call it.
+_NO_BOUNDARY_S: Final = 300.0
+_NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # without a model, and with many allocations of device memory
+_AT_WORK_ON_DEVICE_S: Final = 60.0  # without a model, and with any allocation since the question was asked before
+_ALLOCATIONS: Final = 1_000
+# Recordings of programs without boundaries. Choices, but for the operators: PyTorch takes 15 s to prepare 200,000 of
+# them, and to read them takes as long (two cores of 2.5 GHz, PyTorch 2.13).
+_FIRST_WINDOW_S: Final = 1.0
+_LONGEST_WINDOW_S: Final = 8.0
+_OPERATORS_OF_A_WINDOW: Final = 300_000
+_LOOKS_S: Final = 60.0  # from the first operator on: then no repetition is found, and what there is has to do
+_WHOLE_S: Final = 20.0  # a script that ends by itself within that is recorded in one window
+_SLOWED: Final = 3.0  # by which factor recording may make a script longer
 
 # A choice: what takes the place of steps for longer, such as another part of the training, is measured instead of them.
 _LOST_S: Final = 20.0
@@ -91,6 +104,7 @@ class Watcher(StepFinder):
         run_on: bool = False,
         among_ranks: bool = False,
         progress: Callable[[str], None] = lambda _: None,
+        ends: Callable[[ScriptRun], None] = lambda _: None,
     ) -> None:
         """Begin to watch.
 
@@ -103,12 +117,13 @@ class Watcher(StepFinder):
             among_ranks: whether the other ranks of the script's process group are watched too.
             run_on: whether the script then runs on to its own end, instead of being ended.
             progress: called with the name of a phase when it begins.
+            ends: called with the run that makes up for this one, where the process has to be ended by force.
         """
         super().__init__(run or ScriptRun())
         self.phase = Phase.WATCH
         self.again: ScriptRun | None = None
         self._options, self._done = options, done
-        self._run_on, self._progress = run_on, progress
+        self._run_on, self._progress, self._ends = run_on, progress, ends
         self._pid = os.getpid()
         self._generations: Generations | None = None  # of module calls without an optimizer
         self._taken_at = 0.0
@@ -121,6 +136,10 @@ class Watcher(StepFinder):
         self._timing_began = 0
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
+        self._window_s = _first_window_s(self._run)
+        self._allocations = 0  # of device memory, when it was asked last
+        self._has_model = False
+        self._asked_to_end_at = 0.0  # by the watchdog
         self._own = OwnProfiler(trace)
         self._lost_at = 0.0  # when the first event since the last whole cycle came that is none of the repetition's
         self._raised = 0  # how often the script was asked to end
@@ -462,6 +481,11 @@ class Watcher(StepFinder):
 
         The watchdog has this called in the main thread, now and then.
         """
+        if self.phase is Phase.DONE and self.active and self._asked_to_end_at:
+            # The exception that ends a script is lost where Python calls a function and ignores what it raises.
+            if time.monotonic() - self._asked_to_end_at > _ASKS_AGAIN_S:
+                self._end_by_watchdog()
+            return
         if self._busy or not self.active or self.phase is not Phase.WATCH or self._early.starting:
             return
         if capturing() or compiling():
@@ -476,17 +500,36 @@ class Watcher(StepFinder):
             traceback.print_exc()
         finally:
             self._busy = False
-        self._end_script()
+        self._end_by_watchdog()
+
+    def _end_by_watchdog(self) -> None:
+        if self.phase is Phase.DONE:
+            self._asked_to_end_at = time.monotonic()
+            self._end_script()
 
     def _window_over(self) -> None:
         if self._run.wanted.kind in self._streams:
             return  # boundaries of that kind are marked, until they repeat or the script ends
-        if not self._early.running:
-            if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will be boundaries
-                self._start_early()
-            return
-        self._early.stop()
-        self._by_operators(5, going_on=True)
+        if self._early.running:
+            if self._early.seconds < self._window_s:
+                return
+            self._early.stop()
+            self._by_operators(5, going_on=True)
+            if self.phase is Phase.DONE:
+                return
+            since = self._early.since
+            if since is not None and time.monotonic() - since > _LOOKS_S and not self._by_operators_alone:
+                self._keep_recording()
+                return
+            most = _OPERATORS_OF_A_WINDOW / max(self._early.events_per_s, 1.0)
+            self._window_s = min(2 * self._window_s, _LONGEST_WINDOW_S, most)
+        if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will be boundaries
+            self._start_early()
+
+    def _keep_recording(self) -> None:
+        """Keep the window that was written last, of a program in which nothing repeats."""
+        self.found.trace, self.found.part = self._early.trace, self._early.part(self._expected.began)
+        self._finished()
 
     @property
     def _by_operators_alone(self) -> bool:
@@ -496,9 +539,15 @@ class Watcher(StepFinder):
         if self.has_events:
             return False
         waited = time.monotonic() - self._expected.began
-        if on_device():
-            return waited > _NO_BOUNDARY_ON_DEVICE_S and _allocations() > _ALLOCATIONS
-        return waited > _NO_BOUNDARY_S
+        if waited > _NO_BOUNDARY_S or not on_device():
+            return waited > _NO_BOUNDARY_S
+        before, self._allocations = self._allocations, _allocations()
+        many = waited > _NO_BOUNDARY_ON_DEVICE_S and self._allocations > _ALLOCATIONS
+        more = waited > _AT_WORK_ON_DEVICE_S and 0 < before < self._allocations
+        if self._has_model or not (many or more):
+            return False
+        self._has_model = has_model()
+        return not self._has_model
 
     def _without_boundaries(self) -> None:
         """Leave the script to another run, which records; if none is allowed, record now."""
@@ -519,6 +568,7 @@ class Watcher(StepFinder):
         if not self._by_operators_alone and (seen > 2 or (going_on and self._expected.optimizers)):
             return
         steps = self._early.steps_by_operators(minimum, self._passes.active, going_on=going_on)
+        self.found.at_work = self._early.at_work
         if steps is None:
             return
         self.found.kind, self.found.source, self.found.pattern = StepKind.OPERATORS, "operators", steps.pattern
@@ -536,11 +586,17 @@ class Watcher(StepFinder):
         if self._stays and not (self._agreed("end") if self._ranks.met else self._ranks.all_done()):
             return
         self._raised += 1
-        if self._raised > _ENDINGS:  # the script caught the request each time; what was measured is on disk
-            end_process()
+        if self._raised > _ENDINGS:  # the script caught the request each time
+            self._end_by_force()
         if self._raised == 1:
-            _end_later()
+            _end_later(self._end_by_force)
         raise EnoughMeasured(0)
+
+    def _end_by_force(self) -> None:
+        """End this process at once; what was measured is on disk."""
+        if self.again is not None:
+            self._ends(self.again)
+        end_process()
 
     def finish(self, failure: str | None = None) -> None:
         """Keep what there is when the script has ended; of a script that failed, only whole steps.
@@ -576,7 +632,8 @@ class Watcher(StepFinder):
         elif self._run.may_repeat and "torch" in sys.modules:
             seen = sum(stream.events.count for stream in self._streams.values())
             if (failure is None or seen) and not self._unseen:
-                self.again = next_run(self._run, self._streams, timed)
+                ended = time.monotonic() - self._expected.began
+                self.again = next_run(self._run, self._streams, timed, None if failure is not None else ended)
 
     def _close_open_calls(self) -> None:
         for stream in self._streams.values():
@@ -600,6 +657,8 @@ class Watcher(StepFinder):
             )
         elif not whole:
             return
+        else:
+            self.found.part = self._early.part(self._expected.began)
         self.found.trace = self._early.trace
         self._finished()
 
@@ -617,7 +676,14 @@ def end_process() -> None:
     os._exit(0)
 
 
-def _end_later() -> None:
+def _first_window_s(run: ScriptRun) -> float:
+    """Return how long the first window is that a run records."""
+    if run.ended_after_s is not None and run.ended_after_s < _WHOLE_S:
+        return _SLOWED * _WHOLE_S
+    return _FIRST_WINDOW_S
+
+
+def _end_later(end_process: Callable[[], None]) -> None:
     """End the process if it is still there after a while: threads of the script may keep it from ending."""
 
     def end() -> None:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
+from opscope.base.units import NS_PER_S
 from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
 from opscope.collect.script.questions import current_device, synchronize_if_used
 from opscope.record.capture import RawTrace
@@ -94,11 +96,16 @@ class EarlyWindow:
     Attributes:
         starting: whether its profiler is being started right now.
         began: whether it has ever recorded.
+        since: when it first recorded an operator, or shortly before, by ``time.monotonic``; None before that.
+        events_per_s: how many operators ran in a second of the last window.
+        at_work: the share of the last window in which the busiest thread ran operators.
     """
 
     def __init__(self, options: CaptureOptions, trace: Path) -> None:
         self.starting = False
         self.began = False
+        self.since: float | None = None
+        self.events_per_s, self.at_work = 0.0, 0.0
         self._replaced_bytes = 0
         self._options, self._path = options, trace
         self._profiler: Any = None
@@ -106,7 +113,9 @@ class EarlyWindow:
         self._written = False
         self._mark: Any = None
         self._marks = 0
-        self._started, self._recorded_us = 0, 0.0
+        self._started, self._ended = 0, 0
+        self._windows = 0
+        self._kept: tuple[int, int, int] | None = None  # beginning, end and number of the window that was written
 
     @property
     def trace(self) -> RawTrace:
@@ -117,6 +126,23 @@ class EarlyWindow:
     def running(self) -> bool:
         """Whether it records."""
         return self._profiler is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long the window is: so far, if it records."""
+        return ((time.perf_counter_ns() if self.running else self._ended) - self._started) / NS_PER_S
+
+    def part(self, began: float) -> str | None:
+        """Say which part of a run was written; None where there was one window, or none was written.
+
+        Args:
+            began: when the run began, by ``time.monotonic``.
+        """
+        if self._kept is None or self._windows == 1:
+            return None
+        start, end, _ = self._kept
+        after = time.monotonic() - began - (time.perf_counter_ns() - start) / NS_PER_S
+        return f"{(end - start) / NS_PER_S:.1f} s of the run, from {after:.0f} s after it imported PyTorch"
 
     def start(self) -> None:
         """Begin to record; what an earlier window holds is dropped."""
@@ -132,6 +158,7 @@ class EarlyWindow:
         collector.describe(profiler)
         self._profiler, self._held, self.began = profiler, None, True
         self._started = time.perf_counter_ns()
+        self._windows += 1
         self._marks = 0
 
     def mark(self, kind: str) -> None:
@@ -156,19 +183,30 @@ class EarlyWindow:
             return
         self._held, self._profiler = self._profiler, None
         self._close_mark()
-        self._recorded_us = (time.perf_counter_ns() - self._started) / 1000
+        self._ended = time.perf_counter_ns()
         with contextlib.suppress(RuntimeError):  # the script may have brought the device into an error
             synchronize_if_used()  # or what the device has not done yet is lost
         self._held.stop()
 
+    @property
+    def _is_cut_short(self) -> bool:
+        assert self._kept is not None
+        start, end, number = self._kept
+        return number < self._windows and 2 * (self._ended - self._started) < end - start
+
     def write(self) -> bool:
-        """Write what was recorded; return whether there is a trace."""
+        """Write what was recorded; return whether there is a trace.
+
+        A window that the script's end has cut short to less than half of the one before does not replace it.
+        """
+        if self._held is not None and self._kept is not None and self._is_cut_short:
+            self._held = None
         if self._held is not None:
             from opscope.collect.torch_profiler import write_trace
 
             held, self._held = self._held, None
             self._replaced_bytes = write_trace(held, self._path)
-            self._written = True
+            self._written, self._kept = True, (self._started, self._ended, self._windows)
         return self._written
 
     def steps_by_operators(self, minimum: int, active: int, *, going_on: bool) -> WindowSteps | None:
@@ -185,13 +223,18 @@ class EarlyWindow:
         """
         if not self.write():
             return None
-        trace = json.loads(self._path.read_bytes())
-        result = steps_by_operators(
-            trace, minimum, at_end=going_on, least_us=self._recorded_us / 2 if going_on else None
-        )
+        operators = operators_of(self._path.read_bytes())
+        seconds = max(self.seconds, 1e-3)
+        self.events_per_s = len(operators) / seconds
+        self.at_work = sum(end - start for _, start, end in _busiest(operators)) / (1e6 * seconds)
+        if operators and self.since is None:
+            self.since = time.monotonic() - (time.perf_counter_ns() - self._started) / NS_PER_S
+        least_us = seconds * 1e6 / 2 if going_on else None
+        result = steps_by_operators(operators, minimum, at_end=going_on, least_us=least_us)
         if result is None:
             return None
         pattern, spans = result
+        trace = json.loads(self._path.read_bytes())
         last = spans[-active:]
         self._write_steps(trace, last)
         names = [str(key) for key in pattern.keys]
@@ -264,13 +307,51 @@ def outermost(slices: Sequence[Slice]) -> list[Slice]:
     return results
 
 
+class _Event(Struct, gc=False):
+    """What matters of an event here; the rest of it is skipped, which takes a tenth of the time."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Any = 0
+    tid: Any = 0
+    ts: float = 0.0
+    dur: float = 0.0
+
+
+class _Events(Struct):
+    trace_events: list[_Event] = field(name="traceEvents", default_factory=list)
+
+
+def operators_of(content: bytes) -> list[tuple[Any, Slice]]:
+    """Return the operators in a trace as Kineto writes it: the thread of each, and the operator.
+
+    Args:
+        content: the file's.
+    """
+    events = msgspec.json.decode(content, type=_Events, strict=False).trace_events
+    return [
+        ((one.pid, one.tid), (one.name, one.ts, one.ts + one.dur))
+        for one in events
+        if one.ph == "X" and one.cat == "cpu_op"
+    ]
+
+
+def _busiest(operators: Sequence[tuple[Any, Slice]]) -> list[Slice]:
+    """Return the outermost operators of the thread that has most operators."""
+    threads: dict[Any, list[Slice]] = {}
+    for thread, operator in operators:
+        threads.setdefault(thread, []).append(operator)
+    return outermost(max(threads.values(), key=len, default=[]))
+
+
 def steps_by_operators(
-    trace: dict[str, Any], minimum: int = 4, *, at_end: bool = False, least_us: float | None = None
+    operators: Sequence[tuple[Any, Slice]], minimum: int = 4, *, at_end: bool = False, least_us: float | None = None
 ) -> tuple[Pattern, list[tuple[float, float]]] | None:
     """Find a repetition in the outermost operators of the busiest thread, and the times of its complete cycles.
 
     Args:
-        trace: as Kineto writes it.
+        operators: the thread of each, and the operator.
         minimum: how often a cycle must be seen.
         at_end: whether only a repetition counts that goes on at the end.
         least_us: how long the repetition must last, in microseconds; None for half of the time from the first operator
@@ -279,14 +360,9 @@ def steps_by_operators(
     Returns:
         The repetition, and the start and end of each complete cycle in microseconds; None if there is no repetition.
     """
-    threads: dict[Any, list[Slice]] = {}
-    for event in trace.get("traceEvents", ()):
-        if event.get("ph") == "X" and event.get("cat") == "cpu_op":
-            place = (event["pid"], event["tid"])
-            threads.setdefault(place, []).append((event["name"], event["ts"], event["ts"] + event["dur"]))
-    if not threads:
+    calls = _busiest(operators)[-_MOST_CALLS:]
+    if not calls:
         return None
-    calls = outermost(max(threads.values(), key=len))[-_MOST_CALLS:]
     keys = [name for name, _, _ in calls]
     periods = candidate_periods(keys, repeats=minimum)
     pattern = find_pattern(keys, [end for _, _, end in calls], repeats=minimum, periods=periods, at_end=at_end)

@@ -1,0 +1,198 @@
+"""Programs without boundaries of steps: what is recorded of them, and that they end."""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from opscope.collect.script import questions, watcher
+from opscope.collect.script.found import Found
+from opscope.collect.script.watcher import EnoughMeasured, Phase, Watcher
+from opscope.record.configuration import CaptureOptions
+from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
+
+pytestmark = pytest.mark.torch
+ENDED_SOON = ScriptRun(records=True, may_repeat=False, ended_after_s=5.0)
+RECORDS = ScriptRun(records=True, may_repeat=False)
+
+
+@pytest.fixture
+def kept() -> list[Found]:
+    return []
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[Found]) -> Iterator[Callable[..., Watcher]]:
+    """Start watchers of this thread; their windows last 0.2 s, and after 0.6 s they give up."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    for name, value in (("_FIRST_WINDOW_S", 0.2), ("_LONGEST_WINDOW_S", 0.2), ("_LOOKS_S", 0.6)):
+        monkeypatch.setattr(watcher, name, value)
+    monkeypatch.setattr(watcher, "_end_later", lambda _: None)
+    started: list[Watcher] = []
+
+    def begin(run: ScriptRun, **more: object) -> Watcher:
+        one = Watcher(CaptureOptions(), tmp_path / "trace.json", kept.append, run=run, **more)  # type: ignore[arg-type]
+        started.append(one)
+        one.torch_imported()
+        return one
+
+    yield begin
+    for one in started:
+        one.finish()
+
+
+def work(seconds: float, name: str = "any") -> None:
+    """Run operators in no order that repeats, within a range."""
+    import torch
+
+    draw, until = random.Random(0), time.perf_counter() + seconds
+    operators = (torch.relu, torch.sigmoid, torch.tanh, torch.exp, torch.abs)
+    with torch.autograd.profiler.record_function(name):
+        while time.perf_counter() < until:
+            draw.choice(operators)(torch.ones(300, 300))
+
+
+def ended(one: Watcher) -> bool:
+    """Ask as the watchdog does; tell whether the script is to end."""
+    try:
+        one.asked_by_watchdog()
+    except EnoughMeasured:
+        return True
+    return False
+
+
+def recorded(folder: Path) -> set[str]:
+    """Return the ranges in the trace that was kept."""
+    events = json.loads((folder / "trace.json").read_bytes())["traceEvents"]
+    return {event["name"] for event in events if event.get("cat") == "user_annotation"}
+
+
+def test_where_nothing_repeats_a_part_is_kept_and_said(
+    start: Callable[..., Watcher], kept: list[Found], tmp_path: Path
+) -> None:
+    one = start(RECORDS)
+    number = 0
+    work(0.25, "window 0")
+    while not ended(one):
+        number += 1
+        work(0.25, f"window {number}")
+    assert kept[0].kind is StepKind.RUN
+    assert kept[0].part is not None
+    assert kept[0].part.startswith("0.")
+    assert "No repetition of steps was found: the recording is of 0." in kept[0].sentence()
+    assert "from the beginning" not in kept[0].sentence()
+    assert number > 0
+    assert recorded(tmp_path) == {f"window {number}"}
+
+
+def test_what_was_asked_for_is_looked_for_until_the_end(start: Callable[..., Watcher], kept: list[Found]) -> None:
+    one = start(ScriptRun(wanted=WantedSteps(StepKind.OPERATORS), records=True))
+    for number in range(4):
+        work(0.25, f"window {number}")
+        one.asked_by_watchdog()
+    assert one.phase is Phase.WATCH
+    assert kept == []
+
+
+def test_what_ended_soon_is_recorded_in_one_piece(
+    start: Callable[..., Watcher], kept: list[Found], tmp_path: Path
+) -> None:
+    one = start(ENDED_SOON)
+    for number in range(4):
+        work(0.25, f"part {number}")
+        one.asked_by_watchdog()
+    one.finish()
+    assert recorded(tmp_path) == {"part 0", "part 1", "part 2", "part 3"}
+    assert kept[0].part is None
+    assert "the recording is of the run from its beginning" in kept[0].sentence()
+
+
+@pytest.mark.parametrize(("seconds", "window"), [(0.02, "whole"), (0.15, "rest")])
+def test_a_short_rest_does_not_replace_a_window(
+    seconds: float, window: str, start: Callable[..., Watcher], kept: list[Found], tmp_path: Path
+) -> None:
+    one = start(RECORDS)
+    work(0.2, "whole")
+    one.asked_by_watchdog()
+    work(seconds, "rest")
+    one.finish()
+    assert recorded(tmp_path) == {window}
+    assert kept[0].part is not None
+
+
+def test_a_program_whose_end_is_lost_is_asked_again(
+    start: Callable[..., Watcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is raised within __del__ is printed and ignored."""
+    monkeypatch.setattr(watcher, "_NO_BOUNDARY_S", 0.0)
+    now = [time.monotonic()]
+    monkeypatch.setattr(
+        watcher, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter_ns=time.perf_counter_ns)
+    )
+    ended: list[object] = []
+    monkeypatch.setattr(watcher, "end_process", lambda: ended.append("ended"))
+    one = start(ScriptRun(), ends=ended.append)
+    now[0] += 1
+    with pytest.raises(EnoughMeasured):
+        one.asked_by_watchdog()
+    one.asked_by_watchdog()  # it may still be ending
+    for _ in range(2):
+        now[0] += 11
+        with pytest.raises(EnoughMeasured):
+            one.asked_by_watchdog()
+    assert ended == []
+    now[0] += 11
+    with pytest.raises(EnoughMeasured):  # this process has not really ended
+        one.asked_by_watchdog()
+    assert ended == [one.again, "ended"]
+    assert one.again is not None
+    assert one.again.records
+
+
+@pytest.mark.parametrize(
+    ("waited", "allocations", "has_model", "again"),
+    [
+        (10, [5_000, 6_000], False, False),
+        (20, [5_000, 6_000], False, True),
+        (20, [50, 60], False, False),
+        (70, [50, 60], False, True),
+        (70, [60, 60], False, False),  # it prepares data, and leaves the GPU alone
+        (70, [5_000, 6_000], True, False),  # a large model is loaded: it will be called
+        (310, [60, 60], True, True),
+    ],
+)
+def test_when_a_program_is_taken_for_one_without_boundaries(
+    waited: float,
+    allocations: list[int],
+    has_model: bool,
+    again: bool,
+    start: Callable[..., Watcher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began = time.monotonic()
+    now, left = [began], list(allocations)
+    monkeypatch.setattr(
+        watcher, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter_ns=time.perf_counter_ns)
+    )
+    monkeypatch.setattr(watcher, "on_device", lambda: True)
+    monkeypatch.setattr(watcher, "_allocations", lambda: left.pop(0))
+    monkeypatch.setattr(watcher, "has_model", lambda: has_model)
+    one = start(ScriptRun())
+    one._expected.began = began
+    now[0] = began + waited - 1
+    first = ended(one)
+    now[0] += 1
+    assert (first or ended(one)) is again
+
+
+def test_a_model_is_seen() -> None:
+    torch = pytest.importorskip("torch")
+    empty = torch.nn.ReLU()
+    model = torch.nn.Linear(2, 2)
+    assert questions.has_model()
+    assert empty is not model
