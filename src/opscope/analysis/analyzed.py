@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from opscope.analysis.advice.advised import Advice, advice_on
-from opscope.analysis.advice.context import Recording, words_for
+from opscope.analysis.advice.context import Recording
 from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
 from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
 from opscope.analysis.costs.sums import (
@@ -451,14 +451,10 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         steps = CpuSteps(
             trace=self.trace,
             self_ns=operator_self_cpu(self.links),
-            steps=evidence.steps,
-            unprofiled_ns=evidence.wall_ns if evidence.steps else None,
-            data_ns=evidence.data_ns,
-            collecting_ns=evidence.collecting_ns,
+            evidence=evidence,
             threads=threads,
             recorded=recorded,
             losses=self.losses,
-            words=words_for(evidence.steps),
         )
         return advice_on_cpu(steps)
 

@@ -253,6 +253,7 @@ class Measured(Struct, frozen=True, dict=True):
                 data_ns=step.data_ns or 0.0,
                 collecting_ns=step.collecting_ns or 0.0,
                 between_ns=step.between_ns,
+                between_evaluates=step.between_evaluates,
             )
         if self.timed is self.analysis:
             return evidence

@@ -31,6 +31,8 @@ class Rule(StrEnum):
     EXPLICIT_SYNC = "explicit_sync"
     BLOCKING_CALL = "blocking_call"
     HOST_WORK = "host_work"
+    BETWEEN_STEPS = "between_steps"
+    GARBAGE_COLLECTION = "garbage_collection"
     STREAM_DEPENDENCY = "stream_dependency"
     DEVICES_TAKE_TURNS = "devices_take_turns"
     FUSIBLE_CHAIN = "fusible_chain"
@@ -66,7 +68,6 @@ class Rule(StrEnum):
     SCALAR_READS = "scalar_reads"
     ACTIVE_DROPOUT = "active_dropout"
     UNUSED_GRAPH = "unused_graph"
-    GARBAGE_COLLECTION = "garbage_collection"
 
 
 class Where(Struct, frozen=True, kw_only=True):

@@ -547,6 +547,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
         data_ns: for how much of ``ns`` the main thread waited for a DataLoader; null where that was not measured.
         collecting_ns: for how much of it Python collected garbage; likewise.
         between_ns: how much of it comes between the steps, such as evaluations.
+        between_evaluates: whether all of that is evaluation.
         sentence: what recurs, and why the median is another; null where neither is worth a word.
     """
 
@@ -558,6 +559,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
     data_ns: float | None = None
     collecting_ns: float | None = None
     between_ns: float = 0.0
+    between_evaluates: bool = False
     sentence: str | None = None
 
     @property

@@ -849,5 +849,5 @@ def test_each_rule_states_itself_once() -> None:
     of_sweeps, on_cpu = {Rule.SMALL_BATCH}, Counter(statement.rule for statement in ON_CPU)
     assert set(on_cpu.values()) == {1}
     alone = {rule for rule in on_cpu if rule not in counts}
-    assert alone == set(list(Rule)[-6:])
+    assert alone == set(list(Rule)[-5:])
     assert counts == {rule: by_blocking_copies.get(rule, 1) for rule in Rule if rule not in of_sweeps | of_jobs | alone}

@@ -11,6 +11,7 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.trust.step_time import step_time
 from opscope.documents.findings import Finding, Rule
 from opscope.record.capture import Benchmark
+from opscope.record.step_kinds import Between
 from tests.kineto import KinetoTrace
 
 
@@ -195,3 +196,47 @@ def test_collections_of_garbage_that_were_measured_are_a_finding(tmp_path: Path)
     assert found.rule == Rule.GARBAGE_COLLECTION
     assert found.title == "Python collects garbage for 200.0 us of a step"
     assert found.saving_ns.high == 200_000
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize(
+    ("evaluates", "title"),
+    [
+        ((True, True), "Evaluation between the steps takes 500.0 us of a step"),
+        ((True, False), "Something else between the steps takes 500.0 us of a step"),
+    ],
+)
+def test_what_comes_between_the_steps_is_a_finding(
+    evaluates: tuple[bool, ...], title: str, on_gpu: bool, tmp_path: Path
+) -> None:
+    """Measured without the profiler: 20 steps of 1 ms, and twice something else for 5 ms."""
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.runs("aten::mm", begin, begin + 1_000_000)
+        if on_gpu:
+            built.launched_kernel("gemm", (begin + 1_000, 5_000), (begin + 10_000, 980_000))
+    benchmark = Benchmark(
+        warmup_steps=0,
+        wall_ns=(1_000_000,) * 20,
+        event_ns=None,
+        clocks=None,
+        between=tuple(Between(5_000_000, 0.0, one) for one in evaluates),
+    )
+    step = step_time(benchmark, None)
+    assert step is not None
+    assert (step.ns, step.between_ns) == (1_500_000, 500_000)
+    analysis = analyze(built.write(tmp_path / "t.json"))
+    evidence = replace(
+        analysis.evidence_with(steps=2, wall_ns=step.ns, ran_on_gpu=on_gpu),
+        between_ns=step.between_ns,
+        between_evaluates=step.between_evaluates,
+        typical_ns=step.typical_ns,
+    )
+    advice = analysis.advice_with(evidence, None) if on_gpu else analysis.advice_on_cpu(evidence, None, None)
+    found = next(finding for finding in advice.findings if finding.rule == Rule.BETWEEN_STEPS)
+    assert found.title == title
+    # Done half as often, it costs half; no more than all of it can go.
+    assert (found.saving_ns.low, found.saving_ns.high) == (250_000, 500_000)
+    assert found.is_first
+    assert (found.todo == "evaluate less often") is all(evaluates)

@@ -17,9 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.advice.advised import Advice, as_findings
-from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords
+from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords, words_for
 from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent
+from opscope.analysis.advice.timed import what_comes_between, what_is_collected
 from opscope.analysis.idle.causes import loads_in_workers
 from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.call_tree import self_time
@@ -27,6 +28,7 @@ from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.stacks import is_users_frame
 from opscope.analysis.structure.window import step_table, window_of
+from opscope.analysis.verdict.step_evidence import StepEvidence
 from opscope.base.losses import Losses
 from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import NS_PER_US, format_ns
@@ -65,11 +67,6 @@ CPU_STATEMENTS: Final = (
         Rule.HOST_WORK,
         f"on a CPU: a function of the user's (stacks), or a named range, takes {percent(_LONG_SHARE)} of a step "
         f"outside of any operator; or nothing is recorded of {percent(_NOT_RECORDED)} of it",
-        "0 to all of it",
-    ),
-    RuleDescription(
-        Rule.GARBAGE_COLLECTION,
-        f"on a CPU: Python collects garbage for {percent(LEAST_SHARE)} of a step, as measured without the profiler",
         "0 to all of it",
     ),
     RuleDescription(
@@ -112,26 +109,33 @@ class CpuSteps(Struct, frozen=True, kw_only=True, dict=True):
     Attributes:
         trace: the trace.
         self_ns: per operator its self time; null where that cannot be told.
-        steps: how many steps it marks; 0 where it marks none.
-        unprofiled_ns: how long an unprofiled step takes; None where that is not known.
-        data_ns: for how much of that the host waited for a DataLoader; 0 where that was not measured.
-        collecting_ns: for how much of it Python collected garbage; likewise.
+        evidence: what the verdict on a step rests on.
         threads: how many threads PyTorch uses within an operator, and how many cores the machine has; None if unknown.
         recorded: what opscope ran; None for a trace that it did not record.
         losses: notes the rules that fail.
-        words: the words for a step.
     """
 
     trace: Trace
     self_ns: pl.Series
-    steps: int
-    unprofiled_ns: float | None
-    data_ns: float
-    collecting_ns: float
+    evidence: StepEvidence
     threads: tuple[int, int] | None
     recorded: Configuration | None
     losses: Losses
-    words: StepWords
+
+    @property
+    def steps(self) -> int:
+        """How many steps the trace marks; 0 where it marks none."""
+        return self.evidence.steps
+
+    @property
+    def unprofiled_ns(self) -> float | None:
+        """How long an unprofiled step takes; None where that is not known."""
+        return self.evidence.wall_ns if self.steps else None
+
+    @property
+    def words(self) -> StepWords:
+        """The words for a step."""
+        return words_for(self.steps)
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -303,10 +307,12 @@ def _name(rule: _Find) -> str:
 
 
 def _loading(steps: CpuSteps) -> Iterator[Draft]:
-    time = steps.data_ns or steps.per_step(steps.shares.loading)  # what was measured says more than a few steps
+    time = steps.evidence.data_ns or steps.per_step(
+        steps.shares.loading
+    )  # what was measured says more than a few steps
     if time < LEAST_SHARE * steps.step_ns:
         return
-    source = Source.UNPROFILED if steps.data_ns else Source.HOST
+    source = Source.UNPROFILED if steps.evidence.data_ns else Source.HOST
     has_workers = loads_in_workers(steps.trace)
     yield Draft(
         rule=Rule.INPUT_PIPELINE,
@@ -399,23 +405,12 @@ def _nothing_recorded(steps: CpuSteps) -> Iterator[Draft]:
 
 
 def _garbage(steps: CpuSteps) -> Iterator[Draft]:
-    time = steps.collecting_ns
-    if time < LEAST_SHARE * steps.step_ns:
-        return
-    yield Draft(
-        rule=Rule.GARBAGE_COLLECTION,
-        title=f"Python collects garbage for {format_ns(time)} {steps.words.of}",
-        where=Where(),
-        saving=Range(0.0, time),
-        derivation="none of it to all of it: what is freed by collecting has to be freed in another way then",
-        evidence=(
-            measured(nanoseconds(time), ", ", share_of(time, steps.step_ns), " of it", source=Source.UNPROFILED),
-        ),
-        todo="gc.freeze() once all is set up",
-        action="gc.freeze() once all is set up, and no gc.collect() in the loop",
-        wrong_if="objects that refer to each other hold much memory: then it grows without collections",
-        claims=frozenset({"garbage"}),
-    )
+    yield from what_is_collected(steps.evidence, steps.step_ns, steps.words)
+
+
+def _between(steps: CpuSteps) -> Iterator[Draft]:
+    if steps.unprofiled_ns is not None:
+        yield from what_comes_between(steps.evidence, steps.step_ns, steps.words)
 
 
 def _short_operators(steps: CpuSteps) -> Iterator[Draft]:
@@ -569,6 +564,7 @@ _RULES: Final[tuple[_Find, ...]] = (
     _loading,
     _python,
     _nothing_recorded,
+    _between,
     _garbage,
     _short_operators,
     _idle_cores,

@@ -120,6 +120,7 @@ def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None
         data_ns=_mean(benchmark.data_ns),
         collecting_ns=_mean(benchmark.collecting_ns),
         between_ns=between_ns,
+        between_evaluates=bool(between) and all(one.evaluates for one in between),
     )
     return replace(result, sentence=" ".join(_sentences(result, benchmark, between)) or None)
 
@@ -153,7 +154,7 @@ def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between])
             known += ns
             yield _waiting(np.asarray(waits, np.float64), step, what, alone=benchmark.steps_each == 1)
     if step.between_ns >= _WORTH_SAYING * step.ns:
-        what = "evaluation" if all(one.evaluates for one in between) else "something else"
+        what = "evaluation" if step.between_evaluates else "something else"
         share = format_share(step.between_ns, step.ns)
         yield f"Between the steps comes {what} ({len(between)} times while they were timed): {share} of the time."
     if len(benchmark.between) == 1 and (once := benchmark.between[0]).ns > _WORTH_SAYING * step.ns * step.steps:

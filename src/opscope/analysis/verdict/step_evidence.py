@@ -103,6 +103,7 @@ class StepEvidence(Struct, frozen=True):
         collecting_ns: for how much of it Python collected garbage, likewise.
         between_ns: how much of ``wall_ns`` comes between steps, such as evaluations: what the device does then is not
             recorded.
+        between_evaluates: whether all of that is evaluation.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
         light: what a light pass over as many steps says of the busiest device; None without one.
         captures: which part of the recording is the capture of graphs; None if that was not looked for.
@@ -125,6 +126,7 @@ class StepEvidence(Struct, frozen=True):
     data_ns: float = 0.0
     collecting_ns: float = 0.0
     between_ns: float = 0.0
+    between_evaluates: bool = False
     ran_on_gpu: bool | None = None
     light: "LightEvidence | None" = None
     captures: Captures | None = None

@@ -1,0 +1,103 @@
+"""Rules on what was timed with the unprofiled steps: what comes between them, and collections of garbage.
+
+A few recorded steps hold none of it as a rule, wherever they run.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, StepWords
+from opscope.analysis.advice.evidence import measured, nanoseconds, share_of
+from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.verdict.step_evidence import StepEvidence
+from opscope.base.units import format_ns
+from opscope.documents.findings import Rule, Source, Where
+
+_HALF: Final = 0.5  # of what comes between steps goes where it is done half as often
+BETWEEN_STEPS: Final = RuleDescription(
+    Rule.BETWEEN_STEPS,
+    f"evaluations, or anything else between the steps, take {percent(LEAST_SHARE)} of the time, as measured without "
+    "the profiler, and came twice while steps were timed",
+    f"{percent(_HALF)} of it (done half as often) to all of it",
+)
+GARBAGE_COLLECTION: Final = RuleDescription(
+    Rule.GARBAGE_COLLECTION,
+    f"Python collects garbage for {percent(LEAST_SHARE)} of a step, as measured without the profiler",
+    "0 to all of it",
+)
+
+
+@states(BETWEEN_STEPS)
+def between_steps(context: Context) -> Iterator[Draft]:
+    """Find what takes time between the steps."""
+    if context.unprofiled_ns is not None:
+        yield from what_comes_between(context.evidence, context.step_ns, context.words)
+
+
+@states(GARBAGE_COLLECTION)
+def garbage_collection(context: Context) -> Iterator[Draft]:
+    """Find collections of garbage."""
+    if context.unprofiled_ns is not None:
+        yield from what_is_collected(context.evidence, context.step_ns, context.words)
+
+
+def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords) -> Iterator[Draft]:
+    """Yield the finding on what comes between the steps.
+
+    Args:
+        evidence: what was timed.
+        step_ns: the step that savings refer to.
+        words: the words for it.
+    """
+    time = evidence.between_ns
+    if time < LEAST_SHARE * step_ns:
+        return
+    evaluates = evidence.between_evaluates
+    yield Draft(
+        rule=Rule.BETWEEN_STEPS,
+        title=f"{'Evaluation' if evaluates else 'Something else'} between the steps takes {format_ns(time)} {words.of}",
+        where=Where(),
+        saving=Range(_HALF * time, time, _HALF * time),
+        derivation="all of it (high); half of it, where it comes half as often (low)",
+        evidence=(
+            measured(
+                nanoseconds(time),
+                " between steps, spread over all of them, ",
+                share_of(time, step_ns),
+                f" {words.of_the}",
+                source=Source.UNPROFILED,
+            ),
+        ),
+        todo="evaluate less often" if evaluates else "do less between the steps",
+        action="evaluate less often, on fewer batches, or in larger ones without gradients (torch.inference_mode()); "
+        "opscope profile --step-kind evaluation shows what it takes"
+        if evaluates
+        else "write checkpoints, images and logs less often, or from another thread or process",
+        wrong_if="it has to come as often as it does",
+        claims=frozenset({"between"}),
+    )
+
+
+def what_is_collected(evidence: StepEvidence, step_ns: float, words: StepWords) -> Iterator[Draft]:
+    """Yield the finding on collections of garbage.
+
+    Args:
+        evidence: what was timed.
+        step_ns: the step that savings refer to.
+        words: the words for it.
+    """
+    time = evidence.collecting_ns
+    if time < LEAST_SHARE * step_ns:
+        return
+    yield Draft(
+        rule=Rule.GARBAGE_COLLECTION,
+        title=f"Python collects garbage for {format_ns(time)} {words.of}",
+        where=Where(),
+        saving=Range(0.0, time),
+        derivation="none of it to all of it: what is freed by collecting has to be freed in another way then",
+        evidence=(measured(nanoseconds(time), ", ", share_of(time, step_ns), " of it", source=Source.UNPROFILED),),
+        todo="gc.freeze() once all is set up",
+        action="gc.freeze() once all is set up, and no gc.collect() in the loop",
+        wrong_if="objects that refer to each other hold much memory: then it grows without collections",
+        claims=frozenset({"garbage"}),
+    )
