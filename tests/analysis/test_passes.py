@@ -8,6 +8,7 @@ from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.light_pass import light_pass
 from opscope.analysis.measured import Measured
 from opscope.documents.bound import BoundKind
+from opscope.documents.findings import Where
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.reading import read
 from opscope.render.markdown import render
@@ -80,6 +81,8 @@ def test_what_a_longer_light_pass_waits_for_is_no_dispatch(load: Load, step_us: 
     assert light.analysis is not None
     joined = Measured(full, step_time_ns=None if step_us is None else float(step_us * US), light=light)
     assert joined.bound.kind is BoundKind.HOST_WORK
+    (work,) = (finding for finding in joined.findings if finding.rule == "host_work")
+    assert work.where == Where()  # no record of the light pass names what the host did
     # The verdict refers to the steps that the bars and tables show.
     (device,) = light.analysis.devices
     assert joined.step_evidence.not_theirs is None

@@ -251,6 +251,7 @@ class Measured(Struct, frozen=True, dict=True):
                 evidence,
                 typical_ns=step.typical_ns,
                 data_ns=step.data_ns or 0.0,
+                typical_data_ns=step.median_data_ns or 0.0,
                 collecting_ns=step.collecting_ns or 0.0,
                 between_ns=step.between_ns,
                 between_evaluates=step.between_evaluates,

@@ -545,6 +545,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
         median_ns: of single steps (or of means of a few, where steps are short).
         steps: how many were timed.
         data_ns: for how much of ``ns`` the main thread waited for a DataLoader; null where that was not measured.
+        median_data_ns: the median of these waits; likewise.
         collecting_ns: for how much of it Python collected garbage; likewise.
         between_ns: how much of it comes between the steps, such as evaluations.
         between_evaluates: whether all of that is evaluation.
@@ -557,6 +558,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
     median_ns: float
     steps: int
     data_ns: float | None = None
+    median_data_ns: float | None = None
     collecting_ns: float | None = None
     between_ns: float = 0.0
     between_evaluates: bool = False

@@ -289,8 +289,10 @@ def _waiting(
     if idle.high < LEAST_SHARE * context.step_ns:
         return
     pieces = np.flatnonzero(context.waits.kinds[kind])
-    where = context.where_of_pieces(pieces)
-    longest = int(context.waits.lengths[pieces].max())
+    # What only a light pass waits for has no place: nothing names what the host did.
+    where = context.where_of_pieces(pieces) if len(pieces) else Where()
+    lengths = np.sort(context.waits.lengths[pieces])[-1:].tolist()
+    longest = [measured("the longest such wait took ", nanoseconds(one), source=Source.IDLE) for one in lengths]
     yield Draft(
         rule=rule,
         title=title.format(time=format_ns(idle.high), words=context.words),
@@ -298,7 +300,7 @@ def _waiting(
         saving=idle.times(certain, 1.0).within(context.step_ns),
         derivation=f"the device's idle time meanwhile (high), {certain:.0%} of it (low)",
         evidence=(
-            measured("the longest such wait took ", nanoseconds(longest), source=Source.IDLE),
+            *longest,
             derived(share_of(idle.high, context.step_ns), f" {context.words.of_the}", source=Source.IDLE),
             *seen(context, where),
         ),
@@ -306,6 +308,6 @@ def _waiting(
         action=action,
         wrong_if=wrong_if,
         claims=idle_claim(kind),
-        remedy=remedy,
+        remedy=remedy if len(pieces) else None,
         pieces=pieces,
     )

@@ -118,6 +118,7 @@ def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None
         median_ns=float(np.median(samples)),
         steps=round(steps),
         data_ns=_mean(benchmark.data_ns),
+        median_data_ns=float(np.median(benchmark.data_ns)) if benchmark.data_ns else None,
         collecting_ns=_mean(benchmark.collecting_ns),
         between_ns=between_ns,
         between_evaluates=bool(between) and all(one.evaluates for one in between),

@@ -100,6 +100,7 @@ class StepEvidence(Struct, frozen=True):
         typical_ns: how long one takes of the kind that is recorded, where a few take much longer; None if that is
             ``wall_ns``.
         data_ns: for how much of ``wall_ns`` the host waited for a DataLoader, as measured with it.
+        typical_data_ns: the same of the median step.
         collecting_ns: for how much of it Python collected garbage, likewise.
         between_ns: how much of ``wall_ns`` comes between steps, such as evaluations: what the device does then is not
             recorded.
@@ -124,6 +125,7 @@ class StepEvidence(Struct, frozen=True):
     wall_ns: float | None = None
     typical_ns: float | None = None
     data_ns: float = 0.0
+    typical_data_ns: float = 0.0
     collecting_ns: float = 0.0
     between_ns: float = 0.0
     between_evaluates: bool = False
@@ -208,13 +210,16 @@ class StepEvidence(Struct, frozen=True):
         """For how much longer an unprofiled step waits for data than a recorded one: it is the same step, but for that.
 
         Starting the profiler takes a while, in which workers load ahead: the few steps that follow find their batches
-        ready. No more than the device idles in an unprofiled step: while it works, the host may wait in both. 0 where a
-        median stands for the step, as most steps wait less than the mean.
+        ready. No more than the device idles in an unprofiled step: while it works, the host may wait in both. Where a
+        median stands for the step, its own wait counts: most steps wait less than the mean.
         """
-        if not self.steps or not self.wall_ns or self.waits is None or self.typical_ns not in (None, self.wall_ns):
+        if not self.steps or not self.wall_ns or self.waits is None:
             return 0.0
-        idle = max(self.wall_ns - self.between_ns - self.busy_ns / self.steps, 0.0)
-        return max(min(self.data_ns, idle) - self.waits.by_kind.get(BoundKind.INPUT, 0) / self.steps, 0.0)
+        is_median = self.typical_ns not in (None, self.wall_ns)
+        waited = self.typical_data_ns if is_median else self.data_ns
+        step = self.like_recorded_ns - (0.0 if is_median else self.between_ns)
+        idle = max(step - self.busy_ns / self.steps, 0.0)
+        return max(min(waited, idle) - self.waits.by_kind.get(BoundKind.INPUT, 0) / self.steps, 0.0)
 
     @property
     def like_recorded_ns(self) -> float:
