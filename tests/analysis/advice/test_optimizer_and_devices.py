@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
@@ -117,3 +118,31 @@ def test_reading_a_value_is_no_exposed_copy(analyzed: Analyze) -> None:
         trace.launch(50 * US, 850 * US, name="cudaStreamSynchronize")
         rules = [finding.rule for finding in findings(analyzed(trace))]
         assert (Rule.EXPOSED_COPY in rules) is is_copy
+
+
+def test_other_changes_do_not_save_what_a_step_waits_for_data(analyzed: Analyze) -> None:
+    """Recorded is a step of 10 ms with 4 ms of waiting for data; timed are 12 ms, with 9 ms of it.
+
+    The host does something else for 4 ms of the recorded step.
+    """
+    trace = KinetoTrace()
+    trace.step(1, 0, 10 * MS)
+    trace.operator("aten::mm", 0, 20 * US)
+    trace.launched_kernel("gemm", (2 * US, 5 * US), (20 * US, 500 * US))
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    trace.annotation(loader, 4_900 * US, 4_090 * US)
+    trace.operator("aten::sort", 560 * US, 4_300 * US)  # on tensors of the host
+    trace.operator("aten::mm", 4_870 * US, 20 * US)
+    trace.launched_kernel("gemm", (4_872 * US, 5 * US), (4_880 * US, 10 * US))
+    trace.operator("aten::mm", 9_000 * US, 20 * US)
+    trace.launched_kernel("gemm", (9_002 * US, 5 * US), (9_010 * US, 500 * US))
+    trace.launch(9_050 * US, 940 * US, name="cudaDeviceSynchronize")
+    analysis = analyzed(trace)
+    evidence = analysis.evidence_with(steps=1, wall_ns=12.0 * MS, ran_on_gpu=True)
+    unaware = {finding.rule: finding.saving_ns for finding in analysis.advice_with(evidence, None).findings}
+    assert unaware[Rule.HOST_WORK].high > 4 * MS
+    aware = analysis.advice_with(replace(evidence, data_ns=9.0 * MS), None).findings
+    saved = {finding.rule: finding.saving_ns for finding in aware}
+    assert saved[Rule.INPUT_PIPELINE].high == pytest.approx(9 * MS)
+    assert saved[Rule.HOST_WORK].high <= 3 * MS
+    assert aware[0].rule == Rule.INPUT_PIPELINE

@@ -168,6 +168,7 @@ def advice_on(recording: Recording) -> Advice:
         drafts = [draft for draft in drafts if draft.rule not in _OF_THE_HOST]  # what the host did is unknown
     elif replayed is not None:
         drafts += losses.part("pairs of findings", partial(_pairs, context, replayed, drafts), list)
+    drafts = [context.beside_data(draft) for draft in drafts]
     drafts = [draft for draft in drafts if draft.saving.high >= LEAST_SHARE * context.step_ns]
     if context.busy_ns >= BUSY_SHARE * context.step_ns:
         # After all other rules: far_from_limit leaves out the work that their findings claim.

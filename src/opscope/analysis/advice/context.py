@@ -99,6 +99,9 @@ class Remedy(Struct, frozen=True):
     work: Ints | None = None
 
 
+BETWEEN: Final = "between steps"  # the claim of a finding on what comes between steps
+
+
 class Draft(Struct, frozen=True, kw_only=True):
     """What a rule found, before findings are compared with each other.
 
@@ -538,6 +541,19 @@ class Context:
         low, saving = min(alone, union), draft.saving
         saving = Range(saving.low * low, saving.high * union, saving.likely * (low + union) / 2)
         return replace(draft, saving=saving, beside=low < 1 / _SIDE_BY_SIDE)
+
+    def beside_data(self, draft: Draft) -> Draft:
+        """Return a draft that saves no more than a step takes without its waits for data, as far as they were timed.
+
+        Only what brings data earlier shortens these; recorded steps may have had fewer.
+        """
+        if self.inside_ns is None or draft.claims & (idle_claim(BoundKind.INPUT) | {BETWEEN}):
+            return draft
+        most = self.inside_ns - min(self.evidence.data_ns, self.least_idle_ns)
+        if draft.saving.high <= most:
+            return draft
+        how = f"{draft.derivation}; no more than {self.words.the} takes without its waits for data"
+        return replace(draft, saving=draft.saving.within(most), derivation=how)
 
     def _claim_keys(self, rows: Ints) -> pl.DataFrame:
         """Return the parts of some activities' claims, in the order of the arguments of `_claim`."""

@@ -6,7 +6,7 @@ A few recorded steps hold none of it as a rule, wherever they run.
 from collections.abc import Iterator
 from typing import Final
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, StepWords
+from opscope.analysis.advice.context import BETWEEN, LEAST_SHARE, Context, Draft, Range, StepWords
 from opscope.analysis.advice.evidence import measured, nanoseconds, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.verdict.step_evidence import StepEvidence
@@ -74,7 +74,7 @@ def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords)
         if evaluates
         else "write checkpoints, images and logs less often, or from another thread or process",
         wrong_if="it has to come as often as it does",
-        claims=frozenset({"between"}),
+        claims=frozenset({BETWEEN}),
     )
 
 
