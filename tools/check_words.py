@@ -15,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 # The rate that was reached last; lower it with each change that lowers the rate. The goal is 8.
-CEILING: Final = 7.9
+CEILING: Final = 7.2
 _PHRASES: Final = (
     r"\b(?:the )?dearest\b",
     r"\b(?:is|are|was|were|be) no\b(?! (?:longer|more|matter))",

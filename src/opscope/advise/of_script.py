@@ -321,7 +321,7 @@ class _Steps(StepFinder):
         count = sum(stream.events.count for stream in self._streams.values())
         if self._began and self._stream is not None:
             events = self._stream.events.count + (self._stream.open is not None)
-            steps = events // max(1, self.found.events)
+            steps = events // max(1, self.result.events)
             return ScriptEndedError(f"the script ended after {steps:,} steps, too soon: have it run for about a minute")
         if self._began:
             return ScriptEndedError("the script ended too soon: have it run for about a minute")
@@ -368,7 +368,7 @@ class _Steps(StepFinder):
             self._variant.interrupt()
             if self._variant.may_sound_different and self._stream is not None:
                 self._look_again()
-            elif self._missed > _MOST_MISSED * self.found.events:
+            elif self._missed > _MOST_MISSED * self.result.events:
                 text = "its steps do not go on: after some of them, the optimizer, the model or the loss is made anew"
                 self._variant.end(ScriptError(text))
         elif self._stream is not None:

@@ -99,7 +99,7 @@ class Remedy(Struct, frozen=True):
     work: Ints | None = None
 
 
-BETWEEN: Final = "between steps"  # the claim of a finding on what comes between steps
+CLAIM_BETWEEN: Final = "between steps"  # the claim of a finding on what comes between steps
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -547,7 +547,7 @@ class Context:
 
         Only what brings data earlier shortens these; recorded steps may have had fewer.
         """
-        if self.inside_ns is None or draft.claims & (idle_claim(BoundKind.INPUT) | {BETWEEN}):
+        if self.inside_ns is None or draft.claims & (idle_claim(BoundKind.INPUT) | {CLAIM_BETWEEN}):
             return draft
         most = self.inside_ns - min(self.evidence.data_ns, self.least_idle_ns)
         if draft.saving.high <= most:

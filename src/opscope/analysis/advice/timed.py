@@ -1,12 +1,12 @@
 """Rules on what was timed with the unprofiled steps: what comes between them, and collections of garbage.
 
-A few recorded steps hold none of it as a rule, wherever they run.
+A few recorded steps rarely hold any of that, wherever they run.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from opscope.analysis.advice.context import BETWEEN, LEAST_SHARE, Context, Draft, Range, StepWords
+from opscope.analysis.advice.context import CLAIM_BETWEEN, LEAST_SHARE, Context, Draft, Range, StepWords
 from opscope.analysis.advice.evidence import measured, nanoseconds, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent, states
 from opscope.analysis.verdict.step_evidence import StepEvidence
@@ -18,12 +18,12 @@ BETWEEN_STEPS: Final = RuleDescription(
     Rule.BETWEEN_STEPS,
     f"evaluations, or anything else between the steps, take {percent(LEAST_SHARE)} of the time, as measured without "
     "the profiler, and came twice while steps were timed",
-    f"{percent(_HALF)} of it (done half as often) to all of it",
+    f"{percent(_HALF)} (done half as often) to all of that time",
 )
 GARBAGE_COLLECTION: Final = RuleDescription(
     Rule.GARBAGE_COLLECTION,
     f"Python collects garbage for {percent(LEAST_SHARE)} of a step, as measured without the profiler",
-    "0 to all of it",
+    "0 to all of that time",
 )
 
 
@@ -58,7 +58,7 @@ def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords)
         title=f"{'Evaluation' if evaluates else 'Something else'} between the steps takes {format_ns(time)} {words.of}",
         where=Where(),
         saving=Range(_HALF * time, time, _HALF * time),
-        derivation="all of it (high); half of it, where it comes half as often (low)",
+        derivation="all of that time (high); half, where it comes half as often (low)",
         evidence=(
             measured(
                 nanoseconds(time),
@@ -74,7 +74,7 @@ def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords)
         if evaluates
         else "write checkpoints, images and logs less often, or from another thread or process",
         wrong_if="it has to come as often as it does",
-        claims=frozenset({BETWEEN}),
+        claims=frozenset({CLAIM_BETWEEN}),
     )
 
 
@@ -94,8 +94,10 @@ def what_is_collected(evidence: StepEvidence, step_ns: float, words: StepWords) 
         title=f"Python collects garbage for {format_ns(time)} {words.of}",
         where=Where(),
         saving=Range(0.0, time),
-        derivation="none of it to all of it: what is freed by collecting has to be freed in another way then",
-        evidence=(measured(nanoseconds(time), ", ", share_of(time, step_ns), " of it", source=Source.UNPROFILED),),
+        derivation="none to all of that time: what is freed by collecting has to be freed in another way then",
+        evidence=(
+            measured(nanoseconds(time), ", ", share_of(time, step_ns), f" {words.of_the}", source=Source.UNPROFILED),
+        ),
         todo="gc.freeze() once all is set up",
         action="gc.freeze() once all is set up, and no gc.collect() in the loop",
         wrong_if="objects that refer to each other hold much memory: then it grows without collections",

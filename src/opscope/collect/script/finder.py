@@ -216,7 +216,7 @@ class StepFinder:
     """Finds steps by the events of the main thread; an `opscope.collect.script.signals.Listener`.
 
     Attributes:
-        found: what was found so far.
+        result: what was found so far.
         active: False where events are no longer those of the script, as in its forked children and after its end.
     """
 
@@ -226,7 +226,7 @@ class StepFinder:
         Args:
             run: which steps are wanted, and how long to wait for better ones.
         """
-        self.found = Found()
+        self.result = Found()
         self.active = True
         self._run = run
         self._main = threading.main_thread().ident
@@ -391,7 +391,7 @@ class StepFinder:
         """Take a repetition as the steps of the script."""
         self._stream, self._level = stream, level
         self._follower, self._astray, self._newest = Follower(pattern, level), 0, self._names.newest
-        result = self.found
+        result = self.result
         result.kind, result.source, result.level = stream.kind, what(stream.kind), LEVELS[level]
         if stream.kind is StepKind.CALLS and self._updated_lately(stream):
             result.kind = StepKind.TRAINING
@@ -412,7 +412,7 @@ class StepFinder:
         self._astray += 1
         if place is CyclePlace.CYCLE:
             self._astray, self._newest = 0, self._names.newest
-        elif self._astray >= _LONG * self.found.events and self._goes_on_with_others():
+        elif self._astray >= _LONG * self.result.events and self._goes_on_with_others():
             place = CyclePlace.START if self._follower.at_start else CyclePlace.INSIDE
         if place is CyclePlace.LOST:
             self._lost()
@@ -438,7 +438,7 @@ class StepFinder:
         weaker = renamed.at_level(_OBJECT)  # the next loss need not be looked for again
         self._follower, self._level = (renamed, self._level) if weaker is None else (weaker, _OBJECT)
         self._astray, self._newest = 0, self._names.newest
-        self.found.level = LEVELS[self._level]
+        self.result.level = LEVELS[self._level]
         return True
 
     def _is_new(self, old: int, new: int) -> bool:
@@ -451,7 +451,7 @@ class StepFinder:
     def _look_again(self) -> None:
         """Drop the repetition, and look for another."""
         self._stream, self._follower, self._astray = None, None, 0
-        result = self.found
+        result = self.result
         result.pattern, result.kind, result.source = [], StepKind.RUN, None
 
     # ---------------------------------------------------------------- what others decide

@@ -87,7 +87,7 @@ class Watcher(StepFinder):
     """Decides by the events of the main thread.
 
     Attributes:
-        found: what was found and measured so far.
+        result: what was found and measured so far.
         phase: where the watcher stands.
         active: False in forked children, and after the script's end.
         again: another run of the script that makes up for this one; None if none is needed.
@@ -154,7 +154,7 @@ class Watcher(StepFinder):
     @property
     def saw_something(self) -> bool:
         """Whether anything was seen that may be a step, or was recorded; an optimizer may still step."""
-        return self.has_events or self.found.trace is not None or self._own.was_used
+        return self.has_events or self.result.trace is not None or self._own.was_used
 
     @property
     def missed(self) -> str:
@@ -202,7 +202,7 @@ class Watcher(StepFinder):
             self._look_again()
         if not self._passes.running and not self._early.running:
             return
-        self.found.notes.append("The script started a profiler of its own, and this one gave way")
+        self.result.notes.append("The script started a profiler of its own, and this one gave way")
         self._early.stop()
         if self.phase is Phase.RECORD:
             self._passes.abandon()
@@ -298,9 +298,9 @@ class Watcher(StepFinder):
         state = settled(self._settling)
         if state is None or profiler_running():
             return
-        self.found.settled, self._typical_ns = state, median(self._settling)
-        if self._generations is not None and self._generations.is_first and _FIRST_TOKENS not in self.found.notes:
-            self.found.notes.append(_FIRST_TOKENS)
+        self.result.settled, self._typical_ns = state, median(self._settling)
+        if self._generations is not None and self._generations.is_first and _FIRST_TOKENS not in self.result.notes:
+            self.result.notes.append(_FIRST_TOKENS)
         if not self._may_time():
             self._start_together()
         elif self._agreed("timing"):
@@ -315,18 +315,18 @@ class Watcher(StepFinder):
     def _may_time(self) -> bool:
         """Tell whether steps are to be timed; not after any profiler has run in this process.
 
-        Times that an earlier run has measured are taken over; otherwise ``found.untimed`` says why there are none.
+        Times that an earlier run has measured are taken over; otherwise ``result.untimed`` says why there are none.
         """
         if not self._options.benchmark:
             return False
         if self._run.times.wall_ns:
-            self.found.times = self._run.times
+            self.result.times = self._run.times
             return False
         if self._own.was_used:
-            self.found.untimed = "the script had started a profiler of its own, and what runs after one is slower"
+            self.result.untimed = "the script had started a profiler of its own, and what runs after one is slower"
             return False
         if self._early.began or self._passes.began:
-            self.found.untimed = "a profiler had run in the process before, and what runs after one is slower"
+            self.result.untimed = "a profiler had run in the process before, and what runs after one is slower"
             return False
         return True
 
@@ -335,7 +335,7 @@ class Watcher(StepFinder):
         self._progress("timing")
         self._waited, self._timing_began = waited_for_cpu_ns(), time.perf_counter_ns()
         assert self._stream is not None
-        self.found.before = self._stream.events.count
+        self.result.before = self._stream.events.count
         self._clock = CycleClock(
             on_device=on_device(),
             typical_ns=self._typical_ns,
@@ -358,12 +358,12 @@ class Watcher(StepFinder):
 
     def _keep_times(self, clock: CycleClock) -> None:
         assert self._stream is not None
-        self.found.before = clock.began_at or self.found.before
-        self.found.timed = self._stream.events.count - self.found.before
-        self.found.times = clock.times(self.found.events, elapsed_ns=time.perf_counter_ns() - self._timing_began)
+        self.result.before = clock.began_at or self.result.before
+        self.result.timed = self._stream.events.count - self.result.before
+        self.result.times = clock.times(self.result.events, elapsed_ns=time.perf_counter_ns() - self._timing_began)
         waited = waited_for_cpu_ns()
         if waited is not None and self._waited is not None:
-            self.found.waited_for_cpu_ns = max(0, waited - self._waited)
+            self.result.waited_for_cpu_ns = max(0, waited - self._waited)
 
     def _lost(self) -> None:
         assert self._stream is not None
@@ -372,7 +372,7 @@ class Watcher(StepFinder):
         # No further attempt will follow: what was recorded is better than nothing.
         last = self._attempts + 1 >= _ATTEMPTS or not self._follower.may_resume
         if self.phase is Phase.RECORD and self._passes.usable and last:
-            self.found.notes.append("Something else interrupted the steps while they were profiled")
+            self.result.notes.append("Something else interrupted the steps while they were profiled")
             self._passes.stop()
             self._profiled()
             return
@@ -404,8 +404,8 @@ class Watcher(StepFinder):
         if not (self._is_lost_for_long or self._names.are_gone(optimizers or before.objects - after.objects)):
             return False
         self._lost_at = 0.0
-        if _REPLACED not in self.found.notes:
-            self.found.notes.append(_REPLACED)
+        if _REPLACED not in self.result.notes:
+            self.result.notes.append(_REPLACED)
         if self._clock is not None and not optimizers:  # to make a fold's model belongs to its steps
             self._clock.forget_skipped()
         return True
@@ -417,7 +417,7 @@ class Watcher(StepFinder):
     def _look_again(self) -> None:
         super()._look_again()
         self.phase, self._clock, self._attempts, self._generations = Phase.WATCH, None, 0, None
-        self.found.times, self.found.profiled_ns, self.found.untimed = Timed(), [], None
+        self.result.times, self.result.profiled_ns, self.result.untimed = Timed(), [], None
 
     # ---------------------------------------------------------------- profiling
 
@@ -433,7 +433,7 @@ class Watcher(StepFinder):
         """Tell whether a stage begins at this boundary on all ranks of the script's job."""
         assert self._stream is not None
         kind, count = self._stream.kind, self._stream.events.count
-        every = self.found.events
+        every = self.result.events
         return self._ranks.agree(stage, kind, count, self._typical_ns / every, every=1 if stage == "end" else every)
 
     def _start(self) -> None:
@@ -443,28 +443,28 @@ class Watcher(StepFinder):
 
     def _profiled(self) -> None:
         """Keep what the passes wrote."""
-        self.found.profiled_ns = self._passes.durations_ns
-        self.found.trace, self.found.light = self._passes.trace, self._passes.light
+        self.result.profiled_ns = self._passes.durations_ns
+        self.result.trace, self.result.light = self._passes.trace, self._passes.light
         self._finished()
 
     def _finished(self) -> None:
         self.phase = Phase.DONE
         if self._steps_elsewhere > CYCLES_OF_OTHERS:
-            self.found.notes.append(
+            self.result.notes.append(
                 f"Optimizers have stepped {self._steps_elsewhere:,} times on other threads than the main one: those "
                 "steps are not followed. Train on the main thread to have them measured"
             )
         if self._run.reason is not None:
-            self.found.notes.append(self._run.reason)
-        self.found.ranks = self._ranks.size if self._passes.trace is not None else None
+            self.result.notes.append(self._run.reason)
+        self.result.ranks = self._ranks.size if self._passes.trace is not None else None
         if (reason := self._ranks.apart or self._ranks.differs) is not None:
-            self.found.notes.append(f"The ranks of the job did not choose the same steps: {reason}")
-        chosen = {self.found.kind, None if self._stream is None else self._stream.kind}
-        if self.found.kind is StepKind.TRAINING:
+            self.result.notes.append(f"The ranks of the job did not choose the same steps: {reason}")
+        chosen = {self.result.kind, None if self._stream is None else self._stream.kind}
+        if self.result.kind is StepKind.TRAINING:
             chosen.add(StepKind.CALLS)  # a step of training is made of module calls
         seen = [stream.seen() for kind, stream in self._streams.items() if kind not in chosen]
-        self.found.also = tuple(one for one in seen if one is not None and one.count >= CYCLES_OF_OTHERS)
-        self._done(self.found)
+        self.result.also = tuple(one for one in seen if one is not None and one.count >= CYCLES_OF_OTHERS)
+        self._done(self.result)
 
     # ---------------------------------------------------------------- programs without boundaries
 
@@ -528,7 +528,7 @@ class Watcher(StepFinder):
 
     def _keep_recording(self) -> None:
         """Keep the window that was written last, of a program in which nothing repeats."""
-        self.found.trace, self.found.part = self._early.trace, self._early.part(self._expected.began)
+        self.result.trace, self.result.part = self._early.trace, self._early.part(self._expected.began)
         self._finished()
 
     @property
@@ -568,14 +568,14 @@ class Watcher(StepFinder):
         if not self._by_operators_alone and (seen > 2 or (going_on and self._expected.optimizers)):
             return
         steps = self._early.steps_by_operators(minimum, self._passes.active, going_on=going_on)
-        self.found.at_work = self._early.at_work
+        self.result.at_work = self._early.at_work
         if steps is None:
             return
-        self.found.kind, self.found.source, self.found.pattern = StepKind.OPERATORS, "operators", steps.pattern
-        self.found.seen, self.found.first = steps.seen, steps.first
-        self.found.profiled_ns = steps.durations_ns
-        self.found.untimed = "its steps were found in the recording, so none ran without a profiler"
-        self.found.trace = self._early.trace
+        self.result.kind, self.result.source, self.result.pattern = StepKind.OPERATORS, "operators", steps.pattern
+        self.result.seen, self.result.first = steps.seen, steps.first
+        self.result.profiled_ns = steps.durations_ns
+        self.result.untimed = "its steps were found in the recording, so none ran without a profiler"
+        self.result.trace = self._early.trace
         self._finished()
 
     # ---------------------------------------------------------------- the end
@@ -610,21 +610,21 @@ class Watcher(StepFinder):
         if self.phase is Phase.DONE:
             return
         if failure is not None:
-            self.found.notes.append(failure)
+            self.result.notes.append(failure)
         if self.phase is Phase.RECORD and self._passes.usable:
-            self.found.notes.append("The script ended while it was profiled")
+            self.result.notes.append("The script ended while it was profiled")
             self._passes.stop()
             self._profiled()
             return
         self._passes.abandon()
         # Read before _look_again, which drops the clock: another run takes these times over.
-        timed = Timed() if self._clock is None else self._clock.times(self.found.events)
+        timed = Timed() if self._clock is None else self._clock.times(self.result.events)
         self._look_again()
         self._close_open_calls()
         self._early.stop()
         if self._own.was_used and failure is None and (taken := self._own.kept()) is not None:
-            self.found.notes.clear()
-            self.found.own, self.found.trace = True, taken
+            self.result.notes.clear()
+            self.result.own, self.result.trace = True, taken
             self._finished()
         elif self._run.records or self._early.began:
             if self._early.write():
@@ -647,19 +647,19 @@ class Watcher(StepFinder):
         kind = self._run.wanted.kind
         steps = None if kind is None else self._early.marked_steps(kind, self._passes.active)
         if kind is not None and steps is not None:
-            self.found.kind, self.found.source = kind, what(kind)
-            self.found.pattern, self.found.seen = steps.pattern, steps.seen
-            self.found.profiled_ns = steps.durations_ns
-            self.found.times = self._run.times
+            self.result.kind, self.result.source = kind, what(kind)
+            self.result.pattern, self.result.seen = steps.pattern, steps.seen
+            self.result.profiled_ns = steps.durations_ns
+            self.result.times = self._run.times
             count = self._streams[kind].events.count
-            self.found.notes.append(
+            self.result.notes.append(
                 f"The script ended after {count} of them, so the profile is of its first ones, with warm-up"
             )
         elif not whole:
             return
         else:
-            self.found.part = self._early.part(self._expected.began)
-        self.found.trace = self._early.trace
+            self.result.part = self._early.part(self._expected.began)
+        self.result.trace = self._early.trace
         self._finished()
 
 
