@@ -30,7 +30,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[Found]) ->
     """Start watchers of this thread; their windows last 0.2 s, and after 0.6 s they give up."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.version, "cuda", None)
-    for name, value in (("_FIRST_WINDOW_S", 0.2), ("_LONGEST_WINDOW_S", 0.2), ("_LOOKS_S", 0.6)):
+    for name, value in (("_FIRST_WINDOW_S", 0.2), ("_LONGEST_WINDOW_S", 0.2), ("_LOOKS_FOR_S", 0.6)):
         monkeypatch.setattr(watcher, name, value)
     monkeypatch.setattr(watcher, "_end_later", lambda _: None)
     started: list[Watcher] = []

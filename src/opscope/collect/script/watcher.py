@@ -47,12 +47,12 @@ _NO_BOUNDARY_S: Final = 300.0
 _NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # without a model, and with many allocations of device memory
 _AT_WORK_ON_DEVICE_S: Final = 60.0  # without a model, and with any allocation since the question was asked before
 _ALLOCATIONS: Final = 1_000
-# Recordings of programs without boundaries. Choices, but for the operators: PyTorch takes 15 s to prepare 200,000 of
-# them, and to read them takes as long (two cores of 2.5 GHz, PyTorch 2.13).
+# Recordings of programs without boundaries. Choices, but for the operators: PyTorch takes 14 s to prepare 200,000 of
+# them, and it takes 13 s to write and read them (two cores of 2.5 GHz, PyTorch 2.13).
 _FIRST_WINDOW_S: Final = 1.0
 _LONGEST_WINDOW_S: Final = 8.0
 _OPERATORS_OF_A_WINDOW: Final = 300_000
-_LOOKS_S: Final = 60.0  # from the first operator on: then no repetition is found, and what there is has to do
+_LOOKS_FOR_S: Final = 60.0  # from the first operator on: then no repetition is found, and what there is has to do
 _WHOLE_S: Final = 20.0  # a script that ends by itself within that is recorded in one window
 _SLOWED: Final = 3.0  # by which factor recording may make a script longer
 
@@ -518,7 +518,7 @@ class Watcher(StepFinder):
             if self.phase is Phase.DONE:
                 return
             since = self._early.since
-            if since is not None and time.monotonic() - since > _LOOKS_S and not self._by_operators_alone:
+            if since is not None and time.monotonic() - since > _LOOKS_FOR_S and not self._by_operators_alone:
                 self._keep_recording()
                 return
             most = _OPERATORS_OF_A_WINDOW / max(self._early.events_per_s, 1.0)
