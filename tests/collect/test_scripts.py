@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from opscope.analysis.analyzed import analyze
 from opscope.collect.script.period import candidate_periods, find_pattern, settled
 from opscope.collect.script.step_events import Identities, StepEvents
-from opscope.collect.script.windows import operators_of, outermost, steps_by_operators, within
+from opscope.collect.script.windows import busiest_thread, outermost, steps_by_operators, within, work_in
 from opscope.readers.reading import read
 from opscope.record.configuration import CaptureOptions, Schedule
 from tests.command import ROOT, opscope
@@ -169,7 +169,7 @@ def test_steps_are_found_among_operators_by_hand() -> None:
     events.append({"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 101.0, "dur": 2.0})
 
     def of(*events: dict[str, Any]) -> list[Any]:
-        return operators_of(json.dumps({"traceEvents": events}).encode())
+        return busiest_thread(work_in(json.dumps({"traceEvents": events}).encode())[0])
 
     steps = steps_by_operators(of(*events), minimum=4)
     assert steps is not None

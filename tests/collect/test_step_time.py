@@ -88,14 +88,14 @@ def test_steps_are_timed_for_ten_seconds_where_stretches_of_them_differ() -> Non
 
 def test_what_comes_between_steps_is_kept_with_the_steps_that_lie_in_it() -> None:
     clock = CycleClock(on_device=False)
-    clock.start(100, 0, 0)
-    clock.cycle(110, 1, 0)
+    clock.start(100, 0, 0, 0)
+    clock.cycle(110, 1, 0, 0)
     clock.skip()
-    clock.cycle(500, 3, 2)  # an evaluation, and two boundaries of training in it
-    clock.cycle(510, 4, 2)
+    clock.cycle(500, 3, 2, 300)  # an evaluation, and two boundaries of training in it
+    clock.cycle(510, 4, 2, 300)
     clock.skip()
-    clock.cycle(530, 5, 2)
-    assert clock.times().between == (Between(390, 2.0, True), Between(20, 1.0, False))
+    clock.cycle(530, 5, 2, 300)
+    assert clock.times().between == (Between(390, 2.0, True, 300), Between(20, 1.0, False))
 
 
 def test_waits_are_those_of_their_own_step() -> None:
@@ -166,7 +166,7 @@ def test_what_is_not_explained_is_said_too() -> None:
 
 
 def test_what_recurs_between_steps_belongs_to_them_and_what_came_once_does_not() -> None:
-    evaluations = (Between(700, 2.0, True), Between(700, 2.0, True))
+    evaluations = (Between(700, 2.0, True, 500), Between(700, 2.0, True, 300))
     step = of([100] * 20, between=evaluations)
     assert step.ns == pytest.approx((20 * 100 + 1400) / 24)
     assert step.sentence is not None

@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
 
 pytestmark = pytest.mark.torch
+ENDED_AT_ONCE = ScriptRun(records=True, may_repeat=False, ended_after_s=1.0)
 ENDED_SOON = ScriptRun(records=True, may_repeat=False, ended_after_s=5.0)
 RECORDS = ScriptRun(records=True, may_repeat=False)
 
@@ -33,6 +35,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[Found]) ->
     for name, value in (("_FIRST_WINDOW_S", 0.2), ("_LONGEST_WINDOW_S", 0.2), ("_LOOKS_FOR_S", 0.6)):
         monkeypatch.setattr(watcher, name, value)
     monkeypatch.setattr(watcher, "_end_later", lambda _: None)
+    monkeypatch.setattr(watcher, "has_model", lambda: False)  # other tests leave some
     started: list[Watcher] = []
 
     def begin(run: ScriptRun, **more: object) -> Watcher:
@@ -99,10 +102,65 @@ def test_what_was_asked_for_is_looked_for_until_the_end(start: Callable[..., Wat
     assert kept == []
 
 
-def test_what_ended_soon_is_recorded_in_one_piece(
+def test_what_ended_soon_is_recorded_to_its_end_after_a_first_look(
+    start: Callable[..., Watcher], kept: list[Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not where that were more operators than PyTorch can prepare in a while."""
+    for most, results in ((30_000_000, {"part 1", "part 2", "part 3"}), (1_000, {"part 3"})):
+        monkeypatch.setattr(watcher, "_OPERATORS_OF_A_WINDOW", most)
+        monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+        one = start(ENDED_SOON)
+        for number in range(4):
+            work(0.25, f"part {number}")
+            one.asked_by_watchdog() if number < 3 else one.finish()
+        assert recorded(tmp_path) == results
+        assert kept.pop().part is not None
+
+
+def test_a_window_that_ends_early_as_it_has_many_operators_counts(
+    start: Callable[..., Watcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+    one = start(RECORDS)
+    work(0.5, "long")
+    one.asked_by_watchdog()
+    one._window_s = 0.1
+    work(0.15, "short")
+    one.asked_by_watchdog()
+    assert recorded(tmp_path) == {"short"}
+    assert 0.0 < one._early.at_work <= 1.0
+    work(0.15, "rest")
+    one.finish()
+    assert recorded(tmp_path) == {"rest"}
+
+
+@pytest.mark.parametrize("what", ["model", "boundary"])
+def test_a_program_that_may_yet_train_is_not_ended(
+    what: str, start: Callable[..., Watcher], kept: list[Found], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "has_model", lambda: what == "model")
+    one = start(RECORDS)
+    if what == "boundary":
+        monkeypatch.setattr(type(one), "has_events", True)
+    for number in range(5):
+        work(0.25, f"window {number}")
+        one.asked_by_watchdog()
+    assert kept == []
+
+
+def test_what_was_not_recorded_from_the_beginning_says_so(start: Callable[..., Watcher], kept: list[Found]) -> None:
+    """With --once a recording begins where no boundary came for long."""
+    one = start(ScriptRun(may_repeat=False))
+    one._start_early()
+    work(0.1)
+    one.finish()
+    assert kept[0].part is not None
+
+
+def test_what_ended_at_once_is_recorded_in_one_piece(
     start: Callable[..., Watcher], kept: list[Found], tmp_path: Path
 ) -> None:
-    one = start(ENDED_SOON)
+    one = start(ENDED_AT_ONCE)
     for number in range(4):
         work(0.25, f"part {number}")
         one.asked_by_watchdog()
@@ -125,33 +183,46 @@ def test_a_short_rest_does_not_replace_a_window(
     assert kept[0].part is not None
 
 
+class _Raises:
+    """Has something raised where Python prints and ignores it."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+
+    def __del__(self) -> None:
+        self.function()
+
+
 def test_a_program_whose_end_is_lost_is_asked_again(
     start: Callable[..., Watcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is raised within __del__ is printed and ignored."""
     monkeypatch.setattr(watcher, "_NO_BOUNDARY_S", 0.0)
-    now = [time.monotonic()]
-    monkeypatch.setattr(
-        watcher, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter_ns=time.perf_counter_ns)
-    )
-    ended: list[object] = []
-    monkeypatch.setattr(watcher, "end_process", lambda: ended.append("ended"))
-    one = start(ScriptRun(), ends=ended.append)
-    now[0] += 1
-    with pytest.raises(EnoughMeasured):
-        one.asked_by_watchdog()
-    one.asked_by_watchdog()  # it may still be ending
-    for _ in range(2):
-        now[0] += 11
-        with pytest.raises(EnoughMeasured):
-            one.asked_by_watchdog()
-    assert ended == []
-    now[0] += 11
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    results: list[object] = []
+    monkeypatch.setattr(watcher, "end_process", lambda: results.append("ended"))
+    one = start(ScriptRun(), ends=results.append)
+    time.sleep(0.01)
+    for _ in range(3):
+        _Raises(one.asked_by_watchdog)
+        assert results == []
     with pytest.raises(EnoughMeasured):  # this process has not really ended
         one.asked_by_watchdog()
-    assert ended == [one.again, "ended"]
+    assert results == [one.again, "ended"]
     assert one.again is not None
     assert one.again.records
+
+
+def test_the_last_lines_of_a_script_are_not_interrupted(
+    start: Callable[..., Watcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_NO_BOUNDARY_S", 0.0)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    one = start(ScriptRun())
+    time.sleep(0.01)
+    with pytest.raises(EnoughMeasured):
+        one.asked_by_watchdog()
+    one.asked_by_watchdog()  # as it is in its finally block
+    assert one._raised == 1
 
 
 @pytest.mark.parametrize(

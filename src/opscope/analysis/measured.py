@@ -254,12 +254,14 @@ class Measured(Struct, frozen=True, dict=True):
                 typical_data_ns=step.median_data_ns or 0.0,
                 collecting_ns=step.collecting_ns or 0.0,
                 between_ns=step.between_ns,
-                between_evaluates=step.between_evaluates,
+                between=step.between,
             )
         if self.timed is self.analysis:
             return evidence
         light, waits = busiest(self.timed.devices), self.timed.waits
-        if waits is None or not light.busy_in_window_ns:
+        # Of devices that work for equally long, the passes may not agree which is the busiest.
+        is_same = bool(evidence.devices) and light.device == busiest(evidence.devices).device
+        if waits is None or not light.busy_in_window_ns or not is_same:
             return evidence
         return replace(evidence, light=LightEvidence(light, waits))
 

@@ -548,7 +548,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
         median_data_ns: the median of these waits; likewise.
         collecting_ns: for how much of it Python collected garbage; likewise.
         between_ns: how much of it comes between the steps, such as evaluations.
-        between_evaluates: whether all of that is evaluation.
+        between: what comes there, in a few words; empty where nothing does.
         sentence: what recurs, and why the median is another; null where neither is worth a word.
     """
 
@@ -561,7 +561,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
     median_data_ns: float | None = None
     collecting_ns: float | None = None
     between_ns: float = 0.0
-    between_evaluates: bool = False
+    between: str = ""
     sentence: str | None = None
 
     @property

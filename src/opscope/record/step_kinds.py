@@ -105,11 +105,13 @@ class Between(Struct, frozen=True):
         ns: how long it took, by the host's clock, with the steps that it interrupted.
         steps: how many steps lie in it.
         evaluates: whether modules were called in it without gradients, or in ``eval`` mode.
+        evaluating_ns: how long it took from the first of these calls to the last one's beginning.
     """
 
     ns: int
     steps: float
     evaluates: bool = False
+    evaluating_ns: int = 0
 
 
 class Timed(Struct, frozen=True):

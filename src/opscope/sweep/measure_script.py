@@ -30,7 +30,7 @@ from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory
 
-_AT_WORK: Final = 0.01  # of the recording; who only hands work to other processes runs operators for less
+_AT_WORK: Final = 0.01  # of the recording; who only hands work to other processes works for less
 
 
 class ScriptTask(Struct, frozen=True):
@@ -191,12 +191,12 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
 
 
 def _does_nothing(result: Found, trace: Path) -> str | None:
-    """Return in words that a script runs hardly any operator itself; None where it does, or has steps."""
+    """Return in words that a script hardly works itself; None where it does, or has steps."""
     if result.kind is StepKind.RUN and _has_no_operator(trace):
         return "runs no operator"
     if result.kind not in (StepKind.RUN, StepKind.OPERATORS) or result.at_work is None or result.at_work >= _AT_WORK:
         return None
-    return f"runs operators for less than {format_share(_AT_WORK, 1)} of the time"
+    return f"works for less than {format_share(_AT_WORK, 1)} of the time"
 
 
 def _has_no_operator(trace: Path) -> bool:

@@ -72,6 +72,34 @@ def test_a_closure_is_no_part_of_the_optimizer(closure: bool, analyzed: Analyze)
     assert own.saving_ns.high <= 1_250 * US
 
 
+def test_an_optimizer_whose_own_operators_are_recorded_by_autograd(analyzed: Analyze) -> None:
+    """Without torch.no_grad() they have sequence numbers, too; nothing ran backward, so no closure ran."""
+    trace = KinetoTrace()
+    trace.step(1, 0, 10 * MS)
+    at = 20 * US
+    for number in range(20):
+        trace.operator("aten::add_", at, 90 * US, **{"Sequence number": number, "Fwd thread id": 0})
+        trace.launched_kernel("add", (at + 5 * US, 5 * US), (at + 20 * US, 100 * US))
+        at += 110 * US
+    trace.annotation("Optimizer.step#Mine.step", 20 * US, at - 20 * US)
+    trace.launch(at, 10 * MS - at, name="cudaDeviceSynchronize")
+    analysis = analyzed(trace)
+    assert analysis.phases == {"forward": 0, "backward": 0, "optimizer": 20 * 100 * US}
+
+
+def test_collecting_garbage_costs_no_more_than_the_device_idles(analyzed: Analyze) -> None:
+    """A step of 10 ms, of which the device works for 9; Python collects garbage for 2 ms."""
+    trace = KinetoTrace()
+    trace.step(1, 0, 10 * MS)
+    trace.operator("aten::mm", 0, 20 * US)
+    trace.launched_kernel("gemm", (2 * US, 5 * US), (20 * US, 9 * MS))
+    trace.launch(50 * US, 9_940 * US, name="cudaDeviceSynchronize")
+    analysis = analyzed(trace)
+    evidence = replace(analysis.evidence_with(steps=1, wall_ns=10.0 * MS, ran_on_gpu=True), collecting_ns=2.0 * MS)
+    (own,) = [one for one in analysis.advice_with(evidence, None).findings if one.rule == Rule.GARBAGE_COLLECTION]
+    assert own.saving_ns.high == pytest.approx(1 * MS)
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_devices_that_take_turns(at_once: bool, analyzed: Analyze) -> None:
     """Device 0 works for 4 ms, then device 1 for 3 ms; or both begin at once."""

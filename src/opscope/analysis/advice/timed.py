@@ -6,11 +6,15 @@ A few recorded steps rarely hold any of that, wherever they run.
 from collections.abc import Iterator
 from typing import Final
 
-from opscope.analysis.advice.context import CLAIM_BETWEEN, LEAST_SHARE, Context, Draft, Range, StepWords
+from msgspec.structs import replace
+
+from opscope.analysis.advice.context import CLAIM_BETWEEN, LEAST_SHARE, Context, Draft, Range, StepWords, idle_claim
 from opscope.analysis.advice.evidence import measured, nanoseconds, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.trust.step_time import EVALUATION
 from opscope.analysis.verdict.step_evidence import StepEvidence
 from opscope.base.units import format_ns
+from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source, Where
 
 _HALF: Final = 0.5  # of what comes between steps goes where it is done half as often
@@ -37,8 +41,12 @@ def between_steps(context: Context) -> Iterator[Draft]:
 @states(GARBAGE_COLLECTION)
 def garbage_collection(context: Context) -> Iterator[Draft]:
     """Find collections of garbage."""
+    # While the device works, collecting costs nothing: no more can be saved than the device idles.
     if context.unprofiled_ns is not None:
-        yield from what_is_collected(context.evidence, context.step_ns, context.words)
+        for draft in what_is_collected(context.evidence, context.step_ns, context.words):
+            how = f"{draft.derivation}; no more than the device idles"
+            saving, claims = draft.saving.within(context.least_idle_ns), draft.claims | idle_claim(BoundKind.HOST_WORK)
+            yield replace(draft, saving=saving, derivation=how, claims=claims)
 
 
 def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords) -> Iterator[Draft]:
@@ -52,10 +60,10 @@ def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords)
     time = evidence.between_ns
     if time < LEAST_SHARE * step_ns:
         return
-    evaluates = evidence.between_evaluates
+    only = evidence.between == EVALUATION
     yield Draft(
         rule=Rule.BETWEEN_STEPS,
-        title=f"{'Evaluation' if evaluates else 'Something else'} between the steps takes {format_ns(time)} {words.of}",
+        title=f"{evidence.between.capitalize()} between the steps takes {format_ns(time)} {words.of}",
         where=Where(),
         saving=Range(_HALF * time, time, _HALF * time),
         derivation="all of that time (high); half, where it comes half as often (low)",
@@ -68,11 +76,10 @@ def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords)
                 source=Source.UNPROFILED,
             ),
         ),
-        todo="evaluate less often" if evaluates else "do less between the steps",
-        action="evaluate less often, on fewer batches, or in larger ones without gradients (torch.inference_mode()); "
-        "opscope profile --step-kind evaluation shows what it takes"
-        if evaluates
-        else "write checkpoints, images and logs less often, or from another thread or process",
+        todo="evaluate less often" if only else "do less between the steps",
+        action="evaluate less often, on fewer batches, or in larger ones without gradients (torch.inference_mode())"
+        if only
+        else "evaluate, and write checkpoints, images and logs less often, or from another thread or process",
         wrong_if="it has to come as often as it does",
         claims=frozenset({CLAIM_BETWEEN}),
     )

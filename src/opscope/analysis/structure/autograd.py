@@ -57,9 +57,10 @@ def is_engine(name: str) -> bool:
 def after_closures(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
     """Return the ranges of optimizers' steps without the closures that they begin with.
 
-    Lightning passes ``Optimizer.step`` a closure with the forward and the backward pass, and LBFGS needs one. Operators
-    that autograd records carry a sequence number; an optimizer's own run without gradients, and have none. So a range
-    begins where the last of those ended, or the last node that the engine evaluated meanwhile, on whatever thread.
+    Lightning passes ``Optimizer.step`` a closure with the forward and the backward pass, and LBFGS needs one. A range
+    has one if autograd's engine evaluates nodes in it, on whatever thread, and its own thread runs operators that
+    autograd records, which carry a sequence number; it then begins where the last of these nodes ended. Without a
+    backward pass nothing is cut: an optimizer's own operators are recorded, too, if it does not switch that off.
 
     Args:
         trace: the trace.
@@ -76,10 +77,10 @@ def after_closures(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
     for thread in np.unique(column(ranges, "thread")):
         rows = np.flatnonzero(column(ranges, "thread") == thread)
         own = np.flatnonzero((column(operators, "thread") == thread) & (recorded | engine))
-        closed = _last_end(operators, own, begin[rows], end[rows])
         # A backward pass that goes on beside a step, of another thread's, says nothing of this one.
-        both = np.maximum(closed, _last_end(operators, np.flatnonzero(engine), begin[rows], end[rows]))
-        result[rows] = np.where(closed >= 0, both, begin[rows])
+        has_own = _last_end(operators, own, begin[rows], end[rows]) >= 0
+        closed = _last_end(operators, np.flatnonzero(engine), begin[rows], end[rows])
+        result[rows] = np.where(has_own & (closed >= 0), closed, begin[rows])
     return ranges.with_columns(
         pl.Series("start_ns", result, dtype=ranges.schema["start_ns"]),
         pl.Series("duration_ns", end - result, dtype=ranges.schema["duration_ns"]),

@@ -21,6 +21,8 @@ _BLOCKS: Final = 10  # of consecutive samples; their means are nearly independen
 # Quantiles of Student's distribution for a two-sided interval of 95 %, by the number of blocks.
 _STUDENT: Final = {6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 _WORTH_SAYING: Final = 0.05  # of the step
+_MOSTLY: Final = 0.5  # of a stretch between steps: by then the first evaluating call has come and the last begun
+EVALUATION: Final = "evaluation"
 _LONG_WAIT: Final = 0.5  # of the mean wait: in bursts the others are much shorter
 _SHORT_WAITS: Final = 0.01  # of the step: with more, the shorter waits are told too
 _IN_EACH: Final = 0.9  # of the steps
@@ -121,7 +123,7 @@ def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None
         median_data_ns=float(np.median(benchmark.data_ns)) if benchmark.data_ns else None,
         collecting_ns=_mean(benchmark.collecting_ns),
         between_ns=between_ns,
-        between_evaluates=bool(between) and all(one.evaluates for one in between),
+        between=_what(between),
     )
     return replace(result, sentence=" ".join(_sentences(result, benchmark, between)) or None)
 
@@ -142,6 +144,16 @@ def _interval(samples: NDArray[np.float64], run_to_run: float | None) -> tuple[f
     return max(mean - half, float(samples.min())) / spread, (mean + half) * spread
 
 
+def _what(between: Sequence[Between]) -> str:
+    """Return what comes between steps, in a few words; empty where nothing does."""
+    if not between:
+        return ""
+    evaluating, whole = sum(one.evaluating_ns for one in between), sum(one.ns for one in between)
+    if evaluating >= _MOSTLY * whole:
+        return EVALUATION
+    return f"{EVALUATION} with what is done beside it" if any(one.evaluates for one in between) else "something else"
+
+
 def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between]) -> Iterator[str]:
     differs = abs(step.median_ns / step.ns - 1) > MEDIAN_DIFFERS
     if differs:
@@ -155,9 +167,9 @@ def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between])
             known += ns
             yield _waiting(np.asarray(waits, np.float64), step, what, alone=benchmark.steps_each == 1)
     if step.between_ns >= _WORTH_SAYING * step.ns:
-        what = "evaluation" if step.between_evaluates else "something else"
         share = format_share(step.between_ns, step.ns)
-        yield f"Between the steps comes {what} ({len(between)} times while they were timed): {share} of the time."
+        times = f"{len(between)} times while they were timed"
+        yield f"Between the steps comes {step.between} ({times}): {share} of the time."
     if len(benchmark.between) == 1 and (once := benchmark.between[0]).ns > _WORTH_SAYING * step.ns * step.steps:
         what = "an evaluation" if once.evaluates else "something else"
         yield f"Once {what} came between the steps, for {format_ns(once.ns)}: it is not counted."

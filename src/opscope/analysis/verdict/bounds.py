@@ -39,7 +39,7 @@ def bound_of(evidence: StepEvidence) -> Bound:
     share = _DeviceShare.of(evidence, device, waits)
     parts = waiting_per_step(evidence, waits)
     kind = _kind(evidence, share, parts, waits)
-    cause = _largest_cause(device, parts)
+    cause = _largest_cause(busiest(evidence.devices), parts)
     return Bound(
         kind=kind,
         device_share=share.measured,
@@ -264,12 +264,18 @@ def _only_for_waiting(device: DeviceTimeline, dispatch: float, waits: Waits) -> 
 
 
 def _largest_cause(device: DeviceTimeline, parts: Mapping[BoundKind, float]) -> IdleCause | None:
-    """Return the largest cause of the kind of idle time that a device has most of; None where it has none."""
+    """Return the largest cause of the kind of idle time that there is most of; None where there is none.
+
+    Args:
+        device: as the pass with names saw it: without names, no wait is one for data.
+        parts: the idle time per kind.
+    """
     idle = device.idle.by_cause()
+    kinds = [kind for kind in CAUSES if parts.get(kind, 0.0) > 0]
+    if not kinds:
+        return None
     # A kind of the verdict may have several causes: the largest stands for it.
-    of_kind = {kind: max(causes, key=lambda cause: idle[cause]) for kind, causes in CAUSES.items()}
-    kinds = [kind for kind, cause in of_kind.items() if idle[cause] and parts.get(kind, 0.0) > 0]
-    return of_kind[max(kinds, key=lambda kind: parts[kind])] if kinds else None
+    return max(CAUSES[max(kinds, key=lambda kind: parts[kind])], key=lambda cause: idle[cause])
 
 
 def _why_of(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare) -> str:

@@ -104,7 +104,7 @@ class StepEvidence(Struct, frozen=True):
         collecting_ns: for how much of it Python collected garbage, likewise.
         between_ns: how much of ``wall_ns`` comes between steps, such as evaluations: what the device does then is not
             recorded.
-        between_evaluates: whether all of that is evaluation.
+        between: what that is, in a few words; empty where nothing comes.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
         light: what a light pass over as many steps says of the busiest device; None without one.
         captures: which part of the recording is the capture of graphs; None if that was not looked for.
@@ -128,7 +128,7 @@ class StepEvidence(Struct, frozen=True):
     typical_data_ns: float = 0.0
     collecting_ns: float = 0.0
     between_ns: float = 0.0
-    between_evaluates: bool = False
+    between: str = ""
     ran_on_gpu: bool | None = None
     light: "LightEvidence | None" = None
     captures: Captures | None = None
@@ -243,7 +243,7 @@ class StepEvidence(Struct, frozen=True):
             return None
         recorded = window.duration_ns * self.steps / whole
         if self.light is not None:  # steps of a busy host differ from pass to pass
-            recorded = max(recorded, self.light.window_ns)
+            recorded = max(recorded, self.light.window_ns * self.steps / whole)
         if wall - self.waits_beyond_recorded_ns * self.steps <= _SLOWER * recorded:
             return None
         return f"is longer than a recorded one ({format_ns(recorded / self.steps)}): {_MEANWHILE}"

@@ -116,6 +116,7 @@ class _Stretch(Struct, frozen=True):
         host_ns: how long it took on the host's clock.
         boundaries: how many boundaries lie in it.
         evaluates: whether evaluations do.
+        evaluating_ns: how long these took, from the first one's beginning to the last one's.
         marks: where it begins and ends on the device; None without a device.
         sample: how many samples came before it.
     """
@@ -123,6 +124,7 @@ class _Stretch(Struct, frozen=True):
     host_ns: int
     boundaries: int
     evaluates: bool
+    evaluating_ns: int
     marks: tuple[Any, Any] | None
     sample: int
 
@@ -133,6 +135,7 @@ class _Beginning(Struct, frozen=True):
     now: int
     boundaries: int
     evaluations: int
+    evaluating_ns: int
     mark: Any
 
 
@@ -169,29 +172,31 @@ class CycleClock:
         self._samples: list[_Sample] = []
         self._look_at = 0  # how many samples there are when they are looked at again
         # Of the running block: where it began, its cycles and their time, and what had been waited for by then.
-        self._beginning = _Beginning(0, 0, 0, None)
+        self._beginning = _Beginning(0, 0, 0, 0, None)
         self._in_block = self._block_ns = 0
         self._waits = (0, 0)
         self._skipped: _Beginning | None = None  # of the block that something else has interrupted
         self._between: list[_Stretch] = []
 
-    def start(self, now: int, boundaries: int = 0, evaluations: int = 0) -> None:
+    def start(self, now: int, boundaries: int = 0, evaluations: int = 0, evaluating_ns: int = 0) -> None:
         """Note that a cycle begins; the time before it belongs to no cycle.
 
         Args:
             now: the host's clock, in nanoseconds.
             boundaries: how many boundaries of steps have come so far.
             evaluations: how many evaluations have come so far.
+            evaluating_ns: how long they have taken so far, but for the last one of each row.
         """
         mark = _marked() if self.on_device else None
         if (before := self._skipped) is not None:
             marks = (before.mark, mark) if self.on_device else None
             evaluates, came = evaluations > before.evaluations, boundaries - before.boundaries
-            self._between.append(_Stretch(now - before.now, came, evaluates, marks, len(self._samples)))
+            took = evaluating_ns - before.evaluating_ns
+            self._between.append(_Stretch(now - before.now, came, evaluates, took, marks, len(self._samples)))
             self._skipped = None
         self._began = now
         self._first = self._first or now
-        self._begin_block(_Beginning(now, boundaries, evaluations, mark))
+        self._begin_block(_Beginning(now, boundaries, evaluations, evaluating_ns, mark))
 
     def _begin_block(self, beginning: _Beginning) -> None:
         self._beginning, self._in_block, self._block_ns, self._waits = beginning, 0, 0, self._read_waits()
@@ -206,16 +211,17 @@ class CycleClock:
         """Note that what came since `skip` was more of the same steps: it is no stretch between them."""
         self._skipped = None
 
-    def cycle(self, now: int, boundaries: int = 0, evaluations: int = 0) -> None:
+    def cycle(self, now: int, boundaries: int = 0, evaluations: int = 0, evaluating_ns: int = 0) -> None:
         """Note that a whole cycle has ended and the next one begins; after `skip`, only that one begins.
 
         Args:
             now: the host's clock, in nanoseconds.
             boundaries: how many boundaries of steps have come so far.
             evaluations: how many evaluations have come so far.
+            evaluating_ns: how long they have taken so far, but for the last one of each row.
         """
         if not self._began:
-            self.start(now, boundaries, evaluations)
+            self.start(now, boundaries, evaluations, evaluating_ns)
             return
         self._cycles += 1
         self._spent += now - self._began
@@ -225,7 +231,8 @@ class CycleClock:
         self._in_block += 1
         if self._in_block == self._block:
             # The mark that ends a block begins the next one, so blocks follow each other without a gap.
-            self._end_block(_Beginning(now, boundaries, evaluations, _marked() if self.on_device else None))
+            mark = _marked() if self.on_device else None
+            self._end_block(_Beginning(now, boundaries, evaluations, evaluating_ns, mark))
 
     def _end_block(self, following: _Beginning) -> None:
         data, collecting = (after - before for before, after in zip(self._waits, self._read_waits(), strict=True))
@@ -311,7 +318,7 @@ class CycleClock:
             data_ns=tuple(round(sample.data_ns) for sample in self._samples),
             collecting_ns=tuple(round(sample.collecting_ns) for sample in self._samples),
             between=tuple(
-                Between(_passed_ns(one.marks) or one.host_ns, one.boundaries / events, one.evaluates)
+                Between(_passed_ns(one.marks) or one.host_ns, one.boundaries / events, one.evaluates, one.evaluating_ns)
                 for one in self._between
             ),
         )

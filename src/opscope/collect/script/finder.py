@@ -236,6 +236,8 @@ class StepFinder:
         self._streams = {kind: Stream(kind) for kind in RANKED}
         self._calls: list[int] = []  # numbers of the modules called since the last optimizer's step
         self._evaluations = 0  # outermost calls of modules without gradients, or in eval mode
+        self._evaluating_ns = 0  # from the first to the last of each row of these calls
+        self._evaluated_at = 0  # when the last one began, if nothing else came since
         self._expected = Expected(run, self._streams)
         self._stream: Stream | None = None  # the stream whose repetition is followed; None while none is
         self._level = 0  # of the repetition: an index into LEVELS
@@ -256,6 +258,8 @@ class StepFinder:
         now = time.perf_counter_ns()
         if threading.get_ident() != self._main:
             self._steps_elsewhere += 1
+        else:
+            self._evaluated_at = 0
         if not self._listens(StepKind.TRAINING):
             return
         number, name = self._names.of(optimizer)
@@ -271,7 +275,7 @@ class StepFinder:
             if len(self._calls) < _MOST_CALLS:
                 self._calls.append(number)
         kind = StepKind.CALLS if module.training and grad_enabled() else StepKind.EVALUATION
-        self._evaluations += kind is StepKind.EVALUATION
+        self._evaluates(now, is_evaluation=kind is StepKind.EVALUATION)
         if not self._listens(kind):
             return
         number, name = self._names.of(module)
@@ -279,6 +283,12 @@ class StepFinder:
         counts = kind is StepKind.CALLS and self._run.wanted.kind is None
         updated = counts and self._updates.since_last(number, module)
         self._begins(kind, ((number, shapes_of(arguments, named), updated), (number, updated), name), name, now)
+
+    def _evaluates(self, now: int, *, is_evaluation: bool) -> None:
+        if is_evaluation:
+            self._evaluations += 1
+            self._evaluating_ns += now - self._evaluated_at if self._evaluated_at else 0
+        self._evaluated_at = now if is_evaluation else 0
 
     def graph_replayed(self, graph: Any) -> None:
         """Take the beginning of a replay of a CUDA graph outside of any module's call, which is a boundary."""

@@ -40,7 +40,8 @@ class Found(Struct):
         light: the trace of a pass over as many steps that recorded device activities only; None without one.
         ranks: how many ranks of a job chose these steps together; None where it has one, or where they did not.
         own: whether the trace is that of the script's own profiler.
-        at_work: the share of the recording in which operators ran, where steps were looked for among them; else None.
+        at_work: the share of the recording in which the program was at work (`EarlyWindow.at_work`), where steps were
+            looked for among its operators; else None.
         part: which part of the run was recorded, in words, where nothing repeated; None for all of it.
         notes: further sentences for the reader, without full stops.
     """

@@ -5,6 +5,7 @@ the process, and then profiled. If a run ends too soon for that, or has no bound
 beginning.
 """
 
+import math
 import os
 import sys
 import threading
@@ -40,7 +41,6 @@ from opscope.record.step_kinds import ScriptRun, StepKind, Timed
 _ATTEMPTS: Final = 3  # how often profiling is tried when something interrupts it
 _ENDINGS: Final = 3  # how often a script is asked to end
 _PATIENCE_AT_THE_END_S: Final = 30.0  # from the first time it is asked
-_ASKS_AGAIN_S: Final = 10.0  # after that the watchdog asks it again
 # A program is taken for one without boundaries where none came for so long since it imported PyTorch. Choices: to
 # prepare data takes minutes, and leaves a GPU alone; what has a model may load it for long, and will call it.
 _NO_BOUNDARY_S: Final = 300.0
@@ -53,8 +53,9 @@ _FIRST_WINDOW_S: Final = 1.0
 _LONGEST_WINDOW_S: Final = 8.0
 _OPERATORS_OF_A_WINDOW: Final = 300_000
 _LOOKS_FOR_S: Final = 60.0  # from the first operator on: then no repetition is found, and what there is has to do
-_WHOLE_S: Final = 20.0  # a script that ends by itself within that is recorded in one window
+_WHOLE_S: Final = 2.0  # a script that ends by itself within that is recorded in one window
 _SLOWED: Final = 3.0  # by which factor recording may make a script longer
+_FASTER: Final = 2.0  # by which factor operators may come faster than in the window before
 
 # A choice: what takes the place of steps for longer, such as another part of the training, is measured instead of them.
 _LOST_S: Final = 20.0
@@ -139,7 +140,7 @@ class Watcher(StepFinder):
         self._window_s = _first_window_s(self._run)
         self._allocations = 0  # of device memory, when it was asked last
         self._has_model = False
-        self._asked_to_end_at = 0.0  # by the watchdog
+        self._end_was_lost = False
         self._own = OwnProfiler(trace)
         self._lost_at = 0.0  # when the first event since the last whole cycle came that is none of the repetition's
         self._raised = 0  # how often the script was asked to end
@@ -410,9 +411,10 @@ class Watcher(StepFinder):
             self._clock.forget_skipped()
         return True
 
-    def _boundaries(self) -> tuple[int, int]:
-        """Return how many boundaries of the steps, and how many evaluations, have come so far."""
-        return 0 if self._stream is None else self._stream.events.count, self._evaluations
+    def _boundaries(self) -> tuple[int, int, int]:
+        """Return how many boundaries of the steps and how many evaluations have come, and how long these took."""
+        count = 0 if self._stream is None else self._stream.events.count
+        return count, self._evaluations, self._evaluating_ns
 
     def _look_again(self) -> None:
         super()._look_again()
@@ -481,10 +483,9 @@ class Watcher(StepFinder):
 
         The watchdog has this called in the main thread, now and then.
         """
-        if self.phase is Phase.DONE and self.active and self._asked_to_end_at:
-            # The exception that ends a script is lost where Python calls a function and ignores what it raises.
-            if time.monotonic() - self._asked_to_end_at > _ASKS_AGAIN_S:
-                self._end_by_watchdog()
+        if self.phase is Phase.DONE and self.active and self._end_was_lost:
+            self._end_was_lost = False
+            self._end_script()
             return
         if self._busy or not self.active or self.phase is not Phase.WATCH or self._early.starting:
             return
@@ -500,12 +501,7 @@ class Watcher(StepFinder):
             traceback.print_exc()
         finally:
             self._busy = False
-        self._end_by_watchdog()
-
-    def _end_by_watchdog(self) -> None:
-        if self.phase is Phase.DONE:
-            self._asked_to_end_at = time.monotonic()
-            self._end_script()
+        self._end_script()
 
     def _window_over(self) -> None:
         if self._run.wanted.kind in self._streams:
@@ -517,19 +513,35 @@ class Watcher(StepFinder):
             self._by_operators(5, going_on=True)
             if self.phase is Phase.DONE:
                 return
-            since = self._early.since
-            if since is not None and time.monotonic() - since > _LOOKS_FOR_S and not self._by_operators_alone:
+            if self._has_looked_for_long():
                 self._keep_recording()
                 return
-            most = _OPERATORS_OF_A_WINDOW / max(self._early.events_per_s, 1.0)
-            self._window_s = min(2 * self._window_s, _LONGEST_WINDOW_S, most)
+            self._window_s = self._next_window_s()
         if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will be boundaries
             self._start_early()
 
+    def _has_looked_for_long(self) -> bool:
+        """Tell whether a program has been at work for a minute without a repetition, and nothing else is to come."""
+        since = self._early.since
+        if since is None or time.monotonic() - since < _LOOKS_FOR_S or self._by_operators_alone:
+            return False
+        return not (self.has_events or self._expected.optimizers or has_model())
+
+    def _next_window_s(self) -> float:
+        most = _OPERATORS_OF_A_WINDOW / (_FASTER * max(self._early.operators_per_s, 1.0))
+        if self._run.ended_after_s is not None and _SLOWED * self._run.ended_after_s < most:
+            return math.inf  # to the script's end
+        return min(2 * self._window_s, _LONGEST_WINDOW_S, most)
+
     def _keep_recording(self) -> None:
         """Keep the window that was written last, of a program in which nothing repeats."""
-        self.result.trace, self.result.part = self._early.trace, self._early.part(self._expected.began)
+        self.result.trace, self.result.part = self._early.trace, self._recorded_part
         self._finished()
+
+    @property
+    def _recorded_part(self) -> str | None:
+        """Which part of the run was recorded, in words; None for all of it."""
+        return self._early.part(self._expected.began, from_beginning=self._run.records)
 
     @property
     def _by_operators_alone(self) -> bool:
@@ -590,7 +602,23 @@ class Watcher(StepFinder):
             self._end_by_force()
         if self._raised == 1:
             _end_later(self._end_by_force)
+            self._notice_lost_ends()
         raise EnoughMeasured(0)
+
+    def _notice_lost_ends(self) -> None:
+        """Have the watchdog ask again where Python ignores what was raised, as in ``__del__``.
+
+        It must not ask while the script ends, in its ``finally`` blocks.
+        """
+        before = sys.unraisablehook
+
+        def notice(unraisable: "sys.UnraisableHookArgs") -> None:
+            if issubclass(unraisable.exc_type, EnoughMeasured):
+                self._end_was_lost = True
+            else:
+                before(unraisable)
+
+        sys.unraisablehook = notice
 
     def _end_by_force(self) -> None:
         """End this process at once; what was measured is on disk."""
@@ -658,7 +686,7 @@ class Watcher(StepFinder):
         elif not whole:
             return
         else:
-            self.result.part = self._early.part(self._expected.began)
+            self.result.part = self._recorded_part
         self.result.trace = self._early.trace
         self._finished()
 
@@ -678,9 +706,8 @@ def end_process() -> None:
 
 def _first_window_s(run: ScriptRun) -> float:
     """Return how long the first window is that a run records."""
-    if run.ended_after_s is not None and run.ended_after_s < _WHOLE_S:
-        return _SLOWED * _WHOLE_S
-    return _FIRST_WINDOW_S
+    whole = run.ended_after_s is not None and run.ended_after_s < _WHOLE_S
+    return _SLOWED * _WHOLE_S if whole else _FIRST_WINDOW_S
 
 
 def _end_later(end_process: Callable[[], None]) -> None:

@@ -23,6 +23,7 @@ from opscope.record.configuration import CaptureOptions
 
 _MARK: Final = "opscope: after "  # begins the names of the ranges between boundaries
 _MOST_CALLS: Final = 200_000  # the last ones, which are searched for a repetition
+_AT_WORK: Final = 0.05  # of a window: with less, the program prepares something
 Slice = tuple[str, float, float]  # name, start and end in microseconds
 
 
@@ -96,16 +97,17 @@ class EarlyWindow:
     Attributes:
         starting: whether its profiler is being started right now.
         began: whether it has ever recorded.
-        since: when it first recorded an operator, or shortly before, by ``time.monotonic``; None before that.
-        events_per_s: how many operators ran in a second of the last window.
-        at_work: the share of the last window in which the busiest thread ran operators.
+        since: when the first window began in which the program was at work, by ``time.monotonic``; None before that.
+        operators_per_s: how many operators ran in a second of the last window.
+        at_work: the share of that window in which the busiest thread ran operators, or devices worked, or which the
+            steps cover that were found in it.
     """
 
     def __init__(self, options: CaptureOptions, trace: Path) -> None:
         self.starting = False
         self.began = False
         self.since: float | None = None
-        self.events_per_s, self.at_work = 0.0, 0.0
+        self.operators_per_s, self.at_work = 0.0, 0.0
         self._replaced_bytes = 0
         self._options, self._path = options, trace
         self._profiler: Any = None
@@ -132,13 +134,14 @@ class EarlyWindow:
         """How long the window is: so far, if it records."""
         return ((time.perf_counter_ns() if self.running else self._ended) - self._started) / NS_PER_S
 
-    def part(self, began: float) -> str | None:
-        """Say which part of a run was written; None where there was one window, or none was written.
+    def part(self, began: float, *, from_beginning: bool) -> str | None:
+        """Say which part of a run was written; None where it is all of it, or none was written.
 
         Args:
             began: when the run began, by ``time.monotonic``.
+            from_beginning: whether the first window began with the run.
         """
-        if self._kept is None or self._windows == 1:
+        if self._kept is None or (self._windows == 1 and from_beginning):
             return None
         start, end, _ = self._kept
         after = time.monotonic() - began - (time.perf_counter_ns() - start) / NS_PER_S
@@ -194,12 +197,14 @@ class EarlyWindow:
         start, end, number = self._kept
         return number < self._windows and 2 * (self._ended - self._started) < end - start
 
-    def write(self) -> bool:
+    def write(self, *, going_on: bool = False) -> bool:
         """Write what was recorded; return whether there is a trace.
 
-        A window that the script's end has cut short to less than half of the one before does not replace it.
+        Args:
+            going_on: whether the script still runs. A window that its end has cut short, to less than half of the one
+                before, does not replace that.
         """
-        if self._held is not None and self._kept is not None and self._is_cut_short:
+        if not going_on and self._held is not None and self._kept is not None and self._is_cut_short:
             self._held = None
         if self._held is not None:
             from opscope.collect.torch_profiler import write_trace
@@ -221,19 +226,24 @@ class EarlyWindow:
         Returns:
             The steps; None if nothing was recorded, or nothing repeats.
         """
-        if not self.write():
+        if not self.write(going_on=going_on):
             return None
-        operators = operators_of(self._path.read_bytes())
-        seconds = max(self.seconds, 1e-3)
-        self.events_per_s = len(operators) / seconds
-        self.at_work = sum(end - start for _, start, end in _busiest(operators)) / (1e6 * seconds)
-        if operators and self.since is None:
-            self.since = time.monotonic() - (time.perf_counter_ns() - self._started) / NS_PER_S
-        least_us = seconds * 1e6 / 2 if going_on else None
-        result = steps_by_operators(operators, minimum, at_end=going_on, least_us=least_us)
+        assert self._kept is not None
+        began, ended, _ = self._kept
+        operators, device_us = work_in(self._path.read_bytes())
+        calls, us = busiest_thread(operators), max(ended - began, 1_000_000) / 1_000
+        self.operators_per_s = len(operators) / us * 1e6
+        self.at_work = max(sum(end - start for _, start, end in calls), device_us) / us
+        if self.at_work >= _AT_WORK and self.since is None:
+            self.since = time.monotonic() - (time.perf_counter_ns() - began) / NS_PER_S
+        searched = calls[-_MOST_CALLS:]
+        # Of more calls than are searched, the last ones are a part of the window.
+        least_us = (us if len(searched) == len(calls) else searched[-1][2] - searched[0][1]) / 2
+        result = steps_by_operators(searched, minimum, at_end=going_on, least_us=least_us if going_on else None)
         if result is None:
             return None
         pattern, spans = result
+        self.at_work = max(self.at_work, pattern.covered / us)
         trace = json.loads(self._path.read_bytes())
         last = spans[-active:]
         self._write_steps(trace, last)
@@ -323,21 +333,21 @@ class _Events(Struct):
     trace_events: list[_Event] = field(name="traceEvents", default_factory=list)
 
 
-def operators_of(content: bytes) -> list[tuple[Any, Slice]]:
-    """Return the operators in a trace as Kineto writes it: the thread of each, and the operator.
+def work_in(content: bytes) -> tuple[list[tuple[Any, Slice]], float]:
+    """Return the operators in a trace as Kineto writes it, with their threads, and how long devices worked.
 
     Args:
         content: the file's.
+
+    Returns:
+        The thread of each operator and the operator; and the microseconds of all work of devices, added up.
     """
-    events = msgspec.json.decode(content, type=_Events, strict=False).trace_events
-    return [
-        ((one.pid, one.tid), (one.name, one.ts, one.ts + one.dur))
-        for one in events
-        if one.ph == "X" and one.cat == "cpu_op"
-    ]
+    events = [one for one in msgspec.json.decode(content, type=_Events, strict=False).trace_events if one.ph == "X"]
+    operators = [((one.pid, one.tid), (one.name, one.ts, one.ts + one.dur)) for one in events if one.cat == "cpu_op"]
+    return operators, sum(one.dur for one in events if one.cat in _OF_DEVICES)
 
 
-def _busiest(operators: Sequence[tuple[Any, Slice]]) -> list[Slice]:
+def busiest_thread(operators: Sequence[tuple[Any, Slice]]) -> list[Slice]:
     """Return the outermost operators of the thread that has most operators."""
     threads: dict[Any, list[Slice]] = {}
     for thread, operator in operators:
@@ -346,12 +356,12 @@ def _busiest(operators: Sequence[tuple[Any, Slice]]) -> list[Slice]:
 
 
 def steps_by_operators(
-    operators: Sequence[tuple[Any, Slice]], minimum: int = 4, *, at_end: bool = False, least_us: float | None = None
+    calls: Sequence[Slice], minimum: int = 4, *, at_end: bool = False, least_us: float | None = None
 ) -> tuple[Pattern, list[tuple[float, float]]] | None:
-    """Find a repetition in the outermost operators of the busiest thread, and the times of its complete cycles.
+    """Find a repetition in the outermost operators of a thread, and the times of its complete cycles.
 
     Args:
-        operators: the thread of each, and the operator.
+        calls: those operators, in order.
         minimum: how often a cycle must be seen.
         at_end: whether only a repetition counts that goes on at the end.
         least_us: how long the repetition must last, in microseconds; None for half of the time from the first operator
@@ -360,7 +370,6 @@ def steps_by_operators(
     Returns:
         The repetition, and the start and end of each complete cycle in microseconds; None if there is no repetition.
     """
-    calls = _busiest(operators)[-_MOST_CALLS:]
     if not calls:
         return None
     keys = [name for name, _, _ in calls]
