@@ -255,6 +255,7 @@ class Measured(Struct, frozen=True, dict=True):
                 collecting_ns=step.collecting_ns or 0.0,
                 between_ns=step.between_ns,
                 between=step.between,
+                long=step.long,
             )
         if self.timed is self.analysis:
             return evidence

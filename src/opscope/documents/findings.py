@@ -32,6 +32,7 @@ class Rule(StrEnum):
     BLOCKING_CALL = "blocking_call"
     HOST_WORK = "host_work"
     BETWEEN_STEPS = "between_steps"
+    LONG_STEPS = "long_steps"
     GARBAGE_COLLECTION = "garbage_collection"
     STREAM_DEPENDENCY = "stream_dependency"
     DEVICES_TAKE_TURNS = "devices_take_turns"

@@ -535,6 +535,20 @@ class SampleSummary(Struct, frozen=True):
     median_high_ns: int | None
 
 
+class LongSteps(Struct, frozen=True, kw_only=True):
+    """A few steps that take much longer than the others, for a reason that is not known.
+
+    Attributes:
+        sentence: which, and how long, without its full stop.
+        share: of the time of all steps.
+        beyond_ns: how much longer they take than the median step, spread over all steps.
+    """
+
+    sentence: str
+    share: float
+    beyond_ns: float
+
+
 class StepTime(Struct, frozen=True, kw_only=True):
     """How long a step takes without a profiler: the time of many consecutive ones over their number.
 
@@ -549,6 +563,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
         collecting_ns: for how much of it Python collected garbage; likewise.
         between_ns: how much of it comes between the steps, such as evaluations.
         between: what comes there, in a few words; empty where nothing does.
+        long: the few steps that take much longer, where no wait explains them; null where there are none.
         sentence: what recurs, and why the median is another; null where neither is worth a word.
     """
 
@@ -562,6 +577,7 @@ class StepTime(Struct, frozen=True, kw_only=True):
     collecting_ns: float | None = None
     between_ns: float = 0.0
     between: str = ""
+    long: LongSteps | None = None
     sentence: str | None = None
 
     @property

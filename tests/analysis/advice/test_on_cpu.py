@@ -242,3 +242,28 @@ def test_what_comes_between_the_steps_is_a_finding(
     assert (found.saving_ns.low, found.saving_ns.high) == (250_000, 500_000)
     assert found.is_first
     assert (found.todo == "evaluate less often") is title.startswith("Evaluation between")
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_few_long_steps_are_a_finding_though_their_cause_is_not_known(on_gpu: bool, tmp_path: Path) -> None:
+    """Measured without the profiler: 40 steps of 1 ms, but every tenth of 21 ms."""
+    built = Trace()
+    for number in range(2):
+        begin = number * 1_000_000
+        built.runs("aten::mm", begin, begin + 1_000_000)
+        if on_gpu:
+            built.launched_kernel("gemm", (begin + 1_000, 5_000), (begin + 10_000, 980_000))
+    wall_ns = (*[1_000_000] * 9, 21_000_000) * 4
+    step = step_time(Benchmark(warmup_steps=0, wall_ns=wall_ns, event_ns=None, clocks=None), None)
+    assert step is not None
+    assert step.sentence is not None
+    assert "4 of 40 steps (every 10th) take 21.00 ms on average: 70.0 % of the time" in step.sentence
+    analysis = analyze(built.write(tmp_path / "t.json"))
+    evidence = replace(
+        analysis.evidence_with(steps=2, wall_ns=step.ns, ran_on_gpu=on_gpu), long=step.long, typical_ns=step.typical_ns
+    )
+    advice = analysis.advice_with(evidence, None) if on_gpu else analysis.advice_on_cpu(evidence, None, None)
+    found = next(finding for finding in advice.findings if finding.rule == Rule.LONG_STEPS)
+    assert found.title == "4 of 40 steps (every 10th) take 21.00 ms on average"
+    # They take 20 ms longer than the others: 2 ms of each step.
+    assert (found.saving_ns.low, found.saving_ns.high) == (0, 2_000_000)

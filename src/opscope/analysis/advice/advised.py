@@ -25,7 +25,7 @@ from opscope.analysis.advice.replayed import Replayed
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, percent
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.small_copies import small_copies
-from opscope.analysis.advice.timed import between_steps, garbage_collection
+from opscope.analysis.advice.timed import between_steps, garbage_collection, long_steps
 from opscope.analysis.costs.limit_totals import least_ns
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
 from opscope.analysis.replay.changes import ReplayedChange
@@ -55,6 +55,7 @@ RULES: Final[tuple[AdviceRule, ...]] = (
     allocator_churn,
     host_work,
     between_steps,
+    long_steps,
     garbage_collection,
     stream_dependency,
     devices_take_turns,

@@ -20,7 +20,7 @@ from opscope.analysis.advice.advised import Advice, as_findings
 from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords, words_for
 from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
 from opscope.analysis.advice.rule import RuleDescription, percent
-from opscope.analysis.advice.timed import what_comes_between, what_is_collected
+from opscope.analysis.advice.timed import what_comes_between, what_is_collected, what_takes_long
 from opscope.analysis.idle.causes import loads_in_workers
 from opscope.analysis.structure.arrays import column, nesting_of
 from opscope.analysis.structure.call_tree import self_time
@@ -384,7 +384,8 @@ def _python(steps: CpuSteps) -> Iterator[Draft]:
 
 
 def _nothing_recorded(steps: CpuSteps) -> Iterator[Draft]:
-    took = steps.per_step(steps.shares.nothing)
+    # Collections of garbage have a finding of their own.
+    took = steps.per_step(steps.shares.nothing) - steps.evidence.collecting_ns
     if took < _NOT_RECORDED * steps.step_ns:
         return
     stacks = steps.trace.frames.height > 0
@@ -406,6 +407,11 @@ def _nothing_recorded(steps: CpuSteps) -> Iterator[Draft]:
 
 def _garbage(steps: CpuSteps) -> Iterator[Draft]:
     yield from what_is_collected(steps.evidence, steps.step_ns, steps.words)
+
+
+def _long(steps: CpuSteps) -> Iterator[Draft]:
+    if steps.unprofiled_ns is not None:
+        yield from what_takes_long(steps.evidence, steps.step_ns, steps.words)
 
 
 def _between(steps: CpuSteps) -> Iterator[Draft]:
@@ -565,6 +571,7 @@ _RULES: Final[tuple[_Find, ...]] = (
     _python,
     _nothing_recorded,
     _between,
+    _long,
     _garbage,
     _short_operators,
     _idle_cores,

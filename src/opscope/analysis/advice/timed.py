@@ -24,6 +24,12 @@ BETWEEN_STEPS: Final = RuleDescription(
     "the profiler, and came twice while steps were timed",
     f"{percent(_HALF)} (done half as often) to all of that time",
 )
+LONG_STEPS: Final = RuleDescription(
+    Rule.LONG_STEPS,
+    "a few steps take more than twice as long as the median one, as measured without the profiler, which no wait for "
+    f"data and no collection of garbage explains, and cost {percent(LEAST_SHARE)} of the time",
+    "0 to all that they take longer",
+)
 GARBAGE_COLLECTION: Final = RuleDescription(
     Rule.GARBAGE_COLLECTION,
     f"Python collects garbage for {percent(LEAST_SHARE)} of a step, as measured without the profiler",
@@ -36,6 +42,13 @@ def between_steps(context: Context) -> Iterator[Draft]:
     """Find what takes time between the steps."""
     if context.unprofiled_ns is not None:
         yield from what_comes_between(context.evidence, context.step_ns, context.words)
+
+
+@states(LONG_STEPS)
+def long_steps(context: Context) -> Iterator[Draft]:
+    """Find a few steps that take much longer than the others."""
+    if context.unprofiled_ns is not None:
+        yield from what_takes_long(context.evidence, context.step_ns, context.words)
 
 
 @states(GARBAGE_COLLECTION)
@@ -82,6 +95,40 @@ def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords)
         else "evaluate, and write checkpoints, images and logs less often, or from another thread or process",
         wrong_if="it has to come as often as it does",
         claims=frozenset({CLAIM_BETWEEN}),
+    )
+
+
+def what_takes_long(evidence: StepEvidence, step_ns: float, words: StepWords) -> Iterator[Draft]:
+    """Yield the finding on a few steps that take much longer than the others.
+
+    Args:
+        evidence: what was timed.
+        step_ns: the step that savings refer to.
+        words: the words for it.
+    """
+    if evidence.long is None or evidence.long.beyond_ns < LEAST_SHARE * step_ns:
+        return
+    time = evidence.long.beyond_ns
+    yield Draft(
+        rule=Rule.LONG_STEPS,
+        title=evidence.long.sentence,
+        where=Where(),
+        saving=Range(0.0, time),
+        derivation="none to all that they take longer than the median step: the cause is not known",
+        evidence=(
+            measured(
+                nanoseconds(time),
+                " longer than the median step, spread over all of them, ",
+                share_of(time, step_ns),
+                f" {words.of_the}",
+                source=Source.UNPROFILED,
+            ),
+        ),
+        todo="see what these steps do",
+        action="look at what the script does in these steps, such as writing a checkpoint: do that less often, or on "
+        "another thread or process",
+        wrong_if="other programs kept the machine busy meanwhile",
+        claims=frozenset({"long steps"}),
     )
 
 

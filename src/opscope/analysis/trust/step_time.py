@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from opscope.base.units import format_ns, format_share
-from opscope.documents.trace import MEDIAN_DIFFERS, StepTime
+from opscope.documents.trace import MEDIAN_DIFFERS, LongSteps, StepTime
 from opscope.record.capture import Benchmark
 from opscope.record.step_kinds import Between
 
@@ -125,6 +125,7 @@ def step_time(benchmark: Benchmark, run_to_run: float | None) -> StepTime | None
         between_ns=between_ns,
         between=_what(between),
     )
+    result = replace(result, long=_long_steps(result, benchmark))
     return replace(result, sentence=" ".join(_sentences(result, benchmark, between)) or None)
 
 
@@ -155,16 +156,13 @@ def _what(between: Sequence[Between]) -> str:
 
 
 def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between]) -> Iterator[str]:
-    differs = abs(step.median_ns / step.ns - 1) > MEDIAN_DIFFERS
-    if differs:
+    if abs(step.median_ns / step.ns - 1) > MEDIAN_DIFFERS:
         yield f"The median step takes {format_ns(step.median_ns)}."
-    known = step.between_ns
     for waits, ns, what in (
         (benchmark.data_ns, step.data_ns, "the host waits for data"),
         (benchmark.collecting_ns, step.collecting_ns, "Python collects garbage"),
     ):
         if ns is not None and ns >= _WORTH_SAYING * step.ns:
-            known += ns
             yield _waiting(np.asarray(waits, np.float64), step, what, alone=benchmark.steps_each == 1)
     if step.between_ns >= _WORTH_SAYING * step.ns:
         share = format_share(step.between_ns, step.ns)
@@ -173,7 +171,9 @@ def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between])
     if len(benchmark.between) == 1 and (once := benchmark.between[0]).ns > _WORTH_SAYING * step.ns * step.steps:
         what = "an evaluation" if once.evaluates else "something else"
         yield f"Once {what} came between the steps, for {format_ns(once.ns)}: it is not counted."
-    if differs and step.median_ns < step.ns and 2 * known < step.ns - step.median_ns:
+    if step.long is not None:
+        yield f"{step.long.sentence}: {format_share(step.long.share, 1)} of the time; {_UNKNOWN}."
+    elif _has_slow_ones(step):
         yield _slowest(benchmark.wall_ns, benchmark.steps_each)
 
 
@@ -200,21 +200,38 @@ def _waiting(waits: NDArray[np.float64], step: StepTime, what: str, *, alone: bo
     return f"{average}: {format_share(float(own), 1)} of the time, and {share} with shorter waits."
 
 
+def _has_slow_ones(step: StepTime) -> bool:
+    """Tell whether some steps are longer than the median one, by more than waits and what comes between explain."""
+    waits = (ns for ns in (step.data_ns, step.collecting_ns) if ns is not None and ns >= _WORTH_SAYING * step.ns)
+    known, longer = step.between_ns + sum(waits), step.ns - step.median_ns
+    return longer > MEDIAN_DIFFERS * step.ns and 2 * known < longer
+
+
+def _long_steps(step: StepTime, benchmark: Benchmark) -> LongSteps | None:
+    """Return the few steps that hold the time which the median does not show, where nothing tells why."""
+    samples, each = np.asarray(benchmark.wall_ns, np.float64), benchmark.steps_each
+    beyond, places = samples - np.median(samples), np.flatnonzero(samples > _LONG * np.median(samples))
+    if not _has_slow_ones(step) or not beyond[places].sum() >= _EXPLAINS * beyond.sum() > 0:
+        return None
+    mean = format_ns(float(samples[places].mean())) + ("" if each == 1 else " a step")
+    which = f"{len(places)} of {len(samples):,} {_steps_of(each)}{_rhythm(places)}"
+    return LongSteps(
+        sentence=f"{which} takes {mean}" if len(places) == 1 else f"{which} take {mean} on average",
+        share=float(samples[places].sum() / samples.sum()),
+        beyond_ns=float(beyond[places].sum() / len(samples)),
+    )
+
+
+def _steps_of(each: int) -> str:
+    return "steps" if each == 1 else f"groups of {each} steps"
+
+
 def _slowest(wall_ns: Sequence[int], each: int) -> str:
-    """Say which steps hold the time that the median does not show, as nothing tells why they take it."""
-    samples = np.asarray(wall_ns, np.float64)
-    steps, beyond = "steps" if each == 1 else f"groups of {each} steps", samples - np.median(samples)
-    places = np.flatnonzero(samples > _LONG * np.median(samples))
-    if beyond[places].sum() >= _EXPLAINS * beyond.sum() > 0:
-        share = format_share(float(samples[places].sum()), float(samples.sum()))
-        mean = format_ns(float(samples[places].mean())) + ("" if each == 1 else " a step")
-        which = f"{len(places)} of {len(samples):,} {steps}{_rhythm(places)}"
-        long = f"takes {mean}" if len(places) == 1 else f"take {mean} on average"
-        return f"{which} {long}: {share} of the time; {_UNKNOWN}."
-    ordered = np.sort(samples)[::-1]
+    """Say how much of the time the slowest steps hold, where no few of them explain the mean."""
+    ordered = np.sort(np.asarray(wall_ns, np.float64))[::-1]
     count = max(1, round(_SLOWEST * len(ordered)))
     share = format_share(float(ordered[:count].sum()), float(ordered.sum()))
-    return f"The slowest {count} of {len(ordered):,} {steps} take {share} of the time; {_UNKNOWN}."
+    return f"The slowest {count} of {len(ordered):,} {_steps_of(each)} take {share} of the time; {_UNKNOWN}."
 
 
 def _rhythm(places: NDArray[np.int64]) -> str:

@@ -12,6 +12,7 @@ from opscope.analysis.structure.window import Window, WindowKind
 from opscope.analysis.verdict.verdict_text import Unknown, host_not_recorded, launches_lost
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
+from opscope.documents.trace import LongSteps
 from opscope.documents.trust import Check, CheckName, Trust
 
 # The factor by which the device's work may exceed an unprofiled step: clocks do not differ more from run to run.
@@ -104,6 +105,7 @@ class StepEvidence(Struct, frozen=True):
         collecting_ns: for how much of it Python collected garbage, likewise.
         between_ns: how much of ``wall_ns`` comes between steps, such as evaluations: what the device does then is not
             recorded.
+        long: the few timed steps that take much longer than the others; None without any.
         between: what that is, in a few words; empty where nothing comes.
         ran_on_gpu: whether the workload's device is a GPU; None if only the trace can tell.
         light: what a light pass over as many steps says of the busiest device; None without one.
@@ -129,6 +131,7 @@ class StepEvidence(Struct, frozen=True):
     collecting_ns: float = 0.0
     between_ns: float = 0.0
     between: str = ""
+    long: LongSteps | None = None
     ran_on_gpu: bool | None = None
     light: "LightEvidence | None" = None
     captures: Captures | None = None
