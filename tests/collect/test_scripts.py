@@ -179,6 +179,12 @@ def test_steps_are_found_among_operators_by_hand() -> None:
     assert steps_by_operators([]) is None
     assert steps_by_operators(of(*events), 4, at_end=True, least_us=200.0) is not None
     assert steps_by_operators(of(*events), 4, least_us=1_000.0) is None  # too little of the recording
+    on_device = [
+        {"ph": "X", "cat": cat, "name": "n", "pid": 0, "tid": 7, "ts": 100.0, "dur": us}
+        for cat, us in (("kernel", 10.0), ("gpu_memcpy", 5.0), ("gpu_memset", 1.0), ("gpu_user_annotation", 200.0))
+    ]
+    operators, device_us = work_in(json.dumps({"traceEvents": [*events, *on_device]}).encode())
+    assert (len(operators), device_us) == (len(events), 16.0)
     later = {"ph": "X", "cat": "cpu_op", "name": "aten::copy_", "pid": 1, "tid": 1, "ts": 340.0, "dur": 2.0}
     assert steps_by_operators(of(*events, later), 4, at_end=True) is None  # it is over
 

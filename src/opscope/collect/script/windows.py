@@ -344,7 +344,9 @@ def work_in(content: bytes) -> tuple[list[tuple[Any, Slice]], float]:
     """
     events = [one for one in msgspec.json.decode(content, type=_Events, strict=False).trace_events if one.ph == "X"]
     operators = [((one.pid, one.tid), (one.name, one.ts, one.ts + one.dur)) for one in events if one.cat == "cpu_op"]
-    return operators, sum(one.dur for one in events if one.cat in _OF_DEVICES)
+    # Ranges that are shown on a device cover its pauses, too.
+    work = _OF_DEVICES - {"gpu_user_annotation"}
+    return operators, sum(one.dur for one in events if one.cat in work)
 
 
 def busiest_thread(operators: Sequence[tuple[Any, Slice]]) -> list[Slice]:
