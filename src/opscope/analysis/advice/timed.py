@@ -1,4 +1,4 @@
-"""Rules on what was timed with the unprofiled steps: what comes between them, and collections of garbage.
+"""Rules on what was timed with the unprofiled steps: what comes between them, long ones, and collections of garbage.
 
 A few recorded steps rarely hold any of that, wherever they run.
 """

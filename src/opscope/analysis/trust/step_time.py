@@ -21,7 +21,7 @@ _BLOCKS: Final = 10  # of consecutive samples; their means are nearly independen
 # Quantiles of Student's distribution for a two-sided interval of 95 %, by the number of blocks.
 _STUDENT: Final = {6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 _WORTH_SAYING: Final = 0.05  # of the step
-_MOSTLY: Final = 0.5  # of a stretch between steps: by then the first evaluating call has come and the last begun
+_MOSTLY: Final = 0.5  # of stretches between steps, from the first evaluating call to the last: the rest prepares it
 EVALUATION: Final = "evaluation"
 _LONG_WAIT: Final = 0.5  # of the mean wait: in bursts the others are much shorter
 _SHORT_WAITS: Final = 0.01  # of the step: with more, the shorter waits are told too
