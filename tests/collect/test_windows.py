@@ -13,6 +13,7 @@ import pytest
 from opscope.collect.script import questions, watcher
 from opscope.collect.script.found import Found
 from opscope.collect.script.watcher import EnoughMeasured, Phase, Watcher
+from opscope.collect.script.windows import EarlyWindow
 from opscope.record.configuration import CaptureOptions
 from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
 
@@ -267,3 +268,25 @@ def test_a_model_is_seen() -> None:
     model = torch.nn.Linear(2, 2)
     assert questions.has_model()
     assert empty is not model
+
+
+def test_recorded_cycles_are_typical_ones(tmp_path: Path) -> None:
+    """Of twenty cycles of 10 us, the last two wait for a core, and those before the middle are cold."""
+    durations = [40.0] * 9 + [10.0] * 9 + [500.0] * 2
+    events, at = [], 0.0
+    for us in durations:
+        for name in ("aten::mm", "aten::relu"):
+            events.append({"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": at, "dur": us / 2})
+            at += us / 2
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    window = EarlyWindow(CaptureOptions(), path)
+    window._written, window._kept = True, (0, round(at * 1_000), 1)
+    steps = window.steps_by_operators(4, 3, going_on=False)
+    assert steps is not None
+    assert steps.durations_ns == [10_000] * 3
+    assert 9 <= steps.seen <= 15
+    marked = [
+        event for event in json.loads(path.read_bytes())["traceEvents"] if event["name"].startswith("ProfilerStep")
+    ]
+    assert [event["dur"] for event in marked] == [10.0] * 3

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import msgspec
@@ -215,7 +216,7 @@ class EarlyWindow:
         return self._written
 
     def steps_by_operators(self, minimum: int, active: int, *, going_on: bool) -> WindowSteps | None:
-        """Find a repetition of operators and mark its last cycles as steps.
+        """Find a repetition of operators and mark typical ones of its last cycles as steps.
 
         Args:
             minimum: how often a cycle must be seen.
@@ -245,10 +246,11 @@ class EarlyWindow:
         pattern, spans = result
         self.at_work = max(self.at_work, pattern.covered / us)
         trace = json.loads(self._path.read_bytes())
-        last = spans[-active:]
-        self._write_steps(trace, last)
+        before = _typical(spans, active)
+        typical = spans[before : before + active]
+        self._write_steps(trace, typical)
         names = [str(key) for key in pattern.keys]
-        return WindowSteps(names, pattern.count - len(last), pattern.first, _durations(last))
+        return WindowSteps(names, before, pattern.first, _durations(typical))
 
     def marked_steps(self, kind: str, active: int) -> WindowSteps | None:
         """Turn the ranges between marked boundaries into steps.
@@ -305,6 +307,20 @@ def _correlation(event: dict[str, Any]) -> Any:
 
 def _durations(spans: Sequence[tuple[float, float]]) -> list[int]:
     return [round((end - begin) * 1000) for begin, end in spans]
+
+
+def _typical(spans: Sequence[tuple[float, float]], count: int) -> int:
+    """Return where so many consecutive cycles begin that take as long as the median group of the second half does.
+
+    Of single cycles, some wait for a core: three of these are not what a cycle takes.
+    """
+    if len(spans) <= count:
+        return 0
+    last = len(spans) - count
+    begins = range(min(len(spans) // 2, last), last + 1)
+    totals = [spans[begin + count - 1][1] - spans[begin][0] for begin in begins]
+    middle = median(totals)
+    return min(zip(begins, totals, strict=True), key=lambda one: (abs(one[1] - middle), -one[0]))[0]
 
 
 def outermost(slices: Sequence[Slice]) -> list[Slice]:
