@@ -185,6 +185,23 @@ def test_a_short_rest_does_not_replace_a_window(
     assert kept[0].part is not None
 
 
+def test_a_rest_in_which_nothing_ran_does_not_replace_a_window(
+    start: Callable[..., Watcher], kept: list[Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+    one = start(RECORDS)
+    work(0.3, "whole")
+    lasted = one._early.seconds
+    one.asked_by_watchdog()
+    time.sleep(lasted)
+    one.finish()
+    assert recorded(tmp_path) == {"whole"}
+    assert kept[0].part is not None
+    assert kept[0].at_work is not None
+    assert kept[0].at_work > 0.01
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
 class _Raises:
     """Has something raised where Python prints and ignores it."""
 

@@ -192,7 +192,7 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
 
 def _does_nothing(result: Found, trace: Path) -> str | None:
     """Return in words that a script hardly works itself; None where it does, or has steps."""
-    if result.kind is StepKind.RUN and _has_no_operator(trace):
+    if result.kind is StepKind.RUN and not result.at_work and _has_no_operator(trace):
         return "runs no operator"
     if result.kind not in (StepKind.RUN, StepKind.OPERATORS) or result.at_work is None or result.at_work >= _AT_WORK:
         return None

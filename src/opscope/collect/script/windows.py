@@ -100,8 +100,8 @@ class EarlyWindow:
         began: whether it has ever recorded.
         since: when the first window began in which the program was at work, by ``time.monotonic``; None before that.
         operators_per_s: how many operators ran in a second of the last window.
-        at_work: the share of that window in which the busiest thread ran operators, or devices worked, or which the
-            steps cover that were found in it.
+        at_work: the greatest share of a window in which the busiest thread ran operators, or devices worked, or which
+            the steps cover that were found in it.
     """
 
     def __init__(self, options: CaptureOptions, trace: Path) -> None:
@@ -203,16 +203,23 @@ class EarlyWindow:
 
         Args:
             going_on: whether the script still runs. A window that its end has cut short, to less than half of the one
-                before, does not replace that.
+                before, does not replace that, nor does one in which nothing ran.
         """
         if not going_on and self._held is not None and self._kept is not None and self._is_cut_short:
             self._held = None
-        if self._held is not None:
-            from opscope.collect.torch_profiler import write_trace
+        if self._held is None:
+            return self._written
+        from opscope.collect.torch_profiler import write_trace
 
-            held, self._held = self._held, None
-            self._replaced_bytes = write_trace(held, self._path)
-            self._written, self._kept = True, (self._started, self._ended, self._windows)
+        held, self._held = self._held, None
+        path = self._path if going_on or self._kept is None else self._path.with_name(f"last-{self._path.name}")
+        replaced_bytes = write_trace(held, path)
+        if path != self._path and not any(work_in(path.read_bytes())):
+            path.unlink()
+            return self._written
+        path.replace(self._path)
+        self._replaced_bytes = replaced_bytes
+        self._written, self._kept = True, (self._started, self._ended, self._windows)
         return self._written
 
     def steps_by_operators(self, minimum: int, active: int, *, going_on: bool) -> WindowSteps | None:
@@ -234,8 +241,9 @@ class EarlyWindow:
         operators, device_us = work_in(self._path.read_bytes())
         calls, us = busiest_thread(operators), max(ended - began, 1_000_000) / 1_000
         self.operators_per_s = len(operators) / us * 1e6
-        self.at_work = max(sum(end - start for _, start, end in calls), device_us) / us
-        if self.at_work >= _AT_WORK and self.since is None:
+        at_work = max(sum(end - start for _, start, end in calls), device_us) / us
+        self.at_work = max(self.at_work, at_work)
+        if at_work >= _AT_WORK and self.since is None:
             self.since = time.monotonic() - (time.perf_counter_ns() - began) / NS_PER_S
         searched = calls[-_MOST_CALLS:]
         # Of more calls than are searched, the last ones are a part of the window.
