@@ -70,7 +70,7 @@ def test_steps_that_go_on_with_other_objects_are_timed_to_the_end(kind: str, tmp
         ),
         (
             (str(SCRIPTS / "people.py"), "in_processes"),
-            "itself works for less than 1.0 % of the time; it started 2 processes (for `train`)",
+            "itself is busy for less than 2.0 % of the time; it started 2 processes (for `train`)",
         ),
         (
             (str(SCRIPTS / "people.py"), "in_processes_for_long"),

@@ -89,7 +89,7 @@ def test_where_nothing_repeats_a_part_is_kept_and_said(
     assert kept[0].kind is StepKind.RUN
     assert kept[0].part is not None
     assert kept[0].part.startswith("0.")
-    assert "No repetition of steps was found: the recording is of 0." in kept[0].sentence()
+    assert "No repetition of steps was found: the recording covers 0." in kept[0].sentence()
     assert "from the beginning" not in kept[0].sentence()
     assert recorded(tmp_path) == {"window 2"}
 

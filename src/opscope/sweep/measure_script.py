@@ -30,7 +30,7 @@ from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory
 
-_AT_WORK: Final = 0.01  # of the recording; who only hands work to other processes works for less
+_AT_WORK: Final = 0.02  # of the recording; who only hands work to other processes is busy for less
 
 
 class ScriptTask(Struct, frozen=True):
@@ -196,7 +196,7 @@ def _does_nothing(result: Found, trace: Path) -> str | None:
         return "runs no operator"
     if result.kind not in (StepKind.RUN, StepKind.OPERATORS) or result.at_work is None or result.at_work >= _AT_WORK:
         return None
-    return f"works for less than {format_share(_AT_WORK, 1)} of the time"
+    return f"is busy for less than {format_share(_AT_WORK, 1)} of the time"
 
 
 def _has_no_operator(trace: Path) -> bool:

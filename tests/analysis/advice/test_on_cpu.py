@@ -80,7 +80,7 @@ def test_opscopes_own_ranges_between_steps_are_no_ranges_of_the_users(tmp_path: 
         built.range(f"opscope: after training {number}", begin, begin + 1_000_000)
         built.runs("aten::mm", begin + 600_000, begin + 1_000_000)
     found = findings(built, tmp_path)[Rule.HOST_WORK]
-    assert "The main thread runs nothing that is recorded for 600.0 us of a step" in found.title
+    assert "Nothing was recorded on the main thread for 600.0 us of a step" in found.title
 
 
 def test_stacks_that_were_recorded_are_not_asked_for_again(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_time_of_which_nothing_is_recorded_is_said(tmp_path: Path) -> None:
     for number in range(2):
         built.runs("aten::mm", number * 1_000_000 + 600_000, (number + 1) * 1_000_000)
     found = findings(built, tmp_path)[Rule.HOST_WORK]
-    assert "The main thread runs nothing that is recorded for 600.0 us of a step" in found.title
+    assert "Nothing was recorded on the main thread for 600.0 us of a step" in found.title
     assert "--with-stack" in found.action
 
 
@@ -204,7 +204,7 @@ def test_collections_of_garbage_that_were_measured_are_a_finding(tmp_path: Path)
     [
         ((4_000_000, 2_000_000), "Evaluation between the steps takes 500.0 us of a step"),
         # One call takes no time of its own: what else is there may be a checkpoint.
-        ((4_000_000, 0), "Evaluation with what is done beside it between the steps takes 500.0 us of a step"),
+        ((4_000_000, 0), "Evaluation and other work between the steps takes 500.0 us of a step"),
         ((None, None), "Something else between the steps takes 500.0 us of a step"),
     ],
 )

@@ -391,8 +391,8 @@ def _nothing_recorded(steps: CpuSteps) -> Iterator[Draft]:
     stacks = steps.trace.frames.height > 0
     yield Draft(
         rule=Rule.HOST_WORK,
-        title=f"The main thread runs nothing that is recorded for {format_ns(took)} {steps.words.of}: Python, waiting, "
-        "input or output",
+        title=f"Nothing was recorded on the main thread for {format_ns(took)} {steps.words.of}: Python, waiting, input "
+        "or output",
         where=Where(),
         saving=Range(0.0, took),
         derivation="none of it to all of it: what runs then was not recorded",

@@ -15,7 +15,7 @@ from opscope.analysis.trust.step_time import EVALUATION
 from opscope.analysis.verdict.step_evidence import StepEvidence
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind
-from opscope.documents.findings import Rule, Source, Where
+from opscope.documents.findings import Fact, Rule, Source, Where
 
 _HALF: Final = 0.5  # of what comes between steps goes where it is done half as often
 BETWEEN_STEPS: Final = RuleDescription(
@@ -80,15 +80,7 @@ def what_comes_between(evidence: StepEvidence, step_ns: float, words: StepWords)
         where=Where(),
         saving=Range(_HALF * time, time, _HALF * time),
         derivation="all of that time (high); half, where it comes half as often (low)",
-        evidence=(
-            measured(
-                nanoseconds(time),
-                " between steps, spread over all of them, ",
-                share_of(time, step_ns),
-                f" {words.of_the}",
-                source=Source.UNPROFILED,
-            ),
-        ),
+        evidence=(_timed(time, " between steps, spread over all of them, ", step_ns, words),),
         todo="evaluate less often" if only else "do less between the steps",
         action="evaluate less often, on fewer batches, or in larger ones without gradients (torch.inference_mode())"
         if only
@@ -115,15 +107,7 @@ def what_takes_long(evidence: StepEvidence, step_ns: float, words: StepWords) ->
         where=Where(),
         saving=Range(0.0, time),
         derivation="none to all that they take longer than the median step: the cause is not known",
-        evidence=(
-            measured(
-                nanoseconds(time),
-                " longer than the median step, spread over all of them, ",
-                share_of(time, step_ns),
-                f" {words.of_the}",
-                source=Source.UNPROFILED,
-            ),
-        ),
+        evidence=(_timed(time, " longer than the median step, spread over all of them, ", step_ns, words),),
         todo="see what these steps do",
         action="look at what the script does in these steps, such as writing a checkpoint: do that less often, or on "
         "another thread or process",
@@ -149,11 +133,13 @@ def what_is_collected(evidence: StepEvidence, step_ns: float, words: StepWords) 
         where=Where(),
         saving=Range(0.0, time),
         derivation="none to all of that time: what is freed by collecting has to be freed in another way then",
-        evidence=(
-            measured(nanoseconds(time), ", ", share_of(time, step_ns), f" {words.of_the}", source=Source.UNPROFILED),
-        ),
+        evidence=(_timed(time, ", ", step_ns, words),),
         todo="gc.freeze() once all is set up",
         action="gc.freeze() once all is set up, and no gc.collect() in the loop",
         wrong_if="objects that refer to each other hold much memory: then it grows without collections",
         claims=frozenset({"garbage"}),
     )
+
+
+def _timed(time: float, which: str, step_ns: float, words: StepWords) -> Fact:
+    return measured(nanoseconds(time), which, share_of(time, step_ns), f" {words.of_the}", source=Source.UNPROFILED)

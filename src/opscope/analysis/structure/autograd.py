@@ -69,6 +69,8 @@ def after_closures(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
     Returns:
         The same rows; ``start_ns`` and ``duration_ns`` are those of the part after the closure.
     """
+    if not ranges.height:
+        return ranges
     operators = trace.operators
     recorded = column(operators, "sequence_number") >= 0
     engine = names_that(operators, is_engine)

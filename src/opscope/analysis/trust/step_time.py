@@ -152,7 +152,7 @@ def _what(between: Sequence[Between]) -> str:
     evaluating, whole = sum(one.evaluating_ns for one in between), sum(one.ns for one in between)
     if evaluating >= _MOSTLY * whole:
         return EVALUATION
-    return f"{EVALUATION} with what is done beside it" if any(one.evaluates for one in between) else "something else"
+    return f"{EVALUATION} and other work" if any(one.evaluates for one in between) else "something else"
 
 
 def _sentences(step: StepTime, benchmark: Benchmark, between: Sequence[Between]) -> Iterator[str]:

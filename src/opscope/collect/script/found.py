@@ -78,8 +78,8 @@ class Found(Struct):
             )
         elif self.source is None and self.part is not None:
             result = (
-                f"No repetition of steps was found: the recording is of {self.part}. --step-kind operators looks for "
-                "one until the script ends"
+                f"No repetition of steps was found: the recording covers {self.part}. --step-kind operators keeps "
+                "looking until the script ends"
             )
         elif self.source is None:
             result = (

@@ -100,8 +100,8 @@ class EarlyWindow:
         began: whether it has ever recorded.
         since: when the first window began in which the program was at work, by ``time.monotonic``; None before that.
         operators_per_s: how many operators ran in a second of the last window.
-        at_work: the greatest share of a window in which the busiest thread ran operators, or devices worked, or which
-            the steps cover that were found in it.
+        at_work: the share of all windows in which the busiest thread ran operators, or devices worked; or of the last
+            one that the steps cover which were found in it, if that is more.
     """
 
     def __init__(self, options: CaptureOptions, trace: Path) -> None:
@@ -109,6 +109,7 @@ class EarlyWindow:
         self.began = False
         self.since: float | None = None
         self.operators_per_s, self.at_work = 0.0, 0.0
+        self._worked_us, self._recorded_us, self._counted = 0.0, 0.0, 0  # of the windows up to number _counted
         self._replaced_bytes = 0
         self._options, self._path = options, trace
         self._profiler: Any = None
@@ -146,7 +147,7 @@ class EarlyWindow:
             return None
         start, end, _ = self._kept
         after = time.monotonic() - began - (time.perf_counter_ns() - start) / NS_PER_S
-        return f"{(end - start) / NS_PER_S:.1f} s of the run, from {after:.0f} s after it imported PyTorch"
+        return f"{(end - start) / NS_PER_S:.1f} s of the run, starting {after:.0f} s after it imported PyTorch"
 
     def start(self) -> None:
         """Begin to record; what an earlier window holds is dropped."""
@@ -216,6 +217,7 @@ class EarlyWindow:
         replaced_bytes = write_trace(held, path)
         if path != self._path and not any(work_in(path.read_bytes())):
             path.unlink()
+            self._recorded_us += (self._ended - self._started) / 1_000
             return self._written
         path.replace(self._path)
         self._replaced_bytes = replaced_bytes
@@ -237,13 +239,16 @@ class EarlyWindow:
         if not self.write(going_on=going_on):
             return None
         assert self._kept is not None
-        began, ended, _ = self._kept
+        began, ended, number = self._kept
         operators, device_us = work_in(self._path.read_bytes())
         calls, us = busiest_thread(operators), max(ended - began, 1_000_000) / 1_000
         self.operators_per_s = len(operators) / us * 1e6
-        at_work = max(sum(end - start for _, start, end in calls), device_us) / us
-        self.at_work = max(self.at_work, at_work)
-        if at_work >= _AT_WORK and self.since is None:
+        worked_us = max(sum(end - start for _, start, end in calls), device_us)
+        if number != self._counted:
+            self._worked_us, self._recorded_us = self._worked_us + worked_us, self._recorded_us + us
+            self._counted = number
+        self.at_work = self._worked_us / self._recorded_us
+        if worked_us >= _AT_WORK * us and self.since is None:
             self.since = time.monotonic() - (time.perf_counter_ns() - began) / NS_PER_S
         searched = calls[-_MOST_CALLS:]
         # Of more calls than are searched, the last ones are a part of the window.
