@@ -16,7 +16,7 @@ from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.explain import Lookup
 from opscope.readers.reading import read
-from opscope.report.overview import steps_note
+from opscope.report.overview import dearest_work, steps_note
 from opscope.report.trace_document import build_trace_document
 from tests.command import ROOT, opscope
 from tests.conftest import DATA
@@ -113,3 +113,33 @@ def test_steps_whose_work_runs_in_a_later_one_have_a_note(tmp_path: Path) -> Non
 
     assert note(200_000) is None
     assert "may run in a later one" in (note(1_100_000) or "")
+
+
+def test_a_kernel_that_no_operator_launched_is_among_what_costs_most(tmp_path: Path) -> None:
+    trace = KinetoTrace()
+    trace.step(0, 0, 100_000)
+    trace.operator("aten::fill_", 10_000, 10_000)
+    trace.launched_kernel("fill", (12_000, 2_000), (20_000, 50_000))
+    trace.operator("aten::mm", 22_000, 4_000)
+    trace.launched_kernel("gemm", (23_000, 2_000), (70_000, 10_000))
+    trace.launched_kernel("matmul_kernel", (30_000, 2_000), (80_000, 20_000))  # as Triton's launcher does
+    trace.operator("aten::relu", 34_000, 4_000)
+    trace.launched_kernel("relu", (35_000, 2_000), (100_000, 5_000))
+    measured = Measured(analyze(read(trace.write(tmp_path / "t.json"))))
+    document = build_trace_document(measured, NativeFunctions.shipped())
+    assert ["".join(block.parts) for block in dearest_work(document)] == [
+        "The operators and kernels that cost most:",
+        "  - aten::fill_: 50.00 us per profiled step, 58.8 % of the device sum (Memory)",
+        "  - matmul_kernel (matrix product, likely): 20.00 us per profiled step, 23.5 % of the device sum "
+        "(launched by no operator)",
+        "  - aten::mm: 10.00 us per profiled step, 11.8 % of the device sum (Matrix Operations)",
+    ]
+
+
+def test_what_a_graph_replays_is_among_what_costs_most() -> None:
+    measured = Measured(analyze(read(DATA / "traces" / "cudagraph_replay.json.gz")))
+    lines = ["".join(line.parts) for line in dearest_work(build_trace_document(measured, NativeFunctions.shipped()))]
+    assert lines[0] == "The operators and kernels that cost most:"
+    assert all(line.endswith("(in a replayed CUDA graph)") for line in lines[1:])
+    kernels = measured.analysis.kernels.sort("total_ns", descending=True)["total_ns"]
+    assert f"{kernels[0] / 3 / 1e3:.2f} us per profiled step" in lines[1]  # three steps

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from opscope.analysis.advice.advised import Advice, advice_on
 from opscope.analysis.advice.context import Recording
-from opscope.analysis.costs.graph_nodes import graph_table, replayed_operators
+from opscope.analysis.costs.graph_nodes import NOT_ATTRIBUTED, REPLAYED, graph_table, replayed_operators
 from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
 from opscope.analysis.costs.sums import (
     MemoryUse,
@@ -502,6 +502,24 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         unlinked = pl.Series(self.links.activity_operator, dtype=pl.Int64) < 0
         return self.trace.activities.with_columns(charged_to=charged).filter(unlinked)
 
+    def longest_unlinked(self, count: int) -> pl.DataFrame:
+        """Return what no operator launched: kernels by name, and what graphs replayed by captured operator.
+
+        Args:
+            count: how many rows, those that took most time first.
+        """
+        known = pl.col("charged_to").is_not_null() & (pl.col("charged_to") != NOT_ATTRIBUTED)
+        named = self._unlinked.with_columns(
+            replayed=pl.col("charged_to").is_not_null(),
+            operator=pl.when(known).then(pl.col("charged_to").str.strip_suffix(f" {REPLAYED}")),
+            kernel=pl.when(~known).then("name"),
+        )
+        sums = (pl.len().alias("activities"), pl.col("duration_ns").sum().alias("device_ns"))
+        rows = named.group_by("operator", "kernel", "replayed").agg(sums)
+        name = pl.coalesce("operator", pl.col("kernel").cast(pl.String)).alias("name")
+        rows = rows.select(name, "activities", "device_ns", "replayed")
+        return rows.sort(["device_ns", "name"], descending=[True, False]).head(count)
+
     @property
     def mostly_unlinked(self) -> bool:
         """Whether no operator is known to have launched most of the device's work."""
@@ -561,11 +579,15 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         return self.kernels.height > 0
 
     def summary(self) -> Summary:
-        """Return the verdict, the trust in it, and the operators that cost most."""
+        """Return the verdict, the trust in it, and the operators and kernels that cost most."""
         column, whole = ("self_device_ns", self.accounting.activities_ns)
         if not self.has_device_times:
             column, whole = "self_cpu_ns", int(self.operators["self_cpu_ns"].sum())
-        top = self.operators.sort(column, descending=True, maintain_order=True).head(_SHOWN)
+        costs = [self.operators.select("name", pl.col(column).alias("time"))]
+        if self.has_device_times:
+            unlinked = self.longest_unlinked(_SHOWN).select("name", pl.col("device_ns").alias("time"))
+            costs.append(unlinked.cast(costs[0].schema))
+        top = pl.concat(costs).sort("time", descending=True, maintain_order=True).head(_SHOWN)
         rows = [
             ("bound", self.bound.sentence),
             ("trust", str(self.trust.verdict)),
@@ -574,11 +596,11 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             *((f"device {line.device}", f"busy {_in(line.busy_in_window_ns, line.window)}") for line in self.devices),
             *(
                 (name, f"{format_ns(time)}, {format_share(time, whole)} of the {_WHOLE[column]}")
-                for name, time in top.select("name", column).iter_rows()
+                for name, time in top.iter_rows()
             ),
         ]
-        bars = tuple(Bar(name, time, format_ns(time)) for name, time in top.select("name", column).iter_rows())
-        return Summary(f"Analysis of {self.source.path}", tuple(rows), bars, f"Operators, by {_WHOLE[column]}")
+        bars = tuple(Bar(name, time, format_ns(time)) for name, time in top.iter_rows())
+        return Summary(f"Analysis of {self.source.path}", tuple(rows), bars, f"Work, by {_WHOLE[column]}")
 
 
 def _in(time_ns: int, window: Window) -> str:

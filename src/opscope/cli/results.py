@@ -8,11 +8,10 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError
 from opscope.base.text import shell_path
-from opscope.base.units import format_ns, format_share
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_block, echo_table
 from opscope.documents.comparison import SweepComparison, SweepComparisons
-from opscope.documents.trace import OperatorRow, TraceDocument
+from opscope.documents.trace import TraceDocument
 from opscope.record.codec import encode
 from opscope.record.sweep import Manifest
 from opscope.render.blocks import Block, Name, Paragraph, Section, Tone, Toned, Whole
@@ -20,7 +19,7 @@ from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.brief import screen_blocks
 from opscope.report.comparison import comparison_of
 from opscope.report.comparison_report import comparison_table, comparison_values
-from opscope.report.overview import own_clock_text
+from opscope.report.overview import dearest_work, own_clock_text
 from opscope.report.step_parts import step_text
 from opscope.report.trust_text import failures
 from opscope.runs.folders import rank_here
@@ -30,7 +29,6 @@ from opscope.sweep.process import RUNS_AGAIN
 from opscope.sweep.runner import failed_entries, worthless_entries
 from opscope.workloads.catalog import is_script
 
-_SHOWN = 3  # operators
 _QUOTE = "  | "
 _CHAINED = "The above exception was the direct cause of"  # as Python joins tracebacks
 _LAST_LINES = 8  # of what a failed process printed
@@ -108,7 +106,7 @@ def _separator(path: Path) -> str:
 
 
 def _first(document: TraceDocument) -> Iterator[Block]:
-    """Yield what is read first of a configuration, and the operators that cost most."""
+    """Yield what is read first of a configuration, and the work that costs most."""
     yield Paragraph((Toned(f"{document.name}: {step_text(document.step_time)}, {document.bound.kind}", Tone.STRONG),))
     if document.capture is not None and document.capture.steady_state:
         yield Paragraph.of(f"  {document.capture.steady_state}")
@@ -124,20 +122,7 @@ def _first(document: TraceDocument) -> Iterator[Block]:
         # Checks that fail are named above, with what to do about them, and so is the step.
         warned = tuple(line for line in document.first_screen.failed if not line.startswith("FAIL"))
         yield from screen_blocks(replace(document.first_screen, failed=warned, step=None))
-    if document.operators:
-        yield Paragraph.of("The operators that cost most:")
-    yield from (Paragraph.of(f"  - {_operator(operator, document)}") for operator in document.operators[:_SHOWN])
-
-
-def _operator(row: OperatorRow, document: TraceDocument) -> str:
-    if document.has_device_times:
-        time, all_, whole = row.self_device_ns, document.device_sum_ns, "device sum"
-    else:
-        time, all_, whole = row.self_cpu_ns, document.cpu_self_ns, "operators' CPU self time"
-    steps = document.step_count
-    took = f"{format_ns(time / steps)} per profiled step" if steps else f"{format_ns(time)} in the recording"
-    where = f", {row.cpp_function}" if row.cpp_function else ""
-    return f"{row.name}: {took}, {format_share(time, all_)} of the {whole} ({row.category}{where})"
+    yield from dearest_work(document)
 
 
 def _files(directory: RunDirectory, manifest: Manifest) -> Iterator[str]:

@@ -484,16 +484,34 @@ class IterationRow(Struct, frozen=True, kw_only=True):
     bound: str | None
 
 
+class UnlinkedRow(Struct, frozen=True):
+    """Device work of one name that no operator launched.
+
+    Attributes:
+        name: the kernel's short name; of a replayed graph, the captured operator where it is known.
+        activities: how many.
+        device_ns: their durations added up.
+        replayed: whether a CUDA graph ran them.
+    """
+
+    name: str
+    activities: int
+    device_ns: int
+    replayed: bool
+
+
 class UnlinkedEntry(Struct, frozen=True):
     """Activities without a recorded operator.
 
     Attributes:
         activities: how many.
         device_ns: their durations added up.
+        longest: those that took most time, by name.
     """
 
     activities: int
     device_ns: int
+    longest: tuple[UnlinkedRow, ...] = ()
 
 
 class MemoryEntry(Struct, frozen=True):

@@ -16,7 +16,16 @@ from opscope.base.units import format_bytes, format_count, format_ns, format_sha
 from opscope.documents.bound import Actor, IdleCause
 from opscope.documents.brief import StepFigure
 from opscope.documents.page import FigureEntry
-from opscope.documents.trace import DeviceEntry, GapRow, Measurement, SampleSummary, Step, StepTime, TraceDocument
+from opscope.documents.trace import (
+    DeviceEntry,
+    GapRow,
+    Measurement,
+    OperatorRow,
+    SampleSummary,
+    Step,
+    StepTime,
+    TraceDocument,
+)
 from opscope.documents.trust import Verdict
 from opscope.record.capture import Clocks
 from opscope.record.step_kinds import OwnClock
@@ -28,6 +37,9 @@ from opscope.report.step_parts import step_line
 from opscope.report.trust_text import or_reason
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
+_DEAREST: Final = 3  # operators and kernels
+_KERNEL: Final = "launched by no operator"
+_REPLAY: Final = "in a replayed CUDA graph"
 _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
 
@@ -280,6 +292,34 @@ def _accounting(document: TraceDocument) -> Iterator[Block]:
         operators_ns, unlinked = sum(row.self_device_ns for row in document.operators), document.unlinked
         whole = Accounting(operators_ns, unlinked.device_ns, unlinked.activities, document.device_sum_ns)
         yield Paragraph.of(f"{whole.sentence}.")
+
+
+def dearest_work(document: TraceDocument) -> Iterator[Paragraph]:
+    """Yield which operators cost most, and which kernels that no operator launched, such as Triton's; a line each."""
+    device = document.has_device_times
+    costs = [
+        (row.self_device_ns if device else row.self_cpu_ns, row.name, _what_it_is(row))
+        for row in document.operators[:_DEAREST]
+    ]
+    costs += [(row.device_ns, row.name, _REPLAY if row.replayed else _KERNEL) for row in document.unlinked.longest]
+    costs = sorted((cost for cost in costs if cost[0]), key=lambda cost: -cost[0])[:_DEAREST]
+    if costs:
+        kernels = any(what in {_KERNEL, _REPLAY} for _, _, what in costs)
+        yield Paragraph.of(f"The operators {'and kernels ' if kernels else ''}that cost most:")
+    for time, name, what in costs:
+        yield Paragraph.of(f"  - {name}: {_of_all_work(time, document)} ({what})")
+
+
+def _what_it_is(row: OperatorRow) -> str:
+    return f"{row.category}, {row.cpp_function}" if row.cpp_function else row.category
+
+
+def _of_all_work(time: int, document: TraceDocument) -> str:
+    steps = document.step_count
+    took = f"{format_ns(time / steps)} per profiled step" if steps else f"{format_ns(time)} in the recording"
+    if document.has_device_times:
+        return f"{took}, {format_share(time, document.device_sum_ns)} of the device sum"
+    return f"{took}, {format_share(time, document.cpu_self_ns)} of the operators' CPU self time"
 
 
 def phase_blocks(document: TraceDocument) -> Iterator[Block]:

@@ -32,6 +32,7 @@ from opscope.report.step_parts import device_entry, window_entry
 _NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings
 _MOST_LIMITS = 50  # rows of limits, those that lose most first
+_LONGEST_UNLINKED = 3  # kernels and replayed operators that no operator launched
 _LISTED = 10  # shapes, kernels and callers listed per operator
 _OCCUPANCY = "theoretical_occupancy_percent"
 
@@ -95,7 +96,7 @@ def build_trace_document(
         launches=part("launches", lambda: _launches(analysis), lambda: doc.LaunchesEntry(None, None, None, None, ())),
         steps=analysis.steps,
         phases_ns=analysis.phases,
-        unlinked=doc.UnlinkedEntry(analysis.accounting.unlinked_activities, analysis.accounting.unlinked_ns),
+        unlinked=part("work of no operator", lambda: _unlinked(analysis), lambda: doc.UnlinkedEntry(0, 0)),
         annotations=_rows(analysis, "annotations", doc.AnnotationRow),
         device_times_reason=measured.device_times_reason,
         memory=part("memory", lambda: tuple(_memory(analysis)), tuple),
@@ -131,6 +132,15 @@ def _launches(analysis: Analysis) -> doc.LaunchesEntry:
         without_activity=launches.without_activity,
         calls=tuple(doc.LaunchCallRow(**row) for row in launches.calls.iter_rows(named=True)),
     )
+
+
+def _unlinked(analysis: Analysis) -> doc.UnlinkedEntry:
+    whole, short = analysis.accounting, _short(analysis)
+    longest = tuple(
+        doc.UnlinkedRow(**{**row, "name": short.get(row["name"], row["name"])})
+        for row in analysis.longest_unlinked(_LONGEST_UNLINKED).iter_rows(named=True)
+    )
+    return doc.UnlinkedEntry(whole.unlinked_activities, whole.unlinked_ns, longest)
 
 
 def _findings(measured: Measured, resolver: SourceResolver | None) -> tuple[Finding, ...]:
