@@ -22,7 +22,7 @@ from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.machine.driver import driver
 from opscope.readers.ncu import read_kernel_counters
 from opscope.readers.reading import read
-from opscope.record.driver import Driver
+from opscope.record.machine import Driver
 from opscope.report.counters_document import build_counters, run_process
 from opscope.workbench.toolchain.building import build_file
 from opscope.workbench.toolchain.nvcc import BuildKind

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from opscope.record.driver import Driver, DriverDevice
+from opscope.record.machine import Driver, DriverDevice
 
 ONE = msgspec.json.decode((Path(__file__).parent / "data" / "machines" / "h200.json").read_bytes(), type=Driver)
 H200 = ONE.devices[0]

@@ -305,7 +305,7 @@ def _remember_operators(native_functions: Any) -> None:
 
 def main() -> None:
     import opscope.cli.analysis_output
-    import opscope.cli.lookup
+    import opscope.cli.explain
     import opscope.cli.sql
     import opscope.runs.pipeline
 

@@ -33,7 +33,7 @@ from opscope.documents.whatif import WhatIfDocument
 from opscope.readers.parquet import StoreManifest
 from opscope.record.capture import CaptureRecord
 from opscope.record.execution import Execution
-from opscope.record.peaks import MeasuredPeaks, PeaksList
+from opscope.record.machine import MeasuredPeaks, PeaksList
 from opscope.record.sweep import Manifest
 
 DOCUMENTS: dict[str, type] = {

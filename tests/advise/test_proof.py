@@ -12,10 +12,9 @@ import torch
 from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.loaders import Loaders
 from opscope.advise.messages import ComputedStep, VariantRecording
-from opscope.advise.of_function import FunctionVariant
 from opscope.advise.proof import judged, losses_agree, runs_agree, tensor_differences
 from opscope.advise.recording import losses, record
-from opscope.advise.simulated import Rounding, compute_in_float64, round_weights, rounded
+from opscope.advise.simulated import FunctionVariant, Rounding, compute_in_float64, round_weights, rounded
 from opscope.advise.variant import Variant, prepare
 from opscope.record.configuration import Configuration
 

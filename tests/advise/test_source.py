@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.advise.edits import written
 from opscope.advise.places import Call, CallSite, ScriptPlaces
+from opscope.advise.proving import written
 from opscope.advise.source import EditedFile, NotWritableError
 
 

@@ -166,7 +166,7 @@ def test_a_name_that_is_not_utf8_is_answered(trace: Path, tmp_path: Path) -> Non
 
 
 def test_arguments_of_a_record_are_words_and_nothing_else() -> None:
-    from opscope.analysis.advice.proving import proving_command
+    from opscope.analysis.advice.advised import proving_command
     from opscope.record.configuration import Configuration
 
     def command(settings: dict[str, Any], target: str = "train.py", rule: str = "host_work") -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from opscope.distributed.picture import picture_of
+from opscope.distributed.job import picture_of
 from opscope.documents.ranks import JobTimeline
 from tests.distributed.recorded import made, recorded, said_of
 from tests.jobs import Job, Lateness, Shape, ran

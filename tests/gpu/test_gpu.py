@@ -73,7 +73,7 @@ def test_figures_equal_pytorchs_own_table(name: str, tmp_path: Path) -> None:
     import torch
     from torch.autograd import DeviceType
 
-    from opscope.workloads.choice import build_workload
+    from opscope.workloads.models import build_workload
 
     step = build_workload(WORKLOADS[name], torch.device("cuda", 0)).step
     analysis, averages = profiled_twice(step, tmp_path / "trace.json")

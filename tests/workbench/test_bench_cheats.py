@@ -23,8 +23,8 @@ from opscope.workbench.benchmarking import correctness, host_timing, rounds, run
 from opscope.workbench.benchmarking.case import Case  # noqa: E402
 from opscope.workbench.benchmarking.correctness import check_timed, check_variants  # noqa: E402
 from opscope.workbench.benchmarking.instruments import Instruments  # noqa: E402
+from opscope.workbench.benchmarking.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
-from opscope.workbench.benchmarking.stopping import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]

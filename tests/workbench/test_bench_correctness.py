@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from opscope.documents.bench import Correct, Correctness  # noqa: E402
 from opscope.workbench.benchmarking.case import Case  # noqa: E402
 from opscope.workbench.benchmarking.correctness import check_variants  # noqa: E402
+from opscope.workbench.benchmarking.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
-from opscope.workbench.benchmarking.stopping import MeasuringLimits  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")

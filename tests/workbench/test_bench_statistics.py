@@ -21,9 +21,8 @@ from opscope.documents.bench import (
     headline,
 )
 from opscope.workbench.benchmarking.regression import between_sessions
-from opscope.workbench.benchmarking.rounds import Calls, Timer, in_turns
+from opscope.workbench.benchmarking.rounds import Calls, MeasuringLimits, Timer, in_turns, is_steady, next_look, stopped
 from opscope.workbench.benchmarking.statistics import holm, median_interval, ratios, sign_test
-from opscope.workbench.benchmarking.stopping import MeasuringLimits, is_steady, next_look, stopped
 from opscope.workbench.benchmarking.verdicts import compare, pairs_of, verdict_of
 
 

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.documents.doctor import MachineCheck, Status
-from opscope.record.driver import Driver
-from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
+from opscope.record.machine import Computed, Driver, Probes, ToolProbe, TorchProbe
 from opscope.workbench.doctor import ask
 from opscope.workbench.doctor.diagnose import diagnose, has_code
 from tests import machines

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 from opscope.torch_support.device import resolve_device  # noqa: E402
 from opscope.workloads.catalog import target_name  # noqa: E402
-from opscope.workloads.choice import build_workload  # noqa: E402
+from opscope.workloads.models import build_workload  # noqa: E402
 
 CPU = torch.device("cpu")
 SMALL = {"batch_size": 2, "seq_len": 16, "hidden_size": 64, "layers": 2}

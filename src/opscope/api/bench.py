@@ -13,7 +13,7 @@ from opscope.documents import bench as doc
 from opscope.documents.bench import BenchDocument, BenchResult
 from opscope.render.markdown import render
 from opscope.report.bench_document import bench_section
-from opscope.workbench.benchmarking.stopping import MeasuringLimits
+from opscope.workbench.benchmarking.rounds import MeasuringLimits
 
 
 class Comparison(Struct, frozen=True):

@@ -18,7 +18,7 @@ from opscope.documents.gpus import GpusDocument
 from opscope.knowledge.devices import device_called, peaks_file
 from opscope.machine.driver import driver
 from opscope.record.codec import encode
-from opscope.record.peaks import MeasuredPeaks, PeaksList
+from opscope.record.machine import MeasuredPeaks, PeaksList
 from opscope.render.blocks import Name, Paragraph, Section, Table
 from opscope.report.gpus_document import chosen_gpus, gpus_here, gpus_table, known_gpus
 

@@ -20,7 +20,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import partial_prefix
 from opscope.base.units import format_bytes
 from opscope.collect.collector import Collected
-from opscope.readers.repair import repaired
+from opscope.readers.odd import repaired
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import Activity, CaptureOptions, Schedule
 from opscope.torch_support.device import synchronize

@@ -12,8 +12,7 @@ from msgspec import Struct
 from opscope.analysis.structure.producer import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
-from opscope.base.units import format_ns
-from opscope.distributed.bubbles import bubbles_of
+from opscope.base.units import format_count, format_ns
 from opscope.distributed.causes import Why, why_late
 from opscope.distributed.clocks import RankClocks, clocks_of, contradicted
 from opscope.distributed.collectives import collectives_of, groups_of, slow_links
@@ -23,20 +22,145 @@ from opscope.distributed.inputs import Recorded
 from opscope.distributed.kept import kept_summary
 from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times
 from opscope.distributed.match import Matched, matched, rows_of
-from opscope.distributed.picture import picture_of
 from opscope.distributed.replay import replays_of
-from opscope.distributed.summary import RankSummary
+from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.ranks import (
+    Bubble,
     HeatMap,
     JobStep,
+    JobTimeline,
     LateCause,
     LateRank,
     RankClock,
     RankEntry,
+    RankLane,
     RanksDocument,
     RankState,
 )
+from opscope.knowledge.collectives import MESSAGES, TOGETHER
 from opscope.record.ranks import JobRecord, RankEnd
+
+# ---------------------------------------------------------------- the picture
+
+
+# ---------------------------------------------------------------- bubbles
+
+
+def bubbles_of(ranks: Mapping[int, RankSummary], every: pl.DataFrame) -> list[Bubble]:
+    """Return the bubbles of the ranks that exchange messages, the largest share of a step first.
+
+    Args:
+        ranks: the summaries.
+        every: the collectives and messages of all of them, with ``rank``.
+    """
+    messages = every.filter(pl.col("collective").cast(pl.String).is_in(MESSAGES))
+    if not messages.height:
+        return []
+    exposed = messages.group_by("rank", "row").agg(messages_ns=pl.col("exposed_ns").sum())
+    results = []
+    for (rank,), of_rank in exposed.group_by("rank"):
+        assert isinstance(rank, int)
+        steps = ranks[rank].steps.join(of_rank, on="row", how="left")
+        messages_ns = pl.min_horizontal(pl.col("messages_ns").fill_null(0), "communication_ns")
+        middle = steps.select(
+            bubble_ns=(pl.sum_horizontal(*IDLE_COLUMNS.values()) + messages_ns).median(),
+            messages_ns=messages_ns.median(),
+            of_step_ns=pl.col("device_ns").median(),
+        ).row(0)
+        if middle[2]:
+            results.append(Bubble(rank, *map(round, middle)))
+    return sorted(results, key=lambda one: (-one.bubble_ns / one.of_step_ns, one.rank))
+
+
+_MOST_LANES: Final = 32  # a screen; the ranks that differ most come first
+_MOST_CALLS: Final = 60  # of a rank, the longest
+
+
+def picture_of(
+    ranks: Mapping[int, RankSummary], calls: pl.DataFrame, clocks: RankClocks | None, own: Own
+) -> JobTimeline | None:
+    """Return the step in which a rank is latest, as far as it fits; None without steps or a common clock.
+
+    Args:
+        ranks: the summaries.
+        calls: the collectives and messages that could be matched, as `Matched.calls`.
+        clocks: the ranks' clocks; None where nothing ties them together.
+        own: what ranks do of their own in the steps that all of them recorded.
+    """
+    tied = set() if clocks is None else set(clocks.ranks.tolist())
+    places = [place for place, rank in enumerate(own.ranks) if rank in tied]
+    if clocks is None or not own.steps or len(places) < 2:
+        return None
+    late = own.late_ns
+    step = int(late.max(axis=0).argmax())
+    latest = sorted(places, key=lambda place: -int(late[place, step]))[:_MOST_LANES]
+    number, cycle = own.steps[step]
+    begins, hosts = {}, {}
+    for place in sorted(latest):
+        rank = own.ranks[place]
+        row = ranks[rank].steps.row(int(own.rows[place, step]), named=True)
+        begins[rank] = int(clocks.true(np.array([rank]), np.array([row["begin_ns"]]))[0])
+        hosts[rank] = row["host_ns"]
+    span = min(begins.values()), max(begins[rank] + hosts[rank] for rank in begins)
+    of_step = _of_step(calls, number, cycle, span, set(begins), clocks)
+    kinds = list(dict.fromkeys(of_step["kind"].to_list()))
+    lanes = []
+    for place in sorted(latest):
+        rank = own.ranks[place]
+        ours = of_step.filter(pl.col("rank") == rank)
+        shown = ours.top_k(_MOST_CALLS, by="length_ns").sort("begin_ns")
+        lanes.append(
+            RankLane(
+                rank=rank,
+                begin_ns=begins[rank],
+                host_ns=hosts[rank],
+                late_ns=int(late[place, step]),
+                calls=[
+                    (start, length, kinds.index(kind), wait)
+                    for start, length, kind, wait in shown.select("begin_ns", "length_ns", "kind", "wait_ns").rows()
+                ],
+                left_out=ours.height - shown.height,
+            )
+        )
+    first = min(time for lane in lanes for time in (lane.begin_ns, *(call[0] for call in lane.calls)))
+    moved = [_moved(lane, first) for lane in lanes]
+    left_out = len(own.ranks) - len(moved)
+    which = "The recording" if number is None else f"Step {number}, the one in which a rank is latest"
+    sentence = (
+        f"{which}. The line is the step on the host; bars are collectives of the device, pale while they wait for the "
+        f"last rank{f'; {format_count(left_out)} ranks that are less late are left out' if left_out else ''}."
+    )
+    return JobTimeline(step=number, kinds=kinds, lanes=moved, ranks_left_out=left_out, sentence=sentence)
+
+
+def _of_step(
+    calls: pl.DataFrame, step: int | None, cycle: int, span: tuple[int, int], ranks: set[int], clocks: RankClocks
+) -> pl.DataFrame:
+    """Return the collectives of a step of some ranks: begin on the common clock, length, the part that is waiting.
+
+    Those are what was launched in it, and what ran meanwhile: a rank may wait in it for what it launched before.
+    """
+    length = pl.col("end_ns") - pl.col("start_ns")
+    described = pl.coalesce(pl.col("description").cast(pl.String), pl.col("group").cast(pl.String), pl.lit("no group"))
+    name = pl.col("collective").cast(pl.String)
+    result = calls.with_columns(
+        length_ns=length,
+        wait_ns=pl.when(name.is_in(TOGETHER)).then(length - length.min().over("call")).otherwise(0),
+        kind=pl.concat_str(name, pl.lit(" of "), described),
+    ).filter(pl.col("rank").is_in(list(ranks)))
+    begin = clocks.true(result["rank"].to_numpy(), result["start_ns"].to_numpy())
+    own = pl.col("step").eq_missing(pl.lit(step)) & (pl.col("cycle") == cycle)
+    meanwhile = (pl.col("begin_ns") < span[1]) & (pl.col("begin_ns") + pl.col("length_ns") > span[0])
+    return result.with_columns(begin_ns=pl.Series(begin, dtype=pl.Int64)).filter(own | meanwhile)
+
+
+def _moved(lane: RankLane, first: int) -> RankLane:
+    calls = [(begin - first, *rest) for begin, *rest in lane.calls]
+    return RankLane(lane.rank, lane.begin_ns - first, lane.host_ns, lane.late_ns, calls, lane.left_out)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- the job
+
 
 # Under a profiler hosts that do the same differ: of two ranks on one machine that had nothing built in, one was slower
 # in all it did, by 9 to 34 % of a step in nine recordings. So where only a host's time says that a rank is late, it has

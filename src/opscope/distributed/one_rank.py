@@ -15,12 +15,11 @@ from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts, communica
 from opscope.analysis.structure.api_masks import calls_that, names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.intervals import Intervals, latest_around
-from opscope.analysis.structure.linked import linked_activities
 from opscope.analysis.structure.links import Links, link
 from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.producer import rank_told
-from opscope.analysis.structure.step_work import step_of_activities
+from opscope.analysis.structure.step_work import linked_activities, step_of_activities
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.structure.window import step_table, window_of
 from opscope.analysis.trust.plausible import plausible

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from opscope.record.driver import DriverDevice
+from opscope.record.machine import DriverDevice
 
 
 class GpuFacts(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from sqlglot import errors, exp, parse, tokenize
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.rows import gaps_table, iterations_table, steps_table
-from opscope.analysis.structure.linked import linked_activities
+from opscope.analysis.structure.step_work import linked_activities
 from opscope.base.errors import UsageError
 from opscope.base.text import lazy_pattern
 from opscope.render.blocks import Table

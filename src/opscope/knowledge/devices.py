@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from opscope.base.files import cache_folder
-from opscope.record.peaks import MeasuredPeaks
+from opscope.record.machine import MeasuredPeaks
 
 DeviceClass = Literal["data centre", "workstation", "consumer", "embedded"]
 # The driver reports a little less than what a card is sold with: reserved memory, ECC.

@@ -19,7 +19,7 @@ from opscope.base.files import scratch
 from opscope.base.processes import own_environment, own_process, run_within
 from opscope.base.text import lazy_pattern
 from opscope.record.codec import encode
-from opscope.record.driver import Driver, DriverDevice
+from opscope.record.machine import Driver, DriverDevice
 
 _SECONDS: Final = 30
 _NAME_BYTES: Final = 256

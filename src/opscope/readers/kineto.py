@@ -23,8 +23,7 @@ from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.metadata import known_metadata
 from opscope.readers.native.filled import Array, take
 from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
-from opscope.readers.odd import decode_event
-from opscope.readers.repair import repaired
+from opscope.readers.odd import decode_event, repaired
 from opscope.readers.table_rows import Rows, build_trace, sorted_by_start
 from opscope.readers.unpacked import InputFile
 from opscope.trace.columns import TABLES, ColumnKind

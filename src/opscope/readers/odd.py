@@ -6,7 +6,36 @@ from decimal import Decimal
 from typing import Any, Final
 
 from opscope.base.text import lazy_pattern
-from opscope.readers.repair import repaired
+
+# ---------------------------------------------------------------- bytes that JSON does not allow
+
+
+# Tab, line feed and carriage return may stand between values, where a space means the same, but not within strings.
+_BLANK = b"\t\n\r"
+_CONTROL = bytes(range(0x20)).translate(None, _BLANK)
+_CLEAN = bytes.maketrans(_CONTROL + _BLANK, b"?" * len(_CONTROL) + b" " * len(_BLANK))
+_REPLACEMENT = "\ufffd"
+
+
+def repaired(raw: bytes) -> tuple[bytes, int]:
+    """Return the content as valid UTF-8 without control characters, and how many bytes were replaced.
+
+    Blanks are replaced by spaces but not counted, because most of them stand between values.
+    """
+    count = len(raw) - len(raw.translate(None, _CONTROL))
+    clean = raw.translate(_CLEAN)
+    try:
+        clean.decode()
+    except UnicodeDecodeError:
+        # The content may hold U+FFFD itself: those that `ignore` leaves were there before.
+        text = clean.decode("utf-8", "replace")
+        count += text.count(_REPLACEMENT) - clean.decode("utf-8", "ignore").count(_REPLACEMENT)
+        clean = text.encode()
+    return clean, count
+
+
+# ---------------------------------------------------------------- odd content
+
 
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal)
 BETWEEN: Final = b" \r\n\t,"  # what may stand between events

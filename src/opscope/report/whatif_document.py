@@ -13,8 +13,7 @@ from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.changes import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL, ReplayedChange
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind
-from opscope.analysis.replay.path import critical_path, residual_share
-from opscope.analysis.replay.unprofiled import unprofiled_step, unprofiled_steps
+from opscope.analysis.replay.path import critical_path, residual_share, unprofiled_step, unprofiled_steps
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.documents.whatif import ChangeRow, CriticalRow, EdgeCount, WhatIfDocument
 from opscope.render.blocks import Bullets, Inline, Name, Paragraph, Section, Table

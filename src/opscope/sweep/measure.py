@@ -27,7 +27,7 @@ from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory, functions_name
 from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.unprofiled_steps import benchmark, time_once
-from opscope.workloads.choice import build_workload
+from opscope.workloads.models import build_workload
 from opscope.workloads.stepping import Workload, refuse_unstarted
 
 

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration
+from opscope.workloads.catalog import check, is_built_in
+from opscope.workloads.custom import build_custom
 from opscope.workloads.stepping import Model, StepFunction, Workload, make_step, parameter_count, precision_notes
+
+# ---------------------------------------------------------------- models
+
 
 _BERT_HUB_NAME = "google-bert/bert-base-uncased"
 _HEAD_SIZE = 64
@@ -302,3 +308,20 @@ def _with_math_attention(step: StepFunction) -> StepFunction:
             return step()
 
     return eager
+
+
+# ---------------------------------------------------------------- the choice
+
+
+def build_workload(configuration: Configuration, device: torch.device) -> Workload:
+    """Build the workload of a configuration on a device.
+
+    Raises:
+        UsageError: the target or one of its options is wrong.
+        EnvironmentLacksError: a library or weights are missing.
+    """
+    check(configuration)
+    if is_built_in(configuration.target):
+        settings = {"dtype": "float32", **configuration.settings}
+        return BUILDERS[configuration.target](replace(configuration, settings=settings), device)
+    return build_custom(configuration, device)

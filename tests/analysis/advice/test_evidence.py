@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import opscope
-from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, of_bytes, share_of
+from opscope.analysis.advice.rule import count_of, derived, general, measured, nanoseconds, of_bytes, share_of
 from opscope.base.units import format_bytes, format_ns, format_share
 from opscope.documents.findings import Fact, Source, Unit
 from opscope.documents.statements import Basis

@@ -17,7 +17,7 @@ from opscope.documents.limits import LimitRow
 from opscope.knowledge.devices import device_called, known_devices, peaks_called, peaks_file
 from opscope.readers.reading import read
 from opscope.record.codec import encode
-from opscope.record.peaks import MeasuredPeaks
+from opscope.record.machine import MeasuredPeaks
 from opscope.report.limits_document import limits_entry
 from tests.command import opscope
 from tests.conftest import ROOT

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 import opscope
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.difference.compared import IDLE, OUTSIDE, RECORDING, SIDE_BY_SIDE, difference
-from opscope.analysis.difference.exact import apportioned
-from opscope.analysis.difference.work import DifferenceSide, work_changes
+from opscope.analysis.difference.work import DifferenceSide, apportioned, work_changes
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
 from opscope.documents.difference import ChangeVerdict, DiffBy, DiffDocument, Gate, MatchedBy, PairDiff, WorkChange

@@ -16,8 +16,16 @@ from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
 from opscope.analysis.replay.native import library as native
-from opscope.analysis.replay.path import critical_operators, critical_path, path_by_kind, residual_share, slack
-from opscope.analysis.replay.unprofiled import host_speed, unprofiled_step, unprofiled_steps
+from opscope.analysis.replay.path import (
+    critical_operators,
+    critical_path,
+    host_speed,
+    path_by_kind,
+    residual_share,
+    slack,
+    unprofiled_step,
+    unprofiled_steps,
+)
 from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.links import link
 from opscope.api.whatif import whatif

@@ -8,10 +8,18 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy, claims_of
-from opscope.analysis.advice.evidence import count_of, derived, general, measured, share_of
 from opscope.analysis.advice.memory_bound import changes_strides, elements
 from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import (
+    RuleDescription,
+    count_of,
+    derived,
+    general,
+    measured,
+    percent,
+    share_of,
+    states,
+)
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns

@@ -7,9 +7,8 @@ import numpy as np
 from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import derived, measured, nanoseconds, seen, share_of
 from opscope.analysis.advice.remedies import without_calls, without_waits
-from opscope.analysis.advice.rule import RuleDescription, states
+from opscope.analysis.advice.rule import RuleDescription, derived, measured, nanoseconds, seen, share_of, states
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.replay.edit import Edit

@@ -8,8 +8,19 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range
-from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, of_bytes, share_of
-from opscope.analysis.advice.rule import RuleDescription, percent, span, states
+from opscope.analysis.advice.rule import (
+    RuleDescription,
+    count_of,
+    derived,
+    general,
+    measured,
+    nanoseconds,
+    of_bytes,
+    percent,
+    share_of,
+    span,
+    states,
+)
 from opscope.analysis.costs.limits import BETWEEN_DEVICES
 from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of

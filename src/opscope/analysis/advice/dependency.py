@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import derived, seen, share_of
-from opscope.analysis.advice.rule import RuleDescription, states
+from opscope.analysis.advice.rule import RuleDescription, derived, seen, share_of, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.base.units import format_ns

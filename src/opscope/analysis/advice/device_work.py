@@ -6,9 +6,8 @@ from typing import Final
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, claims_of
-from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds
 from opscope.analysis.advice.remedies import taking
-from opscope.analysis.advice.rule import RuleDescription, percent, span
+from opscope.analysis.advice.rule import RuleDescription, count_of, derived, measured, nanoseconds, percent, span
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.text import or_unknown, shell_path
 from opscope.base.units import format_ns, format_share

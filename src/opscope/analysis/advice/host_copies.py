@@ -9,9 +9,8 @@ import polars as pl
 from opscope.analysis.advice.blocking import PIN, PINNED
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy
 from opscope.analysis.advice.dependency import without_guards
-from opscope.analysis.advice.evidence import count_of, measured, of_bytes, seen
 from opscope.analysis.advice.remedies import scaled
-from opscope.analysis.advice.rule import RuleDescription, states
+from opscope.analysis.advice.rule import RuleDescription, count_of, measured, of_bytes, seen, states
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that

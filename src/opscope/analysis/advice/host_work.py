@@ -6,10 +6,20 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, seen, share_of
 from opscope.analysis.advice.preparation import compiling_times, loading_gaps
 from opscope.analysis.advice.remedies import without_host, work_around
-from opscope.analysis.advice.rule import RuleDescription, percent, span, states
+from opscope.analysis.advice.rule import (
+    RuleDescription,
+    count_of,
+    derived,
+    measured,
+    nanoseconds,
+    percent,
+    seen,
+    share_of,
+    span,
+    states,
+)
 from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_thread
 from opscope.analysis.idle.host_time import LULL_NS, PAUSE_NS
 from opscope.analysis.replay.edit import Edit

@@ -8,9 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.advice.context import Context, Draft, Remedy
-from opscope.analysis.advice.evidence import derived, nanoseconds
 from opscope.analysis.advice.replayed import JointReplay, Replayed
-from opscope.analysis.advice.rule import RuleDescription, percent
+from opscope.analysis.advice.rule import RuleDescription, derived, nanoseconds, percent
 from opscope.base.units import format_ns
 from opscope.documents.findings import Finding, Rule, Source
 from opscope.documents.page import StepChoices

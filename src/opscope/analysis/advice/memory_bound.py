@@ -11,10 +11,9 @@ import polars as pl
 from msgspec.structs import replace
 
 from opscope.analysis.advice.context import LEAST_SHARE, Apply, Context, Draft, Range, Remedy, claims_of
-from opscope.analysis.advice.evidence import count_of, derived, general, measured
 from opscope.analysis.advice.optimizer import in_optimizer
 from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, count_of, derived, general, measured, percent, states
 from opscope.analysis.costs.limits import MOSTLY_MOVING, moving_share
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that

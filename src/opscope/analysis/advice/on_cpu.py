@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.advice.advised import Advice, as_findings
 from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords, words_for
-from opscope.analysis.advice.evidence import count_of, derived, measured, nanoseconds, share_of
-from opscope.analysis.advice.rule import RuleDescription, percent
+from opscope.analysis.advice.rule import RuleDescription, count_of, derived, measured, nanoseconds, percent, share_of
 from opscope.analysis.advice.timed import what_comes_between, what_is_collected, what_takes_long
 from opscope.analysis.idle.causes import loads_in_workers
 from opscope.analysis.structure.arrays import column, nesting_of

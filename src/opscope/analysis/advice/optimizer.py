@@ -9,9 +9,8 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy, idle_claim
-from opscope.analysis.advice.evidence import general, measured, nanoseconds
 from opscope.analysis.advice.remedies import by_thread, reaches
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, general, measured, nanoseconds, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of

@@ -9,9 +9,19 @@ from msgspec import Struct
 
 from opscope.analysis.advice.blocking import followed_by_free
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, seen
 from opscope.analysis.advice.remedies import by_thread, without_host, work_around
-from opscope.analysis.advice.rule import RuleDescription, percent, span, states
+from opscope.analysis.advice.rule import (
+    RuleDescription,
+    count_of,
+    derived,
+    general,
+    measured,
+    nanoseconds,
+    percent,
+    seen,
+    span,
+    states,
+)
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of, names_that
 from opscope.analysis.structure.arrays import column, end_of

@@ -6,9 +6,18 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.analysis.advice.context import Apply, Context, Draft, Range, Remedy, claims_of
-from opscope.analysis.advice.evidence import count_of, derived, general, measured, nanoseconds, share_of
 from opscope.analysis.advice.remedies import all_of, reach_kind, reaches, reaching, taking
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import (
+    RuleDescription,
+    count_of,
+    derived,
+    general,
+    measured,
+    nanoseconds,
+    percent,
+    share_of,
+    states,
+)
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source

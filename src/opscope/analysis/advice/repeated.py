@@ -8,8 +8,16 @@ import numpy as np
 import polars as pl
 
 from opscope.analysis.advice.context import LEAST_SHARE, Apply, Context, Draft, Range, Remedy
-from opscope.analysis.advice.evidence import count_of, general, measured, nanoseconds, share_of
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import (
+    RuleDescription,
+    count_of,
+    general,
+    measured,
+    nanoseconds,
+    percent,
+    share_of,
+    states,
+)
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, count_distinct, end_of, nesting_of

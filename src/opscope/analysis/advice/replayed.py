@@ -12,8 +12,7 @@ from opscope.analysis.advice.context import Context, Draft, Range, Remedy
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.changes import MOST_ERROR, MOST_MISSED, MOST_RESIDUAL
 from opscope.analysis.replay.edit import Edit
-from opscope.analysis.replay.path import residual_share
-from opscope.analysis.replay.unprofiled import unprofiled_steps
+from opscope.analysis.replay.path import residual_share, unprofiled_steps
 from opscope.knowledge.devices import Assumed
 
 # On both sides of the replays: what they leave out. In recorded programs nine in ten savings lay within this.

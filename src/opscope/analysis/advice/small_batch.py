@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from opscope.analysis.advice.evidence import measured, nanoseconds, share_of
+from opscope.analysis.advice.rule import measured, nanoseconds, share_of
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.documents.comparison import ComparisonRow
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Where

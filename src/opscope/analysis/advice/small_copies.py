@@ -6,9 +6,8 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.evidence import derived, measured, nanoseconds
 from opscope.analysis.advice.remedies import by_thread
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, derived, measured, nanoseconds, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, nesting_of

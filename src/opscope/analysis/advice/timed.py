@@ -9,8 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from opscope.analysis.advice.context import CLAIM_BETWEEN, LEAST_SHARE, Context, Draft, Range, StepWords, idle_claim
-from opscope.analysis.advice.evidence import measured, nanoseconds, share_of
-from opscope.analysis.advice.rule import RuleDescription, percent, states
+from opscope.analysis.advice.rule import RuleDescription, measured, nanoseconds, percent, share_of, states
 from opscope.analysis.trust.step_time import EVALUATION
 from opscope.analysis.verdict.step_evidence import StepEvidence
 from opscope.base.units import format_ns

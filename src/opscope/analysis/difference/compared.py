@@ -1,20 +1,20 @@
 """What changed between two measurements: whether the step did, by how much, and which work, waiting and memory did."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Final
 
+import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.difference.differing import differing, measured_clocks
-from opscope.analysis.difference.exact import apportioned, per_step
-from opscope.analysis.difference.groups import group_changes
-from opscope.analysis.difference.peak_memory import memory_change
 from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
-from opscope.analysis.difference.work import DifferenceSide, MatchedWork, work_changes
+from opscope.analysis.difference.work import DifferenceSide, MatchedWork, apportioned, per_step, work_changes
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
+from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
 from opscope.analysis.structure.window import WindowKind
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import or_unknown
@@ -25,14 +25,137 @@ from opscope.documents.difference import (
     ChangeVerdict,
     DiffBy,
     Gate,
+    GroupChange,
     HostChange,
     MatchedBy,
+    MemoryChange,
+    MemoryPart,
     PairDiff,
     StepChange,
     UnprofiledChange,
     WorkChange,
 )
 from opscope.documents.trust import CheckName
+
+# ---------------------------------------------------------------- peak memory
+
+
+BEFORE_RECORDING: Final = "allocated before the recording"
+_OUTSIDE: Final = "outside any operator"
+
+
+def memory_change(before: Measured, after: Measured) -> MemoryChange | None:
+    """Compare the peak memory of both sides, on the device that holds most; None where neither side knows any."""
+    allocated = [one.record.memory.allocated_bytes if one.record else None for one in (before, after)]
+    peaks = [_largest(one) for one in (before, after)]
+    if not any(value is not None for value in (*allocated, *peaks)):
+        return None
+    return MemoryChange(
+        before_bytes=allocated[0],
+        after_bytes=allocated[1],
+        recorded_before_bytes=None if peaks[0] is None else peaks[0].peak_bytes,
+        recorded_after_bytes=None if peaks[1] is None else peaks[1].peak_bytes,
+        parts=_parts(peaks[0], peaks[1]),
+    )
+
+
+def _largest(one: Measured) -> LiveMemory | None:
+    analysis = one.analysis
+    if not analysis.trace.allocations.height:
+        return None
+    result = live_memory(analysis.trace, analysis.links, analysis.origins)
+    # A device counts before the host, however much that holds.
+    return max(result, key=lambda memory: (memory.device is not None, memory.peak_bytes), default=None)
+
+
+def _parts(before: LiveMemory | None, after: LiveMemory | None) -> tuple[MemoryPart, ...]:
+    # Without addresses it is not known what was alive at a peak.
+    if before is None or after is None or before.before_bytes is None or after.before_bytes is None:
+        return ()
+    sides = [_by_operator(memory) for memory in (before, after)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    parts = (
+        MemoryPart(
+            name=name, before_bytes=sides[0][name], after_bytes=sides[1][name],
+            change_bytes=sides[1][name] - sides[0][name],
+        )
+        for name in names
+    )  # fmt: skip
+    return tuple(sorted(parts, key=lambda part: (-abs(part.change_bytes), part.name)))
+
+
+def _by_operator(memory: LiveMemory) -> Counter[str]:
+    results = Counter({BEFORE_RECORDING: memory.before_bytes or 0})
+    for operator, size in memory.alive.select("operator", "bytes").iter_rows():
+        results[operator or _OUTSIDE] += size
+    return results
+
+
+# ---------------------------------------------------------------- groups
+
+
+# Per grouping: the column with the name, and those with device time and calls.
+_COLUMNS = {
+    DiffBy.KERNEL: ("name", "total_ns", "calls"),
+    DiffBy.MODULE: ("module", "total_device_ns", "calls"),
+    DiffBy.CATEGORY: ("category", "self_device_ns", "calls"),
+}
+
+
+def group_changes(
+    before: Measured, after: Measured, by: DiffBy, steps: tuple[int, int]
+) -> tuple[GroupChange, ...] | None:
+    """Return what a recorded step runs of each kernel, module or category, the largest change first.
+
+    Args:
+        before: the measurement to compare with.
+        after: the measurement whose changes are reported.
+        by: what the groups are. Modules include those inside them, so these must not be added up.
+        steps: the number of steps of each side, by which times and counts are divided.
+
+    Returns:
+        None where a side recorded no modules.
+    """
+    tables = _table(before, by), _table(after, by)
+    if tables[0] is None or tables[1] is None:
+        return None
+    sides = [_by_name(table, by, count) for table, count in zip(tables, steps, strict=True) if table is not None]
+    nothing = (Fraction(0), 0.0)
+    results = []
+    for name in dict.fromkeys((*sides[0], *sides[1])):
+        (first, calls), (second, later) = sides[0].get(name, nothing), sides[1].get(name, nothing)
+        results.append(
+            GroupChange(
+                name=name,
+                before_ns=float(first),
+                after_ns=float(second),
+                change_ns=round(second - first),
+                calls_before=calls,
+                calls_after=later,
+            )
+        )
+    return tuple(sorted(results, key=lambda one: (-abs(one.change_ns), one.name)))
+
+
+def _table(one: Measured, by: DiffBy) -> pl.DataFrame | None:
+    analysis = one.analysis
+    match by:
+        case DiffBy.KERNEL:
+            return analysis.kernels.with_columns(pl.col("name").cast(pl.String))
+        case DiffBy.CATEGORY:
+            return analysis.categories
+        case DiffBy.MODULE:
+            return analysis.modules
+
+
+def _by_name(table: pl.DataFrame, by: DiffBy, steps: int) -> dict[str, tuple[Fraction, float]]:
+    name, time, calls = _COLUMNS[by]
+    sums = table.group_by(name).agg(pl.col(time).sum(), pl.col(calls).sum())
+    return {one: (per_step(ns, steps), count / steps) for one, ns, count in sums.select(name, time, calls).iter_rows()}
+
+
+# ---------------------------------------------------------------- two traces
+
 
 IDLE: Final = "idle"
 RECORDING: Final = "less what recording adds"

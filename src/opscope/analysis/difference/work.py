@@ -2,9 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from math import floor
 from typing import Final
 
 import polars as pl
@@ -13,13 +14,46 @@ from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.sums import UNLINKED
-from opscope.analysis.difference.exact import apportioned, per_step
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.text import lazy_pattern
 from opscope.documents.difference import KernelChange, MatchedBy, WorkChange
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kinds import kind_of
 from opscope.knowledge.kernels.names import canonical
+
+# ---------------------------------------------------------------- whole numbers that add up exactly
+
+
+def per_step(ns: int, steps: int) -> Fraction:
+    """Return the exact time of one step, in nanoseconds.
+
+    Args:
+        ns: the time of all steps.
+        steps: how many there are; at least 1.
+    """
+    return Fraction(int(ns), steps)
+
+
+def apportioned(parts: Sequence[Fraction], whole: int) -> list[int]:
+    """Round parts, each by less than 1, so that they add up to the whole.
+
+    The largest remainders are rounded up; of equal ones, the earliest.
+
+    Args:
+        parts: exact values.
+        whole: their sum, rounded to an integer.
+    """
+    lower = [floor(part) for part in parts]
+    # Each part lost less than 1, so at most one per part is missing.
+    missing = whole - sum(lower)
+    by_remainder = sorted(range(len(parts)), key=lambda place: (lower[place] - parts[place], place))
+    for place in by_remainder[:missing]:
+        lower[place] += 1
+    return lower
+
+
+# ---------------------------------------------------------------- work
+
 
 _MOST_PAIRS: Final = 250_000  # of groups of one operator that are compared one by one
 _LISTED_KERNELS: Final = 10

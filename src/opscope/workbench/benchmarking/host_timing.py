@@ -7,8 +7,7 @@ from typing import Final
 import torch
 
 from opscope.torch_support.device import synchronize
-from opscope.workbench.benchmarking.rounds import Calls, Timer
-from opscope.workbench.benchmarking.stopping import is_steady
+from opscope.workbench.benchmarking.rounds import Calls, Timer, is_steady
 
 _BATCH: Final = 5  # calls of a warm-up's batch
 _LONGEST_WARMUP_S: Final = 1.0  # per callable

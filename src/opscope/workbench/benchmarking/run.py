@@ -21,9 +21,8 @@ from opscope.workbench.benchmarking.correctness import Inputs, check_timed, chec
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.ran import least_work, limit_share, what_ran
-from opscope.workbench.benchmarking.rounds import Calls, Prepared, Series, Timer, in_turns
+from opscope.workbench.benchmarking.rounds import Calls, MeasuringLimits, Prepared, Series, Timer, in_turns
 from opscope.workbench.benchmarking.steady import steady_time
-from opscope.workbench.benchmarking.stopping import MeasuringLimits
 from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 from opscope.workbench.benchmarking.verdicts import at_precision
 

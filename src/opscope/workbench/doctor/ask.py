@@ -16,8 +16,7 @@ from opscope.base.processes import own_environment, own_process, run_within
 from opscope.base.text import lazy_pattern
 from opscope.machine.driver import driver
 from opscope.machine.programs import find_program, host_compiler, version_text
-from opscope.record.driver import Driver
-from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
+from opscope.record.machine import Computed, Driver, Probes, ToolProbe, TorchProbe
 from opscope.workbench.toolchain import nvcc
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ from opscope.knowledge.compute_capabilities import (
     toolkit_of,
     version_of,
 )
-from opscope.record.driver import DriverDevice
-from opscope.record.probes import Computed, Probes, ToolProbe, TorchProbe
+from opscope.record.machine import Computed, DriverDevice, Probes, ToolProbe, TorchProbe
 
 _COUNTERS: Final = (
     "run as root, or let all users read counters: options nvidia NVreg_RestrictProfilingToAdminUsers=0 in "

@@ -21,8 +21,8 @@ from opscope.torch_support.device import current, resolve_device
 from opscope.workbench.benchmarking.calibration import measure_false_alarms
 from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.instruments import Instruments
+from opscope.workbench.benchmarking.rounds import MeasuringLimits
 from opscope.workbench.benchmarking.run import bench_case
-from opscope.workbench.benchmarking.stopping import MeasuringLimits
 from opscope.workbench.gallery.cases import TIMERS
 from opscope.workbench.jobs.bench_targets import cases_of, points_of
 from opscope.workbench.jobs.bench_written import bench_document_of

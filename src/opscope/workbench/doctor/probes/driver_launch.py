@@ -6,7 +6,7 @@ from typing import Final
 
 from opscope.machine.driver import DriverFailedError, DriverLibrary
 from opscope.record.codec import encode
-from opscope.record.probes import Computed
+from opscope.record.machine import Computed
 
 # out[i] = i * i + 1, in PTX of CUDA 9, which every driver in use can translate for every device.
 _PTX: Final = b"""

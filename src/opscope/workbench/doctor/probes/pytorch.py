@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from opscope.record.codec import encode
-from opscope.record.probes import Computed, TorchProbe
+from opscope.record.machine import Computed, TorchProbe
 
 _SIZE: Final = 256
 _ALLOWED: Final = 1e-4  # relative error of a float32 product

@@ -3,7 +3,7 @@
 import sys
 
 from opscope.record.codec import encode
-from opscope.record.probes import ToolProbe
+from opscope.record.machine import ToolProbe
 
 
 def main() -> None:
