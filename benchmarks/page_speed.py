@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "benchmarks")]
 from tests.kineto import KinetoTrace  # noqa: E402
 from trace_speed import repeated  # noqa: E402
 
-from opscope.base.threads import cores  # noqa: E402
+from opscope.base.processes import cores  # noqa: E402
 
 GPT2 = ROOT / "tests" / "data" / "traces" / "gpt2_train_amp_stacks.json.gz"
 

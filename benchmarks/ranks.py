@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.jobs import Job, Lateness, Shape, write_job
 
 from opscope.distributed.clocks import clocks_of
+from opscope.distributed.collectives import matched, rows_of
 from opscope.distributed.job import Job as ReadJob
 from opscope.distributed.job import document_of
-from opscope.distributed.match import matched, rows_of
 from opscope.distributed.one_rank import summarise_rank
 
 MS = 1_000_000

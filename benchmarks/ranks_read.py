@@ -24,10 +24,10 @@ from saved import save
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.jobs import Job, Shape, write_job
 
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.distributed.engines import Lost, engine_for
+from opscope.distributed.inputs import kept_summary
 from opscope.distributed.job import document_of, read_job
-from opscope.distributed.kept import kept_summary
 from opscope.record.codec import encode
 from opscope.record.sweep import KEPT
 

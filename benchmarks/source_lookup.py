@@ -32,7 +32,7 @@ assert found
 _SHIPPED = """
 import resource, sys, time
 from opscope.knowledge.kernels.kernel_source import SourceResolver
-from opscope.knowledge.releases import TorchVersion
+from opscope.knowledge.native_functions import TorchVersion
 start = time.perf_counter()
 found = SourceResolver(TorchVersion.parse(sys.argv[1])).resolve(sys.argv[2])
 print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -10,7 +10,7 @@ import pytest
 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.collect.cuda.command import SOURCES
-from opscope.machine.cupti import find_cupti
+from opscope.machine.programs import find_cupti
 from opscope.readers.reading import read
 from opscope.trace.model import Trace
 

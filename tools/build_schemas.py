@@ -23,16 +23,14 @@ from opscope.documents.explain import DossierDocument, ExplainDocument
 from opscope.documents.gpus import GpusDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.page import PageDocument
-from opscope.documents.ranks import RanksDocument
-from opscope.documents.ranks_difference import RanksDifference
+from opscope.documents.ranks import RanksDifference, RanksDocument
 from opscope.documents.runs import RunsDocument
 from opscope.documents.stats import Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.triton_check import TritonCheckDocument
 from opscope.documents.whatif import WhatIfDocument
 from opscope.readers.parquet import StoreManifest
-from opscope.record.capture import CaptureRecord
-from opscope.record.execution import Execution
+from opscope.record.capture import CaptureRecord, Execution
 from opscope.record.machine import MeasuredPeaks, PeaksList
 from opscope.record.sweep import Manifest
 

@@ -26,10 +26,17 @@ from source_index.paths import unit_paths
 from opscope.base.demangle import demangler
 from opscope.knowledge.binaries.elf import X86_64, open_elf
 from opscope.knowledge.binaries.registrations import cuda_library
-from opscope.knowledge.kernels.index import HostFile, IndexedKernel, SourceIndex, SourceLine, build_index
+from opscope.knowledge.kernels.index import (
+    BUILDS,
+    HostFile,
+    IndexedKernel,
+    ShippedBuild,
+    SourceIndex,
+    SourceLine,
+    build_index,
+)
 from opscope.knowledge.kernels.installed import in_repository, repository_root, source_paths
-from opscope.knowledge.kernels.shipped import BUILDS, ShippedBuild
-from opscope.knowledge.releases import TorchVersion
+from opscope.knowledge.native_functions import TorchVersion
 
 _CUDA_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so")
 _HOST_LIBRARIES = ("libtorch_cuda.so", "libtorch_cuda_linalg.so", "libtorch_cpu.so")

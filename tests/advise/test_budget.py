@@ -17,7 +17,7 @@ from opscope.advise.telling import Telling
 from opscope.advise.trying import SearchPlan, _Trying
 from opscope.base.processes import own_environment, own_process
 from opscope.record.configuration import Configuration
-from opscope.workbench.benchmarking.statistics import Interval
+from opscope.workbench.benchmarking.rounds import Interval
 from tests.advise.facts import facts
 from tests.command import opscope
 

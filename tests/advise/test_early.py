@@ -10,15 +10,15 @@ from msgspec.structs import replace
 from opscope.advise.comparing import Comparing
 from opscope.advise.measured import Baseline, ChangeResult
 from opscope.advise.messages import NO_WEIGHTS, Broken, Built, Loaded, VariantJob
-from opscope.advise.places import ScriptPlaces
 from opscope.advise.proof import Judgement
 from opscope.advise.proving import Written
 from opscope.advise.search import ChangeNames, first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
+from opscope.advise.source import ScriptPlaces
 from opscope.advise.trying import SearchPlan, _Trying, try_changes
 from opscope.documents.advise import Outcome
 from opscope.record.configuration import Configuration
-from opscope.workbench.benchmarking.statistics import Interval
+from opscope.workbench.benchmarking.rounds import Interval
 from tests.advise.facts import facts
 
 SCRIPT = """

@@ -11,10 +11,9 @@ import pytest
 
 from opscope.advise.changes import compiling
 from opscope.advise.messages import Built, VariantJob
-from opscope.advise.places import ScriptPlaces
 from opscope.advise.proving import Written, _diff, _root_of, written
 from opscope.advise.session import Session
-from opscope.advise.source import NotWritableError
+from opscope.advise.source import NotWritableError, ScriptPlaces
 from opscope.advise.writer import Writer
 from opscope.record.configuration import Configuration
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from opscope.advise.places import Call, CallSite, ScriptPlaces
 from opscope.advise.proving import written
-from opscope.advise.source import EditedFile, NotWritableError
+from opscope.advise.source import Call, CallSite, EditedFile, NotWritableError, ScriptPlaces
 
 
 def source(tmp_path: Path, text: str | bytes) -> EditedFile:

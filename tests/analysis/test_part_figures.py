@@ -12,8 +12,8 @@ from msgspec.structs import asdict
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts
 from opscope.analysis.part import Part, read_part
-from opscope.analysis.structure.intervals import Intervals
-from opscope.analysis.structure.window import step_table
+from opscope.analysis.structure.arrays import Intervals
+from opscope.analysis.structure.step_work import step_table
 from opscope.documents.bound import BoundKind
 from opscope.readers import wanted
 from opscope.readers.native import library as native

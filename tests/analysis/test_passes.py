@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.light_pass import light_pass
-from opscope.analysis.measured import Measured
+from opscope.analysis.measured import Measured, light_pass
 from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Where
 from opscope.knowledge.native_functions import NativeFunctions

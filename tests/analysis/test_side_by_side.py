@@ -6,7 +6,7 @@ import pytest
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
-from opscope.base import threads
+from opscope.base import processes
 from opscope.base.errors import BadInputError
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.parquet import write
@@ -21,8 +21,8 @@ TRACES = sorted((DATA / "traces").glob("*.json.gz"))
 
 @pytest.fixture
 def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_WORTH_IT", 0)
-    monkeypatch.setattr(threads, "cores", lambda: 4)
+    monkeypatch.setattr(processes, "_WORTH_IT", 0)
+    monkeypatch.setattr(processes, "cores", lambda: 4)
 
 
 def document(path: Path) -> bytes:
@@ -33,8 +33,8 @@ def document(path: Path) -> bytes:
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_documents_are_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = document(path)
-    monkeypatch.setattr(threads, "_WORTH_IT", 0)
-    monkeypatch.setattr(threads, "cores", lambda: 4)
+    monkeypatch.setattr(processes, "_WORTH_IT", 0)
+    monkeypatch.setattr(processes, "cores", lambda: 4)
     assert document(path) == alone
 
 

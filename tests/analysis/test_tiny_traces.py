@@ -7,7 +7,7 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
-from opscope.analysis.structure.window import WindowKind
+from opscope.analysis.structure.step_work import WindowKind
 from opscope.documents.bound import BoundKind, IdleCause
 from opscope.documents.trust import Verdict
 from opscope.knowledge.kernels.kernel_source import SourceResolver

@@ -17,15 +17,15 @@ import polars as pl
 import pytest
 from msgspec.structs import replace
 
-from opscope.analysis.merged import merged
+from opscope.analysis.part import merged
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.collect.cuda import command as building
 from opscope.collect.cuda.command import Command, CudaCollector
 from opscope.documents.stats import Stats
-from opscope.machine.cupti import Cupti, find_cupti
+from opscope.machine.programs import Cupti, find_cupti
 from opscope.readers.reading import read
+from opscope.record.capture import Execution
 from opscope.record.codec import decode
-from opscope.record.execution import Execution
 from opscope.runs.inputs import traces_below
 from opscope.trace.model import Trace
 from tests import collector
@@ -345,14 +345,14 @@ def test_without_a_compiler_or_cupti_it_says_so(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(EnvironmentLacksError, match="no C\\+\\+ compiler"):
         building.built_collector(cupti)
-    monkeypatch.setattr("opscope.machine.cupti._all", lambda: iter(()))
+    monkeypatch.setattr("opscope.machine.programs._all", lambda: iter(()))
     with pytest.raises(EnvironmentLacksError, match="CUPTI is not installed"):
         find_cupti(None)
 
 
 def test_an_old_driver_gets_the_cupti_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     twelve, thirteen = (Cupti((Path("include"),), Path(f"libcupti.so.{n}"), v) for n, v in ((12, 26), (13, 130001)))
-    monkeypatch.setattr("opscope.machine.cupti._all", lambda: iter((thirteen, twelve)))
+    monkeypatch.setattr("opscope.machine.programs._all", lambda: iter((thirteen, twelve)))
     assert find_cupti("580.159.04") is thirteen
     assert find_cupti("550.54.15") is twelve
     assert find_cupti(None) is thirteen

@@ -14,8 +14,7 @@ from opscope.analysis.trust.step_time import steadiness_of
 from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.finder import CyclePlace, Follower, Updates
 from opscope.collect.script.period import Pattern
-from opscope.collect.script.ranking import RANKED, Expected, next_run
-from opscope.collect.script.step_events import Identities, Stream
+from opscope.collect.script.step_events import RANKED, Expected, Identities, Stream, next_run
 from opscope.documents.trust import Verdict
 from opscope.record.step_kinds import ScriptRun, StepKind, Timed, WantedSteps
 from tests.command import opscope

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opscope.collect.script import questions, watcher
+from opscope.collect.script import found, watcher
 from opscope.collect.script.found import Found
 from opscope.collect.script.watcher import EnoughMeasured, Phase, Watcher
 from opscope.collect.script.windows import EarlyWindow
@@ -284,7 +284,7 @@ def test_a_model_is_seen() -> None:
     torch = pytest.importorskip("torch")
     empty = torch.nn.ReLU()
     model = torch.nn.Linear(2, 2)
-    assert questions.has_model()
+    assert found.has_model()
     assert empty is not model
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.distributed.clocks import RankClocks, clocks_of
-from opscope.distributed.match import Matched, matched, rows_of
+from opscope.distributed.collectives import Matched, matched, rows_of
 from tests.distributed.recorded import made, recorded
 from tests.jobs import Job, Lateness, Shape
 

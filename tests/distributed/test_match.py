@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.distributed.match import BY_ORDER, BY_SEQUENCE, matched, members_of, rows_of
+from opscope.distributed.collectives import BY_ORDER, BY_SEQUENCE, matched, members_of, rows_of
 from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 from tests.distributed.recorded import made, recorded, said_of

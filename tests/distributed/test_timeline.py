@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from opscope.analysis.structure.window import step_table
+from opscope.analysis.structure.step_work import step_table
 from opscope.base.errors import UsageError
 from opscope.distributed.job import Job as ReadJob
 from opscope.distributed.timeline import one_timeline

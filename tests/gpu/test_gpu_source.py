@@ -18,10 +18,10 @@ def test_the_installed_library_and_the_shipped_index_agree() -> None:
     """On every kernel of the installed PyTorch, where its exact build is shipped."""
     from opscope.base.demangle import demangler
     from opscope.knowledge.binaries.registrations import read_cuda_library
+    from opscope.knowledge.kernels.index import shipped_index, shipped_names
     from opscope.knowledge.kernels.installed import installed_torch, torch_index
     from opscope.knowledge.kernels.kernel_source import SourceResolver
-    from opscope.knowledge.kernels.shipped import shipped_index, shipped_names
-    from opscope.knowledge.releases import TorchVersion
+    from opscope.knowledge.native_functions import TorchVersion
 
     installed = installed_torch()
     assert installed is not None

@@ -8,8 +8,8 @@ from opscope.knowledge.native_functions import (
     NativeFunction,
     NativeFunctions,
     NativeFunctionTable,
+    TorchVersion,
 )
-from opscope.knowledge.releases import TorchVersion
 
 
 @pytest.fixture(scope="module")

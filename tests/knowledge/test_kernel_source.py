@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from opscope.base.errors import BadInputError, UsageError
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.registrations import read_cuda_library
-from opscope.knowledge.kernels import shipped
-from opscope.knowledge.kernels.index import HostFile, IndexedKernel, SourceIndex, SourceLine, build_index
-from opscope.knowledge.kernels.installed import library_index
-from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
-from opscope.knowledge.kernels.names import library_of
-from opscope.knowledge.kernels.shipped import (
+from opscope.knowledge.kernels import index
+from opscope.knowledge.kernels.index import (
+    HostFile,
+    IndexedKernel,
+    SourceIndex,
+    SourceLine,
+    build_index,
     by_nearness,
     parse_version,
     same_build,
@@ -29,7 +30,10 @@ from opscope.knowledge.kernels.shipped import (
     shipped_index,
     shipped_names,
 )
-from opscope.knowledge.releases import TorchVersion
+from opscope.knowledge.kernels.installed import library_index
+from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
+from opscope.knowledge.kernels.names import library_of
+from opscope.knowledge.native_functions import TorchVersion
 from tests.conftest import DATA, ROOT
 
 LIBRARY = DATA / "cuda_library" / "libaxpy.so"
@@ -173,7 +177,7 @@ def test_indexes_cover_the_releases_since_2_6() -> None:
 
 def test_builds_that_differ_in_no_kernel_share_an_index_and_every_wheel_has_its_digest() -> None:
     builds = shipped_builds()
-    folder = Path(shipped.__file__).parents[1] / "data" / "kernels"
+    folder = Path(index.__file__).parents[1] / "data" / "kernels"
     stored = [path.read_bytes() for path in sorted(folder.glob("*.kernels"))]
     assert len(set(stored)) == len(stored)
     assert {build.index for build in builds.values()} == {path.name for path in folder.glob("*.kernels")}

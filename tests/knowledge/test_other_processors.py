@@ -14,9 +14,8 @@ from opscope.base.errors import BadInputError
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.fatbins import CodeKind, Image, fat_binaries
 from opscope.knowledge.binaries.registrations import read_cuda_library
-from opscope.knowledge.kernels.index import IndexedKernel, build_index
+from opscope.knowledge.kernels.index import IndexedKernel, build_index, same_build, shipped_builds
 from opscope.knowledge.kernels.installed import torch_in, torch_in_wheel, torch_index
-from opscope.knowledge.kernels.shipped import same_build, shipped_builds
 from tests.command import opscope
 from tests.conftest import ROOT
 

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.costs.occupancy import Occupancy, dimensions, occupancy
-from opscope.analysis.costs.parallelism import Parallelism, parallelism
+from opscope.analysis.costs.occupancy import Occupancy, Parallelism, dimensions, occupancy, parallelism
 from opscope.analysis.measured import Measured
 from opscope.base.errors import EnvironmentLacksError
 from opscope.collect.nsight_compute import read_counters

@@ -8,8 +8,7 @@ import pytest
 
 from opscope.knowledge.kernels.index import SourceLine
 from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver
-from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, matching_overloads
-from opscope.knowledge.releases import TorchVersion
+from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, TorchVersion, matching_overloads
 from opscope.lookup.explain import Lookup
 from opscope.lookup.operator_source import file_text, source_entry, source_facts
 from opscope.readers.reading import read

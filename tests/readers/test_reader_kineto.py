@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import BadInputError
+from opscope.readers.content import repaired
 from opscope.readers.native import library as native
-from opscope.readers.odd import repaired
 from opscope.readers.reading import read
 from opscope.readers.unpacked import InputFile
 from opscope.trace.model import Trace

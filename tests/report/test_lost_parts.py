@@ -10,8 +10,7 @@ import pytest
 from opscope.analysis.analyzed import analyze
 from opscope.base.losses import Losses
 from opscope.runs.store import PAGE, RunDirectory, with_entry
-from opscope.sweep.reporting import report
-from opscope.sweep.runner import written_sweep
+from opscope.sweep.runner import report, written_sweep
 from tests.command import opscope
 from tests.conftest import DATA
 

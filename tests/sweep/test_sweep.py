@@ -617,8 +617,7 @@ def test_a_terminal_shows_configuration_phase_and_time_left(tmp_path: Path) -> N
 def test_reports_beside_the_next_measurement_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from opscope.sweep.plan import expand, new_manifest
-    from opscope.sweep.reporting import Reports
-    from opscope.sweep.runner import Here, Plan, run_sweep
+    from opscope.sweep.runner import Here, Plan, Reports, run_sweep
 
     class Silent:
         def __init__(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.runs.progress import in_progress, is_in_progress
+from opscope.runs.folders import in_progress, is_in_progress
 from tests.command import opscope
 from tests.zygote import ROOT
 
@@ -99,7 +99,7 @@ def test_earlier_results_are_not_shown_as_those_of_a_run_that_replaces_them(run:
         entry["status"] = "done"
     (run / "manifest.json").write_text(json.dumps(manifest))
     code = (
-        "import json, sys, time\nfrom pathlib import Path\nfrom opscope.runs.progress import in_progress\n"
+        "import json, sys, time\nfrom pathlib import Path\nfrom opscope.runs.folders import in_progress\n"
         "run = Path(sys.argv[1])\n"
         "with in_progress(run):\n    print('held', flush=True)\n    time.sleep(2)\n"
         "    manifest = json.loads((run / 'manifest.json').read_text())\n"
@@ -124,7 +124,7 @@ def test_watching_shows_what_ends_and_what_is_left_when_the_process_is_gone(run:
         [
             sys.executable,
             "-c",
-            "import sys, time\nfrom pathlib import Path\nfrom opscope.runs.progress import in_progress\n"
+            "import sys, time\nfrom pathlib import Path\nfrom opscope.runs.folders import in_progress\n"
             "with in_progress(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(3)",
             run,
         ],

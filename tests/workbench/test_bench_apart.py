@@ -80,7 +80,7 @@ TRICKS = {
                 {ZEROS}
             from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, Stopped
             from opscope.record.codec import encode
-            from opscope.workbench.jobs.bench_written import bench_document_of
+            from opscope.workbench.jobs.bench_targets import bench_document_of
             right = Correctness(verdict=Correct.RIGHT, sentence="error 0", reference="base", tolerance=1e-5)
             def made(name, ns):
                 time = Duration(

@@ -19,13 +19,12 @@ torch = pytest.importorskip("torch")
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from opscope.documents.bench import BenchResult, Correct  # noqa: E402
-from opscope.workbench.benchmarking import correctness, host_timing, rounds, run, statistics, steady  # noqa: E402
-from opscope.workbench.benchmarking.case import Case  # noqa: E402
+from opscope.workbench.benchmarking import correctness, host_timing, rounds, run, steady  # noqa: E402
+from opscope.workbench.benchmarking.case import Case, TimedInputs  # noqa: E402
 from opscope.workbench.benchmarking.correctness import check_timed, check_variants  # noqa: E402
 from opscope.workbench.benchmarking.instruments import Instruments  # noqa: E402
 from opscope.workbench.benchmarking.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
-from opscope.workbench.benchmarking.timed_inputs import TimedInputs  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 CPU = torch.device("cpu")
@@ -124,7 +123,7 @@ REPLACED: dict[str, tuple[Variant, str]] = {
     "event": (replacing(torch.cuda, "Event", zero), "torch.cuda.Event"),
     "elapsed time": (replacing(torch.cuda.Event, "elapsed_time", zero), "torch.cuda.Event.elapsed_time"),
     "turns": (replacing(run, "in_turns", zero), "run.in_turns"),
-    "medians": (replacing(statistics, "duration_of", zero), "statistics.duration_of"),
+    "medians": (replacing(rounds, "duration_of", zero), "rounds.duration_of"),
     "equal": (replacing(torch, "equal", true), "torch.equal"),
     "error": (replacing(correctness, "_error", lambda *_: (0.0, None)), "correctness._error"),
     "norm": (replacing(torch.Tensor, "norm", lambda *_: torch.zeros(())), "torch.Tensor.norm"),

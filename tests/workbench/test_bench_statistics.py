@@ -20,10 +20,20 @@ from opscope.documents.bench import (
     VariantComparison,
     headline,
 )
-from opscope.workbench.benchmarking.regression import between_sessions
-from opscope.workbench.benchmarking.rounds import Calls, MeasuringLimits, Timer, in_turns, is_steady, next_look, stopped
-from opscope.workbench.benchmarking.statistics import holm, median_interval, ratios, sign_test
-from opscope.workbench.benchmarking.verdicts import compare, pairs_of, verdict_of
+from opscope.workbench.benchmarking.rounds import (
+    Calls,
+    MeasuringLimits,
+    Timer,
+    holm,
+    in_turns,
+    is_steady,
+    median_interval,
+    next_look,
+    ratios,
+    sign_test,
+    stopped,
+)
+from opscope.workbench.benchmarking.verdicts import between_sessions, compare, pairs_of, verdict_of
 
 
 def test_the_interval_of_a_median_by_hand() -> None:

@@ -10,8 +10,7 @@ from opscope.documents.build import BuildDocument
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.machine.programs import find_program
 from opscope.workbench.toolchain.building import build_file, chosen_capabilities, listing_of
-from opscope.workbench.toolchain.listing import ptx_kernels, sass_kernels
-from opscope.workbench.toolchain.messages import first_error, kernel_resources, messages
+from opscope.workbench.toolchain.listing import first_error, kernel_resources, messages, ptx_kernels, sass_kernels
 from opscope.workbench.toolchain.nvcc import BuildFailedError, BuildKind, Nvcc, architectures, installed, target_flags
 from tests.command import opscope
 

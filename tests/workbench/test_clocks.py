@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from opscope.workbench.benchmarking.clocks import summarise_clocks  # noqa: E402
+from opscope.workbench.benchmarking.instruments import summarise_clocks  # noqa: E402
 
 
 def test_samples_are_summarised_and_unreadable_lines_left_out() -> None:

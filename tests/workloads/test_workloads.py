@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.torch
 
-from opscope.torch_support.device import resolve_device  # noqa: E402
+from opscope.torch_support.tensors import resolve_device  # noqa: E402
 from opscope.workloads.catalog import target_name  # noqa: E402
 from opscope.workloads.models import build_workload  # noqa: E402
 

@@ -17,8 +17,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from opscope.advise.deferring import Later, is_waiting
-from opscope.advise.places import Call, Stack, here
 from opscope.advise.routine import Ran, Routine
+from opscope.advise.source import Call, Stack, here
 from opscope.base.files import is_users
 from opscope.torch_support.tensors import parts_of, tensors_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from opscope.advise.places import ScriptPlaces
+from opscope.advise.source import ScriptPlaces
 from opscope.documents.advise import Facts
 from opscope.record.configuration import Configuration
 

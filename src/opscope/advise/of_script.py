@@ -17,18 +17,17 @@ from msgspec import Struct
 from opscope.advise.changes.compiling import compiled_frames
 from opscope.advise.found import Reached, reached_from, uncompiled
 from opscope.advise.loaders import Loaders
-from opscope.advise.places import Stack, here
 from opscope.advise.routine import Ran, Routine, T, seed
+from opscope.advise.source import Stack, here
 from opscope.advise.variant import Variant
 from opscope.base.errors import OpscopeError
 from opscope.base.units import NS_PER_S
 from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.finder import StepFinder
 from opscope.collect.script.period import Pattern
-from opscope.collect.script.ranking import what
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
-from opscope.collect.script.step_events import Stream
+from opscope.collect.script.step_events import Stream, what
 from opscope.record.step_kinds import ScriptRun, WantedSteps
 
 _MOST_MISSED: Final = 500  # for each event of a step; an evaluation in between may have as many

@@ -23,11 +23,10 @@ from opscope.advise.measured import (
     verdict,
 )
 from opscope.advise.messages import Built, VariantJob
-from opscope.advise.places import ScriptPlaces
 from opscope.advise.proof import Judgement
 from opscope.advise.search import ChangeNames, compiles
 from opscope.advise.session import AdviseError, Session, Worker
-from opscope.advise.source import NotWritableError
+from opscope.advise.source import NotWritableError, ScriptPlaces
 from opscope.advise.telling import Budget
 from opscope.advise.writer import Writer
 from opscope.base.text import lazy_pattern

@@ -23,12 +23,11 @@ from opscope.advise.found import Observed, Reached, RootCall, changed_state, obs
 from opscope.advise.loaders import Loaders, Made
 from opscope.advise.messages import least_steps
 from opscope.advise.padding import odd_products
-from opscope.advise.places import ScriptPlaces, Stack
 from opscope.advise.routine import Routine, T
+from opscope.advise.source import ScriptPlaces, Stack
 from opscope.base.files import is_users
 from opscope.documents.advise import Facts
-from opscope.torch_support.device import synchronize
-from opscope.torch_support.tensors import own_tensors, same_elements
+from opscope.torch_support.tensors import own_tensors, same_elements, synchronize
 
 # ---------------------------------------------------------------- dropout
 

@@ -33,7 +33,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from opscope.advise.changes.listed import BY_NAME, in_order
-from opscope.advise.loaders import Loaders, Wait
+from opscope.advise.loaders import Loaders, Wait, pinned
 from opscope.advise.messages import (
     FAILED,
     FIRST_STEPS,
@@ -53,7 +53,6 @@ from opscope.advise.messages import (
     Worked,
 )
 from opscope.advise.of_script import ScriptEndedError, ScriptVariant
-from opscope.advise.pinning import pinned
 from opscope.advise.recording import keep_weights, losses, record, take_weights
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.simulated import FunctionVariant, compute_in_float64
@@ -61,14 +60,13 @@ from opscope.advise.stages import Fetched, ProfiledFunction, RunningFunction, St
 from opscope.advise.variant import Variant, prepare
 from opscope.base.errors import NOT_SET, OpscopeError, unset_variable
 from opscope.base.files import is_users
-from opscope.base.processes import end_with_parent
-from opscope.base.threads import waited_for_cpu_ns
+from opscope.base.processes import end_with_parent, waited_for_cpu_ns
 from opscope.base.units import NS_PER_S
 from opscope.collect.environment import cpu_name
 from opscope.collect.script.running import use_sources
 from opscope.record.configuration import CaptureOptions, Schedule
 from opscope.record.step_kinds import WantedSteps
-from opscope.torch_support.device import Mark, current, resolve_device, synchronize
+from opscope.torch_support.tensors import Mark, current, resolve_device, synchronize
 from opscope.workloads.catalog import is_script
 
 # ---------------------------------------------------------------- the clock of a worker's stages

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from opscope.advise.places import Call, CallSite, ScriptPlaces, Stack
-from opscope.advise.source import EditedFile, NotWritableError
+from opscope.advise.source import Call, CallSite, EditedFile, NotWritableError, ScriptPlaces, Stack
 
 T = TypeVar("T")
 

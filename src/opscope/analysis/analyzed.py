@@ -34,19 +34,15 @@ from opscope.analysis.replay.build import replayed_steps as replayable_steps
 from opscope.analysis.replay.path import critical_operators
 from opscope.analysis.structure.annotations import annotation_table
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.autograd import BackwardPass, backward_table
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.lanes import stream_table
 from opscope.analysis.structure.launches import LaunchSummary, captured_table, captures_of, summarise_launches
 from opscope.analysis.structure.links import Links, link, operator_self_cpu
-from opscope.analysis.structure.modules import Origins, module_table
+from opscope.analysis.structure.modules import Origins, callers, module_table, recomputed
 from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Floats, Ints
-from opscope.analysis.structure.recomputed import recomputed
-from opscope.analysis.structure.stacks import callers
-from opscope.analysis.structure.step_work import activities_of_steps
-from opscope.analysis.structure.streams import stream_table
-from opscope.analysis.structure.window import Window, step_table, window_of
+from opscope.analysis.structure.step_work import Window, activities_of_steps, step_table, window_of
 from opscope.analysis.trust.checks import CheckInput, check_trace
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.bounds import bound_of
@@ -62,10 +58,10 @@ from opscope.analysis.verdict.step_evidence import (
 )
 from opscope.base.errors import UsageError
 from opscope.base.losses import Losses
+from opscope.base.processes import together
 from opscope.base.stages import Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.text import lazy_pattern
-from opscope.base.threads import together
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding

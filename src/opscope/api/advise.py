@@ -7,7 +7,7 @@ from pathlib import Path
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import scratch
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.documents.advise import INPUT, LARGER_BATCH, AdviseDocument, ErrorClass
 from opscope.record.settings import Value
 from opscope.sweep.plan import default_sizes, expand

@@ -118,10 +118,10 @@ def bench(
         UsageError: there is no variant, or the device does not exist.
         EnvironmentLacksError: PyTorch is missing.
     """
-    from opscope.torch_support.device import current, resolve_device
+    from opscope.torch_support.tensors import current, resolve_device
     from opscope.workbench.benchmarking.case import Case
     from opscope.workbench.benchmarking.run import bench_case
-    from opscope.workbench.jobs.bench_written import bench_document_of
+    from opscope.workbench.jobs.bench_targets import bench_document_of
 
     named = {getattr(variants, "__name__", "function"): variants} if callable(variants) else dict(variants)
     if not named:

@@ -288,7 +288,7 @@ def _profile_workload(
     import torch
 
     from opscope.sweep.measure import Task, measure_workload
-    from opscope.torch_support.device import resolve_device
+    from opscope.torch_support.tensors import resolve_device
     from opscope.workloads.custom import from_object
 
     module = isinstance(workload, torch.nn.Module)
@@ -374,7 +374,7 @@ class ProfileSession:
     def __enter__(self) -> "ProfileSession":
         from opscope.collect.environment import reset_peak_memory
         from opscope.collect.torch_profiler import TorchProfiler
-        from opscope.torch_support.device import current, resolve_device
+        from opscope.torch_support.tensors import current, resolve_device
 
         if self._profiler is not None:
             raise OpscopeError("a session is for one with block: call opscope.profile() again")
@@ -395,7 +395,7 @@ class ProfileSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from opscope.torch_support.device import synchronize
+        from opscope.torch_support.tensors import synchronize
 
         try:
             # Work that the block launched belongs to it, even if it still runs on the device.
@@ -434,7 +434,7 @@ class ProfileSession:
         """
         from torch.profiler import record_function
 
-        from opscope.torch_support.device import synchronize
+        from opscope.torch_support.tensors import synchronize
 
         self._steps += 1
         with record_function(f"ProfilerStep#{self._steps}"):

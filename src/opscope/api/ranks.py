@@ -14,8 +14,7 @@ from opscope.distributed.engines import engine_for
 from opscope.distributed.frames import communications_of, steps_of, work_of
 from opscope.distributed.inputs import files_of, record_of
 from opscope.distributed.job import Job, document_of, read_job
-from opscope.documents.ranks import RanksDocument, RankState
-from opscope.documents.ranks_difference import RanksDifference
+from opscope.documents.ranks import RanksDifference, RanksDocument, RankState
 
 
 class JobOfRanks(Summarised, Struct, frozen=True, dict=True):

@@ -13,7 +13,7 @@ import click
 from opscope.advise.changes.listed import BY_NAME
 from opscope.base.errors import EnvironmentLacksError, InconclusiveError, OpscopeError, UsageError
 from opscope.base.files import scratch
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import DTYPES, INCONCLUSIVE, ListOf, Positive, WantedStepsType, format_option, values_of
 from opscope.cli.say import say

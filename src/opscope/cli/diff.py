@@ -28,7 +28,7 @@ from opscope.cli.reading import read_bench
 from opscope.documents.bench import BenchDocument, Changed, ChangesDocument, RegressionVerdict
 from opscope.record.bench import BenchRequest
 from opscope.report.bench_document import change_table
-from opscope.workbench.benchmarking.regression import changes, differences, worst_change
+from opscope.workbench.benchmarking.verdicts import changes, differences, worst_change
 
 # ---------------------------------------------------------------- benchmarks
 

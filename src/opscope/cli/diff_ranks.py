@@ -6,7 +6,7 @@ from typing import Final
 
 from opscope.base.errors import UsageError
 from opscope.base.files import write_output
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import INCONCLUSIVE
 from opscope.cli.say import say
@@ -15,9 +15,9 @@ from opscope.distributed.engines import engine_for
 from opscope.distributed.inputs import files_of, record_of
 from opscope.distributed.job import Job, read_job
 from opscope.documents.difference import Gate
-from opscope.documents.ranks_difference import RanksDifference
+from opscope.documents.ranks import RanksDifference
 from opscope.render.markdown import render
-from opscope.report.ranks_difference import ranks_difference_section, ranks_difference_values
+from opscope.report.ranks_document import ranks_difference_section, ranks_difference_values
 
 _SAID: Final = 16  # reasons
 

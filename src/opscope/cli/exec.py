@@ -17,7 +17,7 @@ from opscope.cli.options import folder_option, format_option, overwrite_option, 
 from opscope.cli.say import say
 from opscope.cli.stats_output import print_stats, refuse_several_as_csv, stats_options
 from opscope.documents.stats import Report
-from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
+from opscope.record.capture import EXECUTION, RAW, RECORDING_ENDING, Execution
 from opscope.record.redaction import Redactor
 from opscope.runs.folders import named_folder, new_folder, point_latest
 

@@ -32,7 +32,15 @@ from opscope.analysis.structure.producer import Producer, producer_of
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.files import path_text
 from opscope.base.text import printable
-from opscope.knowledge.kernels.index import SourceIndex
+from opscope.knowledge.kernels.index import (
+    SourceIndex,
+    by_nearness,
+    parse_version,
+    same_build,
+    same_release,
+    shipped_index,
+    shipped_names,
+)
 from opscope.knowledge.kernels.installed import (
     InstalledTorch,
     build_ids,
@@ -43,16 +51,7 @@ from opscope.knowledge.kernels.installed import (
     torch_index,
 )
 from opscope.knowledge.kernels.kernel_source import SourceResolver
-from opscope.knowledge.kernels.shipped import (
-    by_nearness,
-    parse_version,
-    same_build,
-    same_release,
-    shipped_index,
-    shipped_names,
-)
-from opscope.knowledge.native_functions import NativeFunctions
-from opscope.knowledge.releases import TorchVersion
+from opscope.knowledge.native_functions import NativeFunctions, TorchVersion
 from opscope.lookup.explain import Lookup
 from opscope.readers.reading import read
 from opscope.record.capture import CaptureRecord

@@ -130,8 +130,7 @@ def _write_reports(run: Path, output_format: str, *, allow_damaged: bool) -> Non
     from opscope.cli.results import print_sweep
     from opscope.runs.pipeline import read_documents
     from opscope.runs.store import RunDirectory, with_entry
-    from opscope.sweep.reporting import report
-    from opscope.sweep.runner import failed_entries, worthless_entries, written_sweep
+    from opscope.sweep.runner import failed_entries, report, worthless_entries, written_sweep
 
     if not run.is_dir():
         raise UsageError(f"{run} is not a run: --reports takes a directory that opscope profile made")
@@ -220,8 +219,7 @@ def _write_chrome(
     libraries_imported = Event()
     readings = [] if part is not None else [Reading(file.path, max_input, libraries_imported)]
     import_libraries(libraries_imported)
-    from opscope.analysis.merged import merged
-    from opscope.analysis.part import read_part
+    from opscope.analysis.part import merged, read_part
     from opscope.analysis.structure.selection import select_steps
     from opscope.export.chrome import chrome_parts
     from opscope.knowledge.categories import classifier_of

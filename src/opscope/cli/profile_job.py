@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import PARTIAL
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.progress import SweepProgress
 from opscope.cli.results import last_lines

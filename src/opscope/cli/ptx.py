@@ -8,7 +8,7 @@ from opscope.base.errors import UsageError
 from opscope.base.files import refuse_output
 from opscope.cli.listing import echo_listing
 from opscope.cli.options import WORDS, Positive, format_option, output_option, overwrite_option
-from opscope.record.listing import ListingRequest
+from opscope.record.bench import ListingRequest
 from opscope.workbench.jobs.listing_process import compiled_kernels
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from opscope.base.errors import BadInputError, UsageError
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.say import say
@@ -115,7 +115,7 @@ def command(
 def _read_shard(files: Sequence[Path], engine: "Engine") -> None:
     """Summarise some traces, and fail if a summary could not be kept."""
     from opscope.distributed.engines import Lost
-    from opscope.distributed.kept import keep
+    from opscope.distributed.inputs import keep
 
     failed = 0
     for path, result in engine.run(keep, files):

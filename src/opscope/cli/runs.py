@@ -14,8 +14,7 @@ from opscope.cli.terminal import echo_lines
 from opscope.documents.runs import RunRow, RunsDocument
 from opscope.report.runs_table import runs_table
 from opscope.report.step_parts import step_cell
-from opscope.runs.folders import RESULTS, past_runs, run_folders
-from opscope.runs.progress import is_in_progress, progress_of
+from opscope.runs.folders import RESULTS, is_in_progress, past_runs, progress_of, run_folders
 
 _PAUSE: Final = 0.5  # seconds between two looks
 

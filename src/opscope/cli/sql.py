@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from opscope.analysis.analyzed import analyze
 from opscope.base.errors import UsageError
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.base.units import format_bytes
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import Positive, format_option

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.knowledge.kernels.installed import build_ids, installed_torch
 from opscope.machine.driver import driver_release
 from opscope.record.capture import PeakMemory

@@ -13,15 +13,18 @@ from opscope.distributed.job import Job, document_of
 from opscope.distributed.lateness import own_times
 from opscope.distributed.summary import IDLE_COLUMNS, RankFacts
 from opscope.documents.difference import Gate
-from opscope.documents.ranks import JobCollective, JobStep, RanksDocument, RankState
-from opscope.documents.ranks_difference import (
+from opscope.documents.ranks import (
     CollectiveChange,
+    JobCollective,
     JobSide,
+    JobStep,
     JobStepChange,
     LateChange,
     PartOfStep,
     ProcessGroupChange,
     RanksDifference,
+    RanksDocument,
+    RankState,
     RankWorkChange,
 )
 

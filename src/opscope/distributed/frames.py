@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.distributed.collectives import rows_of
 from opscope.distributed.job import Job, matched_on_clocks
 from opscope.distributed.lateness import Collectives, own_times
-from opscope.distributed.match import rows_of
 from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE_COLUMNS, STEPS, WORK, RankSummary
 from opscope.documents.ranks import RankState
 

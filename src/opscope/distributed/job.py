@@ -15,13 +15,11 @@ from opscope.base.files import path_text
 from opscope.base.units import format_count, format_ns
 from opscope.distributed.causes import Why, why_late
 from opscope.distributed.clocks import RankClocks, clocks_of, contradicted
-from opscope.distributed.collectives import collectives_of, groups_of, slow_links
+from opscope.distributed.collectives import Matched, collectives_of, groups_of, matched, rows_of, slow_links
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.findings import job_findings
-from opscope.distributed.inputs import Recorded
-from opscope.distributed.kept import kept_summary
+from opscope.distributed.inputs import Recorded, kept_summary
 from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times
-from opscope.distributed.match import Matched, matched, rows_of
 from opscope.distributed.replay import replays_of
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.ranks import (

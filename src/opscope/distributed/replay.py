@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from opscope.analysis.structure.nesting import Ints
 from opscope.distributed.clocks import RankClocks
-from opscope.distributed.match import Matched, members_of
+from opscope.distributed.collectives import Matched, members_of
 from opscope.distributed.summary import RankSummary
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
 

@@ -9,12 +9,11 @@ from typing import Final
 import polars as pl
 from msgspec.structs import replace
 
-from opscope.analysis.merged import merged
-from opscope.analysis.part import Part, read_part
+from opscope.analysis.part import Part, merged, read_part
 from opscope.base.errors import UsageError
 from opscope.distributed.clocks import RankClocks
+from opscope.distributed.collectives import rows_of
 from opscope.distributed.job import Job, matched_on_clocks
-from opscope.distributed.match import rows_of
 from opscope.distributed.one_rank import BASE_TIMES, base_of
 from opscope.trace.columns import TABLES
 from opscope.trace.model import DeviceProperties, Trace

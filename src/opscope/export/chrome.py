@@ -27,8 +27,8 @@ from opscope.analysis.structure.lanes import lanes_of
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.trust.checks import check_file
 from opscope.base.errors import UsageError
+from opscope.base.processes import ahead
 from opscope.base.text import printable
-from opscope.base.threads import ahead
 from opscope.base.units import NS_PER_US
 from opscope.documents.trust import Check, Verdict
 from opscope.export.chrome_events import SEPARATOR, Events, Tracks, events_of

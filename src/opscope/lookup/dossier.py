@@ -7,8 +7,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from opscope.analysis.costs import statements as rules
-from opscope.analysis.costs.occupancy import occupancy_of
-from opscope.analysis.costs.parallelism import parallelism
+from opscope.analysis.costs.occupancy import occupancy_of, parallelism
 from opscope.analysis.costs.statements import OperatorEvidence
 from opscope.analysis.costs.sums import launch_shape_rows
 from opscope.analysis.structure.arrays import costliest_first

@@ -15,8 +15,7 @@ from msgspec import Struct
 from opscope.base.errors import NotATraceError
 from opscope.base.text import lazy_pattern
 from opscope.readers.native import library as native
-from opscope.readers.unpacked import Takes
-from opscope.readers.whole import OpenedReader, WholeReader
+from opscope.readers.unpacked import OpenedReader, Takes, WholeReader
 
 # ---------------------------------------------------------------- looking for the format
 

@@ -33,7 +33,7 @@ from opscope.readers.cupti_names import (
 )
 from opscope.readers.events import LATEST_NS
 from opscope.readers.table_rows import build_trace, shaped
-from opscope.readers.whole import OpenedReader, whole
+from opscope.readers.unpacked import OpenedReader, whole
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from opscope._version import __version__
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, partial_prefix, path_text, regular, write_whole
-from opscope.base.threads import together
+from opscope.base.processes import together
 from opscope.readers.events import KINDS, LATEST_NS
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, UNSUSPICIOUS_BYTES
 from opscope.trace.model import DeviceProperties, Trace, TraceSource

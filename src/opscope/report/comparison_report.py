@@ -12,9 +12,8 @@ from opscope.documents.trust import Verdict
 from opscope.record.settings import SETTINGS, heading_of, is_count
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, field_values, table_of
-from opscope.report.comparison import IN_PROCESS, ON_DEVICE
+from opscope.report.comparison import IN_PROCESS, ON_DEVICE, size_in_words
 from opscope.report.finding_text import findings_section
-from opscope.report.growth_laws import size_in_words
 from opscope.report.step_parts import of_trust
 
 _LAWS = (

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Accounting
-from opscope.analysis.structure.streams import NO_DEVICE
+from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.base.losses import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.bound import Actor, IdleCause

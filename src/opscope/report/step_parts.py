@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.structure.window import Window
+from opscope.analysis.structure.step_work import Window
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import IdleCause
 from opscope.documents.brief import BriefPart, StepFigure

@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.light_pass import LightPass
-from opscope.analysis.measured import Measured
+from opscope.analysis.measured import LightPass, Measured
 from opscope.analysis.structure.arrays import kept
 from opscope.base.stages import Stage, staged
 from opscope.documents import trace as doc

@@ -17,7 +17,7 @@ from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_MS
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
-from opscope.record.execution import EXECUTION, RAW, RECORDING_ENDING, Execution
+from opscope.record.capture import EXECUTION, RAW, RECORDING_ENDING, Execution
 from opscope.record.sweep import MANIFEST, document_kind
 
 _RUNS: Final = (MANIFEST, EXECUTION)  # a folder with one of these is a run

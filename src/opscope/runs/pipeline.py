@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.light_pass import LightPass, light_pass
-from opscope.analysis.measured import Measured
+from opscope.analysis.measured import LightPass, Measured, light_pass
 from opscope.analysis.structure.producer import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.losses import Losses, raises
-from opscope.base.threads import together
+from opscope.base.processes import together
 from opscope.base.units import utc_timestamp
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
@@ -35,8 +34,7 @@ from opscope.documents.trust import CheckName
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.installed import build_ids, installed_torch, torch_index
 from opscope.knowledge.kernels.kernel_source import SourceResolver
-from opscope.knowledge.native_functions import NativeFunctions
-from opscope.knowledge.releases import TorchVersion
+from opscope.knowledge.native_functions import NativeFunctions, TorchVersion
 from opscope.lookup.explain import Lookup
 from opscope.readers.reading import read
 from opscope.record.capture import CaptureRecord

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import partial_prefix, write_whole
-from opscope.base.processes import SAFE_PATH, own_environment, own_process
-from opscope.base.threads import cores
+from opscope.base.processes import SAFE_PATH, cores, own_environment, own_process
 from opscope.distributed.engines import Lost, engine_for
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from opscope.base.errors import NOT_SET, OpscopeError, UsageError, unset_variable
 from opscope.base.units import format_share
 from opscope.collect.script.children import Children, WorkElsewhereError
-from opscope.collect.script.found import Found
+from opscope.collect.script.found import Found, current_device, torch_is_idle
 from opscope.collect.script.plain_clock import PlainClock
-from opscope.collect.script.questions import current_device, torch_is_idle
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
 from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog, tell_without_steps

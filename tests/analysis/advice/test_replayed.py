@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from opscope.analysis.advice.joint import choices_of
+from opscope.analysis.advice.replayed import choices_of
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule

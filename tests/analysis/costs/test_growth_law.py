@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.costs.growth_law import growth_law
-from opscope.report.growth_laws import law_row
+from opscope.report.comparison import law_row
 
 DOUBLING = (1, 2, 4, 8, 16, 32)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.structure.window import WindowKind
+from opscope.analysis.structure.step_work import WindowKind
 from opscope.documents.bound import IdleCause
 from tests.kineto import KinetoTrace
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.pictures.flame import Flame, FlameBy, flames
 from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
-from opscope.analysis.pictures.slices import Slices, slices_of
-from opscope.analysis.pictures.tracks import Track, TrackKind, merged_slices, stacked_rows
+from opscope.analysis.pictures.slices import Slices, Track, TrackKind, merged_slices, slices_of, stacked_rows
 from opscope.analysis.structure.call_tree import CallTree
 from opscope.analysis.structure.modules import Origins
 from opscope.base.errors import UsageError

@@ -26,7 +26,7 @@ from opscope.analysis.replay.path import (
     unprofiled_step,
     unprofiled_steps,
 )
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals
 from opscope.analysis.structure.links import link
 from opscope.api.whatif import whatif
 from opscope.base.errors import UsageError

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opscope.analysis.structure.intervals import Intervals, latest_around
+from opscope.analysis.structure.arrays import Intervals, latest_around
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(-3, 10)).map(lambda p: (p[0], p[0] + p[1])), max_size=20)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from opscope.analysis.structure.recomputed import checkpointing
+from opscope.analysis.structure.modules import checkpointing
 from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 

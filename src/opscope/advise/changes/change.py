@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.documents.advise import ChangeName, ErrorClass, Facts
 
 if TYPE_CHECKING:
     from opscope.advise.loaders import Loaders
-    from opscope.advise.places import Call
+    from opscope.advise.source import Call
     from opscope.advise.variant import Variant
     from opscope.advise.writer import Writer
 

@@ -15,7 +15,7 @@ from opscope.advise.changes.change import (
     for_process,
     needs,
 )
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.documents.advise import ChangeName
 
 if TYPE_CHECKING:

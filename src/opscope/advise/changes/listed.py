@@ -6,7 +6,7 @@ from typing import Final
 from opscope.advise.changes import attention, compiling, host, layout, loading, optimizer, precision
 from opscope.advise.changes.change import Change, workers_tried
 from opscope.advise.writer import filled
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.documents.advise import ErrorClass, Facts
 
 # In the order in which they are applied.

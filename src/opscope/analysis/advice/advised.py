@@ -10,17 +10,15 @@ from msgspec.structs import replace
 
 from opscope.analysis.advice import communication, memory_bound, products, repeated
 from opscope.analysis.advice.attention import eager_attention
-from opscope.analysis.advice.blocking import blocking_calls, waits_for_the_device
+from opscope.analysis.advice.blocking import blocking_calls, stream_dependency, waits_for_the_device
 from opscope.analysis.advice.communication import devices_take_turns
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, Remedy
-from opscope.analysis.advice.dependency import stream_dependency
 from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, far_from_limit
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import dispatch_bound, host_work, input_pipeline
-from opscope.analysis.advice.joint import ONLY_TOGETHER, all_of_them, pairs
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import allocator_churn, cold_start, recompilation
-from opscope.analysis.advice.replayed import Replayed
+from opscope.analysis.advice.replayed import ONLY_TOGETHER, Replayed, all_of_them, pairs
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, derived, measured, percent
 from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.small_copies import small_copies
@@ -31,9 +29,9 @@ from opscope.analysis.replay.changes import ReplayedChange
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.errors import UsageError
+from opscope.base.processes import together
 from opscope.base.stages import Stage, staged
 from opscope.base.text import shell_path
-from opscope.base.threads import together
 from opscope.base.units import format_share
 from opscope.documents.advise import INPUT, ChangeName
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Together, Where

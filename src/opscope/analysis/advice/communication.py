@@ -23,8 +23,7 @@ from opscope.analysis.advice.rule import (
 )
 from opscope.analysis.costs.limits import BETWEEN_DEVICES
 from opscope.analysis.structure.api_masks import any_name, names_that
-from opscope.analysis.structure.arrays import column, end_of, nesting_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.findings import Fact, Rule, Source, Where

@@ -18,12 +18,11 @@ from opscope.analysis.idle.waits import Waits
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import any_name, names_that
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.autograd import BackwardPass
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
 from opscope.base.losses import Losses

@@ -6,16 +6,14 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from opscope.analysis.advice.blocking import PIN, PINNED
+from opscope.analysis.advice.blocking import PIN, PINNED, without_guards
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy
-from opscope.analysis.advice.dependency import without_guards
 from opscope.analysis.advice.remedies import scaled
 from opscope.analysis.advice.rule import RuleDescription, count_of, measured, of_bytes, seen, states
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns

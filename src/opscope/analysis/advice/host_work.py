@@ -23,8 +23,7 @@ from opscope.analysis.advice.rule import (
 from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_thread
 from opscope.analysis.idle.host_time import LULL_NS, PAUSE_NS
 from opscope.analysis.replay.edit import Edit
-from opscope.analysis.structure.arrays import column, count_distinct, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, count_distinct, end_of
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns
 from opscope.documents.bound import BoundKind

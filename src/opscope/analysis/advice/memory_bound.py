@@ -19,8 +19,7 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.step_work import step_of_activities
-from opscope.analysis.structure.window import step_table
+from opscope.analysis.structure.step_work import step_of_activities, step_table
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source, Where

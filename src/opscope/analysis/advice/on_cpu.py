@@ -21,12 +21,11 @@ from opscope.analysis.advice.context import LEAST_SHARE, Draft, Range, StepWords
 from opscope.analysis.advice.rule import RuleDescription, count_of, derived, measured, nanoseconds, percent, share_of
 from opscope.analysis.advice.timed import what_comes_between, what_is_collected, what_takes_long
 from opscope.analysis.idle.causes import loads_in_workers
-from opscope.analysis.structure.arrays import column, nesting_of
+from opscope.analysis.structure.arrays import Intervals, column, nesting_of
 from opscope.analysis.structure.call_tree import self_time
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.modules import is_users_frame
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.stacks import is_users_frame
-from opscope.analysis.structure.window import step_table, window_of
+from opscope.analysis.structure.step_work import step_table, window_of
 from opscope.analysis.verdict.step_evidence import StepEvidence
 from opscope.base.losses import Losses
 from opscope.base.text import lazy_pattern, or_unknown

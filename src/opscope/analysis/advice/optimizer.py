@@ -13,9 +13,8 @@ from opscope.analysis.advice.remedies import by_thread, reaches
 from opscope.analysis.advice.rule import RuleDescription, general, measured, nanoseconds, percent, states
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting_of
 from opscope.analysis.structure.autograd import after_closures
-from opscope.analysis.structure.intervals import Intervals
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import NS_PER_S, format_ns

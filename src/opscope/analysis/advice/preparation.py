@@ -24,8 +24,7 @@ from opscope.analysis.advice.rule import (
 )
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of, names_that
-from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.units import format_ns, format_times
 from opscope.documents.bound import BoundKind

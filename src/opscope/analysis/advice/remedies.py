@@ -7,8 +7,7 @@ import numpy as np
 
 from opscope.analysis.advice.context import Apply, Context
 from opscope.analysis.replay.edit import Edit
-from opscope.analysis.structure.arrays import numbers_in
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, numbers_in
 from opscope.analysis.structure.nesting import Ints
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.categories import Category

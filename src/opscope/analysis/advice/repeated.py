@@ -20,12 +20,9 @@ from opscope.analysis.advice.rule import (
 )
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, count_distinct, end_of, nesting_of
-from opscope.analysis.structure.intervals import Intervals
-from opscope.analysis.structure.modules import MODULE_FRAME
+from opscope.analysis.structure.arrays import Intervals, column, count_distinct, end_of, nesting_of
+from opscope.analysis.structure.modules import MODULE_FRAME, checkpointing, is_users_frame, recomputed
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.recomputed import checkpointing, recomputed
-from opscope.analysis.structure.stacks import is_users_frame
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where

@@ -12,8 +12,7 @@ from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import NO_MODULE, module_of_activities
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.step_work import step_of_activities
-from opscope.analysis.structure.window import step_table
+from opscope.analysis.structure.step_work import step_of_activities, step_table
 from opscope.base.units import NS_PER_S, tensor_shapes
 from opscope.documents.limits import LimitRow, LimitTotal, Utilisation
 from opscope.trace.model import Trace

@@ -9,8 +9,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from opscope.analysis.costs.occupancy import Occupancy, dimensions
-from opscope.analysis.costs.parallelism import Parallelism
+from opscope.analysis.costs.occupancy import Occupancy, Parallelism, dimensions
 from opscope.analysis.costs.sums import LaunchShape
 from opscope.documents import statements as doc
 from opscope.documents.statements import Action, ActionKind, Basis, Gain, Statement

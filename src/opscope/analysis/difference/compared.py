@@ -15,7 +15,7 @@ from opscope.analysis.difference.work import DifferenceSide, MatchedWork, apport
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.analysis.pictures.live_memory import LiveMemory, live_memory
-from opscope.analysis.structure.window import WindowKind
+from opscope.analysis.structure.step_work import WindowKind
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns

@@ -7,8 +7,7 @@ import numpy as np
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.structure.api_masks import any_name, calls_of, names_that
-from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.intervals import Intervals, latest_around
+from opscope.analysis.structure.arrays import Intervals, column, end_of, latest_around
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import lazy_pattern
 from opscope.documents.bound import IdleCause

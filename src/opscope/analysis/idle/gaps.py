@@ -11,14 +11,12 @@ from msgspec import Struct
 from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of, nesting_of
-from opscope.analysis.structure.intervals import latest_around
+from opscope.analysis.structure.arrays import column, end_of, latest_around, nesting_of
+from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
-from opscope.analysis.structure.modules import MODULE_FRAME
+from opscope.analysis.structure.modules import MODULE_FRAME, is_users_frame
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
-from opscope.analysis.structure.stacks import is_users_frame
-from opscope.analysis.structure.streams import NO_DEVICE
-from opscope.analysis.structure.window import is_step, step_table
+from opscope.analysis.structure.step_work import is_step, step_table
 from opscope.documents.bound import IdleCause
 from opscope.documents.trace import GapRow
 from opscope.trace.model import Trace

@@ -13,8 +13,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
-from opscope.analysis.structure.arrays import column, end_of, extent_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of, extent_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.knowledge.api_calls import ApiCall, ApiKind, is_profilers_own, loads_code

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals
 from opscope.analysis.structure.nesting import Ints
 from opscope.documents.bound import BoundKind, IdleCause, causes_of
 

@@ -8,14 +8,12 @@ import polars as pl
 from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of, nesting_of
+from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting_of
 from opscope.analysis.structure.autograd import after_closures
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints, Nesting
-from opscope.analysis.structure.step_work import step_among
-from opscope.analysis.structure.streams import NO_DEVICE
-from opscope.analysis.structure.window import Window, step_table
+from opscope.analysis.structure.step_work import Window, step_among, step_table
 from opscope.base.text import lazy_pattern
 from opscope.documents.trace import Step
 from opscope.knowledge.api_calls import loads_code

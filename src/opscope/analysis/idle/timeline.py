@@ -11,13 +11,20 @@ from opscope.analysis.idle.causes import Causes
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import IdleTime, idle_time
 from opscope.analysis.structure.api_masks import names_in, names_that
-from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of
+from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.step_work import periods_of_device_work, step_of_activities
-from opscope.analysis.structure.streams import NO_DEVICE
-from opscope.analysis.structure.window import Window, WindowKind, device_window, step_ranges, step_table, step_window
+from opscope.analysis.structure.step_work import (
+    Window,
+    WindowKind,
+    device_window,
+    periods_of_device_work,
+    step_of_activities,
+    step_ranges,
+    step_table,
+    step_window,
+)
 from opscope.knowledge.kernels.kinds import communicates, learn_communication
 from opscope.trace.model import DeviceProperties, Trace
 

@@ -9,8 +9,7 @@ from msgspec import Struct
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.structure.arrays import column, end_of, numbers_in
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of, numbers_in
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.documents.bound import BoundKind, IdleCause, causes_of
 from opscope.trace.model import Trace

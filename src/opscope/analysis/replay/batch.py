@@ -19,8 +19,7 @@ from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.changes import ReplayedChange, above_zero
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
-from opscope.analysis.structure.arrays import column
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column
 from opscope.analysis.structure.nesting import Ints
 from opscope.base.errors import UsageError
 

@@ -7,8 +7,7 @@ import polars as pl
 
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.graph import NEVER, EdgeKind
-from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 
 # A pause as long as this without any operator, call or frame inside is not a dispatch: the host does something else.

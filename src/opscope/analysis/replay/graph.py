@@ -22,7 +22,7 @@ from msgspec import Struct
 from opscope.analysis.replay.native import library as native
 from opscope.analysis.structure.arrays import column, extent_of
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.window import step_table
+from opscope.analysis.structure.step_work import step_table
 from opscope.trace.model import Trace
 
 NEVER: Final = -(1 << 61)  # as a lag: such an edge holds nothing back

@@ -7,7 +7,7 @@ from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints, Nesting
-from opscope.analysis.structure.window import is_step
+from opscope.analysis.structure.step_work import is_step
 from opscope.trace.model import Trace
 
 RANGE_SEPARATOR = " / "

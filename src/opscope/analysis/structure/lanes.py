@@ -1,12 +1,48 @@
 """Divides the slices of a track into lanes in which they nest, as viewers show only slices that nest."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.native import library as native
 from opscope.analysis.structure.nesting import Ints, Nesting
+from opscope.trace.model import Trace
+
+# ---------------------------------------------------------------- streams
+
+
+NO_DEVICE: Final = -1  # stands for the device of activities whose device was not recorded
+
+
+def stream_table(trace: Trace) -> pl.DataFrame:
+    """Return one row per ``device`` and ``stream``.
+
+    Columns: ``activities``, ``sum_ns`` (durations added up), ``busy_ns`` (union of the activities), ``first_ns`` and
+    ``last_ns`` (begin of the first, end of the last; nanoseconds of the trace's clock).
+    """
+    rows = [
+        {
+            "device": device,
+            "stream": stream,
+            "activities": group.height,
+            "sum_ns": int(group["duration_ns"].sum()),
+            "busy_ns": Intervals.union_of(column(group, "start_ns"), end_of(group)).length,
+            "first_ns": int(column(group, "start_ns").min()),
+            "last_ns": int(end_of(group).max()),
+        }
+        for (device, stream), group in trace.activities.group_by("device", "stream")
+    ]
+    names = ("activities", "sum_ns", "busy_ns", "first_ns", "last_ns")
+    schema = {"device": pl.Int32, "stream": pl.Int64, **dict.fromkeys(names, pl.Int64)}
+    return pl.DataFrame(rows, schema=schema).sort("device", "stream")
+
+
+# ---------------------------------------------------------------- lanes
+
 
 MOST_LANES = 4_096  # the last one takes what fits nowhere: no one could see it anyway
 _AT_ONCE = 64  # slices read in the first piece; every further piece is twice as long

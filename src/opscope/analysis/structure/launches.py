@@ -12,11 +12,10 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import calls_of, calls_that
-from opscope.analysis.structure.arrays import column, costliest_first, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, costliest_first, end_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.window import Window
+from opscope.analysis.structure.step_work import Window
 from opscope.documents.trace import Spread
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace

@@ -8,10 +8,10 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.launches import delays_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.trace.model import Trace
 
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.links import link
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.step_work import activities_of_steps
-from opscope.analysis.structure.window import is_step, step_table
+from opscope.analysis.structure.step_work import activities_of_steps, is_step, step_table
 from opscope.base.errors import UsageError
 from opscope.trace.model import Trace
 

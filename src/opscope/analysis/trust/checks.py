@@ -13,14 +13,12 @@ from opscope.analysis.costs.limits import is_over_limit, over_limit
 from opscope.analysis.idle.steps import module_loading, operator_time_on_host
 from opscope.analysis.idle.timeline import TOLERATED_OUTSIDE, DeviceTimeline
 from opscope.analysis.structure.api_masks import calls_of, names_that
-from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of
+from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.launches import LaunchSummary
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.analysis.structure.step_work import activities_launched_outside_steps
-from opscope.analysis.structure.streams import NO_DEVICE
-from opscope.analysis.structure.window import Window, WindowKind, window_of
+from opscope.analysis.structure.step_work import Window, WindowKind, activities_launched_outside_steps, window_of
 from opscope.analysis.trust.plausible import Implausible
 from opscope.analysis.trust.step_time import Steadiness
 from opscope.base.losses import Losses

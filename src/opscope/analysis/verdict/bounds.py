@@ -8,9 +8,17 @@ from msgspec import Struct
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import CAUSES, PAUSES, Waits, at_most
 from opscope.analysis.structure.launches import Captures
-from opscope.analysis.structure.window import WindowKind
-from opscope.analysis.verdict.step_evidence import STACKS, StepEvidence, busiest
-from opscope.analysis.verdict.verdict_text import MOVES, WAITS_FOR, Unknown, device_not_recorded, works_elsewhere
+from opscope.analysis.structure.step_work import WindowKind
+from opscope.analysis.verdict.step_evidence import (
+    MOVES,
+    STACKS,
+    WAITS_FOR,
+    StepEvidence,
+    Unknown,
+    busiest,
+    device_not_recorded,
+    works_elsewhere,
+)
 from opscope.base.units import format_ns, format_share
 from opscope.documents.bound import Bound, BoundKind, IdleCause
 from opscope.documents.trust import CheckName, Trust

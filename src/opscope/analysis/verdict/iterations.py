@@ -9,8 +9,7 @@ from msgspec import Struct
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.idle.waits import Waits
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of, nesting_of
-from opscope.analysis.structure.intervals import Intervals
+from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import periods_of_device_work

@@ -27,9 +27,9 @@ from opscope.base.files import PRIVATE_FILE, digest_of, is_own, kept_scratch, pa
 from opscope.base.text import lazy_pattern
 from opscope.base.units import utc_timestamp
 from opscope.collect.collector import Collected
-from opscope.machine.cupti import Cupti, find_cupti
 from opscope.machine.driver import driver_release
-from opscope.record.execution import RECORDING_ENDING, Execution, OtherTool
+from opscope.machine.programs import Cupti, find_cupti
+from opscope.record.capture import RECORDING_ENDING, Execution, OtherTool
 
 # The driver loads the library that the first names in cuInit; a program's NVTX loads that of the second.
 _INJECTION, _NVTX_INJECTION = "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"

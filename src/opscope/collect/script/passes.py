@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from opscope.collect.script.questions import current_device, synchronize_if_used
+from opscope.collect.script.found import current_device, synchronize_if_used
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions, Schedule
 

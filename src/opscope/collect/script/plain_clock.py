@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from opscope.collect.script.questions import grad_enabled
-from opscope.collect.script.ranking import stream_of
+from opscope.collect.script.found import grad_enabled
+from opscope.collect.script.step_events import stream_of
 from opscope.collect.script.watcher import EnoughMeasured
 from opscope.record.step_kinds import OwnClock, StepKind, StepsFound
 

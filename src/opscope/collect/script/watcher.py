@@ -17,13 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from opscope.base.threads import waited_for_cpu_ns
+from opscope.base.processes import waited_for_cpu_ns
 from opscope.collect.script.clock import CycleClock, HostWaits
 from opscope.collect.script.finder import CYCLES_OF_OTHERS, Follower, StepFinder
-from opscope.collect.script.found import Found
-from opscope.collect.script.passes import Passes
-from opscope.collect.script.period import PATIENCE_S, Generations, Pattern, settled
-from opscope.collect.script.questions import (
+from opscope.collect.script.found import (
+    Found,
     capturing,
     compiled_graphs,
     compiling,
@@ -31,8 +29,9 @@ from opscope.collect.script.questions import (
     on_device,
     profiler_running,
 )
-from opscope.collect.script.ranking import next_run, what
-from opscope.collect.script.step_events import Stream
+from opscope.collect.script.passes import Passes
+from opscope.collect.script.period import PATIENCE_S, Generations, Pattern, settled
+from opscope.collect.script.step_events import Stream, next_run, what
 from opscope.collect.script.together import RankAgreement, group_here
 from opscope.collect.script.windows import EarlyWindow, OwnProfiler
 from opscope.record.configuration import CaptureOptions

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct, field
 
 from opscope.base.units import NS_PER_S
+from opscope.collect.script.found import current_device, synchronize_if_used
 from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
-from opscope.collect.script.questions import current_device, synchronize_if_used
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions
 

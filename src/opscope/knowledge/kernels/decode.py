@@ -11,7 +11,17 @@ from typing import Final
 from opscope.base.text import or_unknown
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.families.aten_names import aten
-from opscope.knowledge.kernels.families.attention_names import cudnn, cudnn_attention, efficient, flash, miopen
+from opscope.knowledge.kernels.families.attention_names import (
+    cub,
+    cudnn,
+    cudnn_attention,
+    efficient,
+    flash,
+    inductor,
+    memory,
+    miopen,
+    nccl,
+)
 from opscope.knowledge.kernels.families.gemm_names import (
     codenamed,
     cutlass,
@@ -22,7 +32,6 @@ from opscope.knowledge.kernels.families.gemm_names import (
     vector_product,
     xmma,
 )
-from opscope.knowledge.kernels.families.generated_names import cub, inductor, memory, nccl
 from opscope.knowledge.kernels.names import base_name, library_of
 
 _FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (

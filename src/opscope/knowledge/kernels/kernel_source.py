@@ -18,10 +18,16 @@ from enum import StrEnum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.knowledge.kernels.index import KernelPlaces, SourceIndex, SourceLine
+from opscope.knowledge.kernels.index import (
+    KernelPlaces,
+    SourceIndex,
+    SourceLine,
+    by_nearness,
+    same_release,
+    shipped_index,
+)
 from opscope.knowledge.kernels.names import base_name, canonical, library_of
-from opscope.knowledge.kernels.shipped import by_nearness, same_release, shipped_index
-from opscope.knowledge.releases import TorchVersion
+from opscope.knowledge.native_functions import TorchVersion
 
 _REPOSITORY = "https://github.com/pytorch/pytorch/blob"
 _LISTED = 8  # candidates

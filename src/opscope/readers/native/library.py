@@ -13,7 +13,7 @@ from ctypes import POINTER, byref, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
-from opscope.base.threads import cores
+from opscope.base.processes import cores
 from opscope.readers.wanted import Wanted
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")

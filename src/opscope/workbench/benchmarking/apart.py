@@ -27,9 +27,8 @@ from msgspec.structs import replace
 from opscope.base.processes import end_with_parent
 from opscope.documents.bench import CONFIRMED_WITHIN, Confirmation, Correct, Correctness
 from opscope.record.bench import Claim
-from opscope.torch_support.device import current, synchronize
-from opscope.torch_support.tensors import copy_of, tensors_of
-from opscope.workbench.benchmarking.case import Case, Function
+from opscope.torch_support.tensors import copy_of, current, synchronize, tensors_of
+from opscope.workbench.benchmarking.case import Case, Function, TimedInputs
 from opscope.workbench.benchmarking.correctness import (
     Inputs,
     VariantError,
@@ -38,7 +37,6 @@ from opscope.workbench.benchmarking.correctness import (
     check_variants,
     refused,
 )
-from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 
 _SLACK_NS: Final = 10e3  # a pipe wakes a process up that much earlier or later, once for each batch
 _VARIES: Final = 0.25  # of the time that changing the inputs takes, which is taken off
@@ -190,7 +188,7 @@ def _told(error: BaseException) -> str:
 
 
 def _resolved(name: str) -> torch.device:
-    from opscope.torch_support.device import resolve_device
+    from opscope.torch_support.tensors import resolve_device
 
     return resolve_device(name)
 

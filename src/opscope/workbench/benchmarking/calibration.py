@@ -9,8 +9,7 @@ from opscope.base.units import utc_timestamp
 from opscope.documents.bench import FalseAlarms, Measure, SpeedVerdict
 from opscope.workbench.benchmarking import host_timing
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
-from opscope.workbench.benchmarking.rounds import MeasuringLimits, Timer, in_turns
-from opscope.workbench.benchmarking.statistics import median_interval, ratios, sign_test
+from opscope.workbench.benchmarking.rounds import MeasuringLimits, Timer, in_turns, median_interval, ratios, sign_test
 from opscope.workbench.benchmarking.verdicts import verdict_of
 
 _ELEMENTS: Final = {"cuda": 1 << 24, "cpu": 1 << 16}  # about 50 us

@@ -18,9 +18,8 @@ from opscope.documents.bench import Correct, Correctness, RegimeError
 from opscope.knowledge.categories import Category, classifier_of
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
-from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.benchmarking.case import Case, Function, TimedInputs
 from opscope.workbench.benchmarking.instruments import Instruments
-from opscope.workbench.benchmarking.timed_inputs import TimedInputs
 
 # By the result's type: the largest error that a lower precision explains, and what it is then like.
 _LOWER: Final = {torch.float32: (TF32_ERROR, "TF32-like"), torch.float16: (1e-2, "bfloat16-like")}

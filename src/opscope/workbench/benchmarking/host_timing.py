@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from opscope.torch_support.device import synchronize
+from opscope.torch_support.tensors import synchronize
 from opscope.workbench.benchmarking.rounds import Calls, Timer, is_steady
 
 _BATCH: Final = 5  # calls of a warm-up's batch

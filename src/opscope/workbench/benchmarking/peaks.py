@@ -14,7 +14,7 @@ import torch
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.units import utc_timestamp
 from opscope.record.machine import MeasuredPeaks, PeakSample
-from opscope.torch_support.device import current, resolve_device
+from opscope.torch_support.tensors import current, resolve_device
 from opscope.workbench.benchmarking.case import tf32
 
 _SIZES: Final = (4096, 8192)

@@ -21,7 +21,7 @@ from opscope.documents.bench import LimitShare
 from opscope.knowledge.devices import datasheet_peaks, device_called, peaks_called
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.readers.reading import read
-from opscope.torch_support.device import synchronize
+from opscope.torch_support.tensors import synchronize
 from opscope.workbench.benchmarking.case import Function
 
 _RANGE = "opscope.bench.ran"

@@ -18,7 +18,7 @@ from opscope.base.errors import OpscopeError
 from opscope.base.processes import end_with_parent
 from opscope.documents.bench import Confirmation
 from opscope.record.bench import BenchRequest, Judged, JudgeJob
-from opscope.torch_support.device import current, resolve_device
+from opscope.torch_support.tensors import current, resolve_device
 from opscope.workbench.benchmarking.apart import Apart, Pair, confirmation, ended
 from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.instruments import Instruments

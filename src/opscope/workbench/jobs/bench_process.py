@@ -22,7 +22,7 @@ from opscope.base.processes import own_environment, own_process
 from opscope.documents.bench import BenchDocument, BenchResult, Confirmation, Correct, Duration, FalseAlarms, Measure
 from opscope.record.bench import BenchJob, BenchRequest, Claim, Judged, JudgeJob
 from opscope.record.codec import encode
-from opscope.workbench.benchmarking.statistics import duration_of
+from opscope.workbench.benchmarking.rounds import duration_of
 from opscope.workbench.benchmarking.verdicts import compare, in_a_row_ns, pairs_of
 from opscope.workbench.gallery.cases import TIMERS
 

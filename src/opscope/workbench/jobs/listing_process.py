@@ -9,8 +9,8 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import scratch
 from opscope.base.processes import own_environment, own_process, run_within
 from opscope.documents.build import KernelListing, ListingDocument
+from opscope.record.bench import ListingRequest
 from opscope.record.codec import encode
-from opscope.record.listing import ListingRequest
 from opscope.workbench.toolchain.building import disassembled
 from opscope.workbench.toolchain.listing import ptx_kernels
 

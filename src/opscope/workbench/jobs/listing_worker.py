@@ -12,8 +12,7 @@ import msgspec
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
-from opscope.record.bench import BenchRequest
-from opscope.record.listing import ListingRequest
+from opscope.record.bench import BenchRequest, ListingRequest
 
 _WARP = 32  # threads
 

@@ -17,8 +17,7 @@ from opscope.knowledge.compute_capabilities import capability_of, compute_capabi
 from opscope.machine.driver import driver
 from opscope.machine.programs import program
 from opscope.workbench.toolchain import nvcc
-from opscope.workbench.toolchain.listing import ptx_kernels, sass_kernels
-from opscope.workbench.toolchain.messages import kernel_resources, messages
+from opscope.workbench.toolchain.listing import kernel_resources, messages, ptx_kernels, sass_kernels
 
 _SECONDS: Final = 120
 _RELOCATABLE: Final = ("-rdc=true", "--relocatable-device-code=true")

@@ -17,7 +17,7 @@ from msgspec import Struct
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import PRIVATE_FILE, alone_in, digest_of, is_own, private_folder, write_whole
 from opscope.base.text import lazy_pattern
-from opscope.workbench.toolchain.messages import first_error
+from opscope.workbench.toolchain.listing import first_error
 from opscope.workbench.toolchain.nvcc import BuildFailedError, installed
 
 _Function = Callable[..., object]

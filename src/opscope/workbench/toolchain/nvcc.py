@@ -21,7 +21,7 @@ from opscope.base.processes import run_within
 from opscope.base.text import lazy_pattern
 from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, version_of
 from opscope.machine.programs import host_compiler, program, version_text, wheel_headers
-from opscope.workbench.toolchain.messages import first_error
+from opscope.workbench.toolchain.listing import first_error
 
 _SECONDS: Final = 1800
 _FIRST_WITH_LETTER: Final = 9  # the first major version that has a letter: sm_90a
