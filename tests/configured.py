@@ -1,5 +1,4 @@
-from opscope.record.configuration import Configuration
-from opscope.record.settings import SETTINGS, Value
+from opscope.record.configuration import SETTINGS, Configuration, Value
 
 
 def configured(target: str, **values: Value | None) -> Configuration:

@@ -16,7 +16,6 @@ from opscope.documents.bench import BenchDocument, ChangesDocument
 from opscope.documents.brief import BriefDocument, ShownDocument
 from opscope.documents.build import BuildDocument, LaunchDocument, ListingDocument
 from opscope.documents.comparison import SweepComparison, SweepComparisons
-from opscope.documents.counters import CountersDocument
 from opscope.documents.difference import DiffDocument
 from opscope.documents.doctor import DoctorDocument
 from opscope.documents.explain import DossierDocument, ExplainDocument
@@ -25,7 +24,7 @@ from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.page import PageDocument
 from opscope.documents.ranks import RanksDifference, RanksDocument
 from opscope.documents.runs import RunsDocument
-from opscope.documents.stats import Stats
+from opscope.documents.stats import CountersDocument, Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.triton_check import TritonCheckDocument
 from opscope.documents.whatif import WhatIfDocument

@@ -7,8 +7,8 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import Operation
 from opscope.readers.reading import read

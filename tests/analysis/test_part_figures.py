@@ -14,7 +14,7 @@ from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts
 from opscope.analysis.part import Part, read_part
 from opscope.analysis.structure.arrays import Intervals
 from opscope.analysis.structure.step_work import step_table
-from opscope.documents.bound import BoundKind
+from opscope.documents.verdict import BoundKind
 from opscope.readers import wanted
 from opscope.readers.native import library as native
 from opscope.readers.reading import read

@@ -6,8 +6,8 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured, light_pass
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Where
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.reading import read
 from opscope.render.markdown import render

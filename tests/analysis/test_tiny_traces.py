@@ -8,8 +8,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.step_work import WindowKind
-from opscope.documents.bound import BoundKind, IdleCause
-from opscope.documents.trust import Verdict
+from opscope.documents.verdict import BoundKind, IdleCause, Verdict
 from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.explain import Lookup

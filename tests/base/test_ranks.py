@@ -2,7 +2,7 @@
 
 import pytest
 
-from opscope.record.ranks import rank_among_several, rank_and_size
+from opscope.record.sweep import rank_among_several, rank_and_size
 
 
 @pytest.mark.parametrize(

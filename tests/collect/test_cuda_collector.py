@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from opscope.analysis.trust.checks import check_recording
-from opscope.documents.trust import Verdict
+from opscope.documents.verdict import Verdict
 from opscope.trace.model import Trace
 from tests import collector
 from tests.collector import FakeCuda

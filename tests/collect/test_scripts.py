@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
-from opscope.collect.script.period import candidate_periods, find_pattern, settled
-from opscope.collect.script.step_events import Identities, StepEvents
+from opscope.collect.script.step_events import Identities, StepEvents, candidate_periods, find_pattern, settled
 from opscope.collect.script.windows import busiest_thread, outermost, steps_by_operators, within, work_in
 from opscope.readers.reading import read
 from opscope.record.configuration import CaptureOptions, Schedule

@@ -13,9 +13,8 @@ from opscope.analysis.trust.checks import check_steady
 from opscope.analysis.trust.step_time import steadiness_of
 from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.finder import CyclePlace, Follower, Updates
-from opscope.collect.script.period import Pattern
-from opscope.collect.script.step_events import RANKED, Expected, Identities, Stream, next_run
-from opscope.documents.trust import Verdict
+from opscope.collect.script.step_events import RANKED, Expected, Identities, Pattern, Stream, next_run
+from opscope.documents.verdict import Verdict
 from opscope.record.step_kinds import ScriptRun, StepKind, Timed, WantedSteps
 from tests.command import opscope
 from tests.conftest import DATA

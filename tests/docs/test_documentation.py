@@ -11,7 +11,7 @@ import click
 import pytest
 
 from opscope.cli import COMMANDS, cli
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 from tests.command import opscope
 from tests.conftest import ROOT
 

@@ -16,7 +16,7 @@ from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import Measured
 from opscope.base.errors import BadInputError
 from opscope.base.text import shell_path
-from opscope.documents.trust import CheckName
+from opscope.documents.verdict import CheckName
 from opscope.export.chrome import chrome_parts
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.native_functions import NativeFunctions

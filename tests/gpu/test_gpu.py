@@ -9,7 +9,7 @@ import pytest
 
 import opscope
 from opscope.analysis.analyzed import Analysis
-from opscope.documents.trust import Verdict
+from opscope.documents.verdict import Verdict
 from opscope.record.codec import decode
 from opscope.record.configuration import Configuration
 from opscope.record.sweep import Failure, Manifest

@@ -18,7 +18,7 @@ import torch
 import opscope
 from opscope.analysis.costs.occupancy import LaunchConfiguration, check_launch
 from opscope.documents.build import BuildDocument
-from opscope.knowledge.compute_capabilities import compute_capabilities
+from opscope.knowledge.devices import compute_capabilities
 from opscope.machine.driver import driver
 from opscope.report.gpus_document import gpus_here
 from opscope.workbench.toolchain.building import build_file

@@ -2,7 +2,7 @@
 
 import pytest
 
-from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.collectives import Direction, direction_of
 
 
 @pytest.mark.parametrize(

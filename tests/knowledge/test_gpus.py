@@ -9,8 +9,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of, version_of
-from opscope.knowledge.devices import device_called, is_listed, known_devices
+from opscope.knowledge.devices import (
+    capability_of,
+    compute_capabilities,
+    device_called,
+    gencode,
+    is_listed,
+    known_devices,
+    sm_of,
+    version_of,
+)
 from opscope.render.table_formats import as_text
 from opscope.report.gpus_document import chosen_gpus, gpus_here, gpus_table, known_gpus
 from tests import machines

@@ -21,7 +21,7 @@ from opscope.analysis.costs.counters import (
     kernel_names,
     kernels_without,
 )
-from opscope.documents.counters import CountersDocument
+from opscope.documents.stats import CountersDocument
 from opscope.readers.ncu import is_counters, number_of, read_kernel_counters
 from opscope.readers.reading import read
 from opscope.record.counters import KernelCounters

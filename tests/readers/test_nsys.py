@@ -17,7 +17,7 @@ from opscope.analysis.costs.cuda_stats import report_of
 from opscope.analysis.trust.checks import check_recording
 from opscope.base.errors import BadInputError
 from opscope.documents.stats import Report
-from opscope.documents.trust import CheckName, Verdict
+from opscope.documents.verdict import CheckName, Verdict
 from opscope.readers.ncu import read_kernel_counters
 from opscope.readers.reading import read
 from tests.command import fresh_opscope

@@ -14,7 +14,7 @@ import pytest
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.advise import AdviseDocument, ErrorClass, Outcome, Patch, Tried
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 from opscope.record.codec import encode
 from opscope.report.difference_sections import change
 from tests.advise.facts import facts

@@ -16,7 +16,7 @@ from opscope.base import files
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.sweep import Failure
 from opscope.sweep.job import MeasuredRanks
-from opscope.sweep.launchers import RANK_MODULE, launch_named
+from opscope.sweep.plan import RANK_MODULE, launch_named
 from opscope.sweep.rank import ENDED_BY_LAUNCHER, RankResult
 from opscope.sweep.worker import Message
 from tests.command import ROOT, opscope

@@ -24,10 +24,9 @@ from opscope.base.errors import OpscopeError
 from opscope.base.units import NS_PER_S
 from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.finder import StepFinder
-from opscope.collect.script.period import Pattern
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
-from opscope.collect.script.step_events import Stream, what
+from opscope.collect.script.step_events import Pattern, Stream, what
 from opscope.record.step_kinds import ScriptRun, WantedSteps
 
 _MOST_MISSED: Final = 500  # for each event of a step; an evaluation in between may have as many

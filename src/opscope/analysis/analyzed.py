@@ -40,8 +40,8 @@ from opscope.analysis.structure.lanes import stream_table
 from opscope.analysis.structure.launches import LaunchSummary, captured_table, captures_of, summarise_launches
 from opscope.analysis.structure.links import Links, link, operator_self_cpu
 from opscope.analysis.structure.modules import Origins, callers, module_table, recomputed
-from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Floats, Ints
+from opscope.analysis.structure.producer import with_named_devices
 from opscope.analysis.structure.step_work import Window, activities_of_steps, step_table, window_of
 from opscope.analysis.trust.checks import CheckInput, check_trace
 from opscope.analysis.trust.plausible import plausible
@@ -63,11 +63,10 @@ from opscope.base.stages import Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.text import lazy_pattern
 from opscope.base.units import format_ns, format_share
-from opscope.documents.bound import Bound
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
 from opscope.documents.trace import GapRow, IterationRow, Step
-from opscope.documents.trust import Trust
+from opscope.documents.verdict import Bound, Trust
 from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions

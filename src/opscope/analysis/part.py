@@ -1,4 +1,4 @@
-"""Reads a part of a trace: some of its steps, or a range of its time.
+"""Reads a part of a trace: some of its steps, or a range of its time. Joins the files of one process to one trace.
 
 A long file is read twice: once for its steps, calls and device work, which decide what idle time of each step refers
 to, then for the part and what lies around it, so that memory holds little more than that.

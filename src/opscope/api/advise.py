@@ -9,7 +9,7 @@ from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import scratch
 from opscope.base.processes import cores
 from opscope.documents.advise import INPUT, LARGER_BATCH, AdviseDocument, ErrorClass
-from opscope.record.settings import Value
+from opscope.record.configuration import Value
 from opscope.sweep.plan import default_sizes, expand
 from opscope.workloads.catalog import is_script
 

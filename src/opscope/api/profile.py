@@ -20,8 +20,7 @@ from opscope.base.files import kept_scratch
 from opscope.base.summary import Summarised, Summary
 from opscope.documents.trace import TraceDocument
 from opscope.record.capture import CaptureRecord, RawTrace, WorkloadInfo
-from opscope.record.configuration import Activity, CaptureOptions, Configuration, Schedule
-from opscope.record.settings import Dtype, Mode
+from opscope.record.configuration import Activity, CaptureOptions, Configuration, Dtype, Mode, Schedule
 from opscope.record.sweep import Manifest
 from opscope.render.markdown import render
 from opscope.report.brief import first_screen

@@ -1,4 +1,4 @@
-"""Starts processes: opscope's own modules, and any program for a limited time with everything that it starts."""
+"""Starts threads, opscope's own modules, and any program for a limited time with everything that it starts."""
 
 import contextlib
 import ctypes

@@ -25,9 +25,8 @@ from opscope.cli.targets import (
     stopped_like_ctrl_c,
 )
 from opscope.documents.advise import INPUT, LARGER_BATCH, AdviseDocument, Ended, ErrorClass
-from opscope.record.settings import SETTINGS
-from opscope.sweep.launchers import refused_launcher
-from opscope.sweep.plan import default_sizes, expand
+from opscope.record.configuration import SETTINGS
+from opscope.sweep.plan import default_sizes, expand, refused_launcher
 from opscope.workloads.catalog import is_script
 
 _POSITIVE = click.IntRange(min=1)

@@ -17,15 +17,14 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import shown_rows
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_block, echo_lines, echo_table, on_terminal
-from opscope.documents.bound import BoundKind
 from opscope.documents.trace import TraceDocument, TraceDocuments
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.report.analysis_tables import table_by, values_by
+from opscope.report.brief import first_things, together_line
 from opscope.report.by import By
-from opscope.report.finding_text import first_things, together_line
-from opscope.report.step_parts import of_trust, step_line
-from opscope.report.trust_text import or_reason
+from opscope.report.step_parts import of_trust, or_reason, step_line
 
 if TYPE_CHECKING:
     from opscope.documents.brief import BriefDocument

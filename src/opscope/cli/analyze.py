@@ -136,7 +136,7 @@ def command(
     import_libraries(libraries_imported)
     with stage(Stage.IMPORT):
         from opscope.cli.analysis_output import Analysed, RowChoice, print_analyses, print_briefs, print_lines
-        from opscope.documents.trust import Verdict
+        from opscope.documents.verdict import Verdict
         from opscope.knowledge.native_functions import NativeFunctions
 
         shipped = NativeFunctions.shipped()

@@ -17,8 +17,7 @@ from opscope.documents.bench import BenchDocument, Correct
 from opscope.record.bench import BenchRequest
 from opscope.record.codec import encode
 from opscope.record.redaction import Redactor
-from opscope.report.bench_document import bench_section, bench_table
-from opscope.report.bench_plot import check_format
+from opscope.report.bench_document import bench_section, bench_table, check_format
 
 _TRIALS = 50
 
@@ -161,7 +160,7 @@ def command(
 
         write_output(pytest_benchmark_json, as_json(document))
     if plot is not None:
-        from opscope.report.bench_plot import drawn
+        from opscope.report.bench_document import drawn
 
         write_output(plot, drawn(document, plot.suffix))
     _show(document, output_format)

@@ -15,7 +15,7 @@ from opscope.readers.formats import TRACE_ENDINGS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from opscope.documents.counters import CountersDocument
+    from opscope.documents.stats import CountersDocument
     from opscope.knowledge.devices import Device
     from opscope.record.counters import KernelCounters
     from opscope.report.counters_document import RunProcess

@@ -12,7 +12,7 @@ from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_lines
 from opscope.documents.build import LaunchDocument
 from opscope.documents.gpus import GpuFacts
-from opscope.knowledge.compute_capabilities import capability_of
+from opscope.knowledge.devices import capability_of
 from opscope.machine.driver import driver
 from opscope.render.blocks import Bullets, Section
 from opscope.report.build_document import build_launch, launch_lines, launch_on, launch_values

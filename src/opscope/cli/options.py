@@ -16,8 +16,8 @@ from click.core import ParameterSource
 from opscope.base.errors import InconclusiveError, UsageError
 from opscope.base.text import lazy_pattern
 from opscope.base.units import parse_ns
+from opscope.record.configuration import SETTINGS, SHORT_DTYPES, Value, option_of
 from opscope.record.redaction import Redactor
-from opscope.record.settings import SETTINGS, SHORT_DTYPES, Value, option_of
 from opscope.record.step_kinds import StepKind
 from opscope.render.table_formats import Format
 from opscope.report.by import SHOWN_ROWS

@@ -25,7 +25,7 @@ from opscope.cli.options import (
     redactor_of,
     values_of,
 )
-from opscope.cli.progress import SweepProgress
+from opscope.cli.results import SweepProgress
 from opscope.cli.say import say
 from opscope.cli.targets import (
     TargetCommand,
@@ -34,14 +34,12 @@ from opscope.cli.targets import (
     say_why_failed,
     stopped_like_ctrl_c,
 )
-from opscope.record.configuration import DEVICE_NAME, CaptureOptions, Configuration, Schedule
+from opscope.record.configuration import DEVICE_NAME, SETTINGS, CaptureOptions, Configuration, Schedule, Value
 from opscope.record.redaction import Redactor
-from opscope.record.settings import SETTINGS, Value
 from opscope.record.sweep import Manifest
 from opscope.runs.folders import named_folder, new_folder, point_latest, rank_here
 from opscope.runs.store import RunDirectory
-from opscope.sweep.launchers import launch_named
-from opscope.sweep.plan import PRESETS, default_sizes, expand, is_size, new_manifest, resumed
+from opscope.sweep.plan import PRESETS, default_sizes, expand, is_size, launch_named, new_manifest, resumed
 from opscope.sweep.process import InProcess
 from opscope.sweep.warm import warm_process
 from opscope.workloads.catalog import BUILT_IN, is_script, target_name

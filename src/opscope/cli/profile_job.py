@@ -10,12 +10,10 @@ from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import PARTIAL
 from opscope.base.processes import cores
 from opscope.cli.emit import Output, emit
-from opscope.cli.progress import SweepProgress
-from opscope.cli.results import last_lines
+from opscope.cli.results import SweepProgress, last_lines
 from opscope.cli.say import say
 from opscope.record.codec import decode
-from opscope.record.ranks import JobRecord
-from opscope.record.sweep import JOB, Entry, Manifest
+from opscope.record.sweep import JOB, Entry, JobRecord, Manifest
 from opscope.runs.pipeline import read_documents
 from opscope.runs.store import PAGE, RunDirectory
 from opscope.sweep.job import FAILED_LOG, LOG, JobPlan, MeasuredRanks, Ranks, measure_job, report_ranks

@@ -9,7 +9,7 @@ from opscope.base.files import refuse_output
 from opscope.cli.listing import echo_listing
 from opscope.cli.options import WORDS, Positive, format_option, output_option, overwrite_option
 from opscope.record.bench import ListingRequest
-from opscope.workbench.jobs.listing_process import compiled_kernels
+from opscope.workbench.jobs.bench_process import compiled_kernels
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -29,7 +29,7 @@ from opscope.distributed.frames import TABLES_OF_JOB
 from opscope.distributed.inputs import files_of, record_of
 from opscope.distributed.job import Job, read_job
 from opscope.distributed.summary import RankSummary
-from opscope.documents.trust import Check
+from opscope.documents.verdict import Check
 from opscope.export.sql_tables import COMPUTED, checked, frames_of, schema_table, table_names
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.table_rows import empty_trace

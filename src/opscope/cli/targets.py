@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from opscope.base.errors import UsageError
 from opscope.cli.options import ListCommand
 from opscope.cli.say import say
-from opscope.sweep.launchers import KNOWN, needs_launcher
+from opscope.sweep.plan import KNOWN, needs_launcher
 from opscope.workloads.catalog import functions_alone, is_script
 
 _SHOWN = 8  # functions in a message

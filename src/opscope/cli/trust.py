@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from opscope.base.errors import DamagedInputError
 from opscope.cli.say import say
-from opscope.documents.trust import Check, CheckName, Trust
+from opscope.documents.verdict import Check, CheckName, Trust
 
 if TYPE_CHECKING:
     from opscope.trace.model import TraceSource

@@ -16,8 +16,8 @@ from msgspec import Struct
 from opscope.base.units import format_ns
 from opscope.distributed.lateness import Late, Own
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
-from opscope.documents.bound import Actor, IdleCause
 from opscope.documents.ranks import LateCause
+from opscope.documents.verdict import Actor, IdleCause
 
 _MOST: Final = 0.5  # a cause explains at least half of the lateness, else it is unknown
 _LONGER: Final = 1.03  # kernels of the same work differ by less between two devices of a kind: 1.5 % on two H100

@@ -1,4 +1,4 @@
-"""Which files are the traces of a job's ranks."""
+"""Which files are the traces of a job's ranks, and what is kept of those that were read."""
 
 import glob
 from collections.abc import Collection, Iterable, Iterator
@@ -17,8 +17,7 @@ from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.capture import EXECUTION, RAW
 from opscope.record.codec import decode
-from opscope.record.ranks import JobRecord
-from opscope.record.sweep import JOB, KEPT, MANIFEST, TRACE_NAME, document_kind
+from opscope.record.sweep import JOB, KEPT, MANIFEST, TRACE_NAME, JobRecord, document_kind
 
 # ---------------------------------------------------------------- what is kept
 

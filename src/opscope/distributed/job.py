@@ -36,7 +36,7 @@ from opscope.documents.ranks import (
     RankState,
 )
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
-from opscope.record.ranks import JobRecord, RankEnd
+from opscope.record.sweep import JobRecord, RankEnd
 
 # ---------------------------------------------------------------- the picture
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from opscope.analysis.structure.nesting import Floats, Ints
 from opscope.base.medians import DEVIATION_OF_MEDIAN
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
 
 # A rank is late where it costs a twentieth of the step in half of its steps, or a tenth in single ones: what TraceML

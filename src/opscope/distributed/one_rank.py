@@ -16,9 +16,8 @@ from opscope.analysis.structure.api_masks import calls_that, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of, latest_around
 from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links, link
-from opscope.analysis.structure.named_devices import with_named_devices
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.producer import rank_told
+from opscope.analysis.structure.producer import rank_told, with_named_devices
 from opscope.analysis.structure.step_work import linked_activities, step_of_activities, step_table, window_of
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.step_evidence import busiest
@@ -33,9 +32,9 @@ from opscope.distributed.summary import (
     RankFacts,
     RankSummary,
 )
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 from opscope.knowledge.collectives import MESSAGES, NAMED, collective_of
-from opscope.readers.metadata import HOST_NAME
+from opscope.readers.events import HOST_NAME
 from opscope.readers.reading import read
 from opscope.readers.table_rows import shaped
 from opscope.trace.model import Trace

@@ -13,7 +13,7 @@ from msgspec import Struct
 from opscope.analysis.structure.producer import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.text import lazy_pattern
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 
 # The version of what is kept: a summary of another one is made again.
 VERSION: Final = 4

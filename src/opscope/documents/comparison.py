@@ -5,10 +5,10 @@ from typing import Literal
 from msgspec import Struct, field
 
 from opscope.documents.findings import Finding, StepBasis
-from opscope.documents.trust import Verdict
+from opscope.documents.verdict import Verdict
 from opscope.record.capture import Clocks
+from opscope.record.configuration import Value
 from opscope.record.machine import Framework, Machine
-from opscope.record.settings import Value
 
 
 class ComparisonRow(Struct, frozen=True):
@@ -28,7 +28,7 @@ class ComparisonRow(Struct, frozen=True):
         sequences_per_second, tokens_per_second: from ``wall_ns``.
         peak_memory_bytes, peak_memory_kind: most memory allocated on the device; on a CPU, most memory resident in the
             process, libraries included.
-        bound: what bounds the step; see `opscope.documents.bound.BoundKind`.
+        bound: what bounds the step; see `opscope.documents.verdict.BoundKind`.
         launch_bound: whether launching on the host bounds it; null if unknown.
         trust: verdict of the trust checks.
         contended: whether other processes took the CPU from it while it was timed; null if unknown.

@@ -13,7 +13,7 @@ from opscope.documents.build import OccupancyEntry
 from opscope.documents.findings import Finding
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import OperatorStatements
-from opscope.documents.trust import Check
+from opscope.documents.verdict import Check
 from opscope.knowledge.kernels.decoded import DecodedKernel
 from opscope.knowledge.kernels.kernel_source import How
 

@@ -11,9 +11,9 @@ from msgspec import Struct, field
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
-from opscope.documents.counters import CountersDocument
 from opscope.documents.difference import DiffDocument
 from opscope.documents.ranks import RanksDocument
+from opscope.documents.stats import CountersDocument
 from opscope.documents.trace import TraceDocument
 
 

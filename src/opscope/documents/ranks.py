@@ -1,4 +1,6 @@
-"""The traces of one job's ranks together: the schema ``opscope.ranks/1``. Times are integer nanoseconds."""
+"""The traces of a job's ranks together, ``opscope.ranks/1``, and two jobs, ``opscope.ranks-diff/1``. Times are integer
+nanoseconds.
+"""
 
 from enum import StrEnum
 from typing import Final, Literal

@@ -13,13 +13,12 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from opscope.documents.bound import Bound
 from opscope.documents.brief import FirstScreen, StepFigure
 from opscope.documents.findings import Finding, Together
 from opscope.documents.limits import LimitsEntry
 from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import OperatorStatements
-from opscope.documents.trust import Trust
+from opscope.documents.verdict import Bound, Trust
 from opscope.record.capture import Clocks, PeakMemory, WorkloadInfo
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank

@@ -30,11 +30,11 @@ from opscope.base.errors import UsageError
 from opscope.base.processes import ahead
 from opscope.base.text import printable
 from opscope.base.units import NS_PER_US
-from opscope.documents.trust import Check, Verdict
+from opscope.documents.verdict import Check, Verdict
 from opscope.export.chrome_events import SEPARATOR, Events, Tracks, events_of
 from opscope.knowledge.categories import Classifier
+from opscope.readers.events import HOST_NAME, known_metadata
 from opscope.readers.exported import DEVICE, HEADER, HOST, LANES, OVERHEAD, PART, UNIFIED_MEMORY, ExportedFrom
-from opscope.readers.metadata import HOST_NAME, known_metadata
 from opscope.trace.model import Migration, Trace
 
 _HOST_TABLES = ("ranges", "frames", "annotations", "operators", "launches")  # outer before inner if times are equal

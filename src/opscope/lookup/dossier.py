@@ -13,10 +13,10 @@ from opscope.analysis.costs.sums import launch_shape_rows
 from opscope.analysis.structure.arrays import costliest_first
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.text import lazy_pattern
-from opscope.documents.bound import BoundKind
 from opscope.documents.explain import Dossier, DossierDocument
 from opscope.documents.statements import OperatorStatements, Statement
-from opscope.knowledge.calls import RecordedCall
+from opscope.documents.verdict import BoundKind
+from opscope.knowledge.api_calls import RecordedCall
 from opscope.knowledge.costs import cost_of
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.kinds import pattern_of

@@ -16,7 +16,6 @@ from opscope.analysis.costs.sums import launch_shape_rows
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError
 from opscope.base.text import lazy_pattern
-from opscope.documents.bound import Bound
 from opscope.documents.explain import (
     CandidateEntry,
     ContextEntry,
@@ -28,7 +27,7 @@ from opscope.documents.explain import (
     NativeFunctionEntry,
 )
 from opscope.documents.source import NativeFunctionDetail
-from opscope.documents.trust import Check
+from opscope.documents.verdict import Bound, Check
 from opscope.knowledge.categories import Category, Classification, Classifier, classifier_of
 from opscope.knowledge.kernels.candidates import KernelCandidates, kernel_candidates, namesakes
 from opscope.knowledge.kernels.decode import decode_name

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.text import lazy_pattern
-from opscope.knowledge.compute_capabilities import first_driver, version_of
+from opscope.knowledge.devices import first_driver, version_of
 
 # ---------------------------------------------------------------- programs
 

@@ -17,10 +17,19 @@ from opscope.base.errors import BadInputError, NotATraceError
 from opscope.base.files import path_text
 from opscope.base.processes import together
 from opscope.readers.content import Content, decode_event, repaired
-from opscope.readers.events import KINDS, add_event, device_of, dim3, list_text, not_understood, text_of, text_or_list
+from opscope.readers.events import (
+    KINDS,
+    add_event,
+    device_of,
+    dim3,
+    known_metadata,
+    list_text,
+    not_understood,
+    text_of,
+    text_or_list,
+)
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
-from opscope.readers.metadata import known_metadata
 from opscope.readers.native.filled import Array, take
 from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
 from opscope.readers.table_rows import Rows, build_trace, sorted_by_start

@@ -1,4 +1,4 @@
-"""Reads a trace file in pieces, unpacking it if it is packed, with a limit on its unpacked size."""
+"""Reads a trace file whole or in pieces, unpacking it if it is packed, with a limit on its unpacked size."""
 
 import importlib
 import lzma

@@ -1,4 +1,4 @@
-"""The request for a benchmark, and what is sent to the process that measures."""
+"""Requests to processes that run kernels: for a benchmark, and for a listing."""
 
 from msgspec import Struct, field
 

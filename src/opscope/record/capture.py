@@ -1,4 +1,4 @@
-"""What was measured of one configuration."""
+"""What was measured of one configuration, and of a program that was run."""
 
 from typing import Final, Literal
 

@@ -1,4 +1,4 @@
-"""Where a measurement ran: the machine, the framework on it, and the process's place among others."""
+"""Where a measurement ran: the machine, its driver and peaks, the framework on it, the process's place among others."""
 
 from typing import Literal
 

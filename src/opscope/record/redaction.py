@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from opscope.base.text import lazy_pattern
-from opscope.record.settings import SETTINGS, Value
+from opscope.record.configuration import SETTINGS, Value
 
 HIDDEN: Final = "***"
 _SECRET_WORDS: Final = frozenset(

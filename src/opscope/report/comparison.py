@@ -1,15 +1,17 @@
-"""Builds the comparison of a sweep from the documents of its configurations. `comparison_report` renders it."""
+"""Builds the comparison of a sweep, and how its work grows, from the documents of its configurations.
+
+`comparison_report` renders it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from opscope.analysis.advice.small_batch import small_batches
 from opscope.analysis.costs.growth_law import PREDICTS, Law, growth, growth_law, usable
 from opscope.base.units import format_ns
-from opscope.documents.bound import BoundKind
 from opscope.documents.comparison import ComparisonRow, FailedRow, LawRow, ScalingRow, SweepComparison, Term
 from opscope.documents.trace import TraceDocument
-from opscope.documents.trust import CheckName, Verdict
-from opscope.record.settings import SETTINGS, Value, is_count, order_of
+from opscope.documents.verdict import BoundKind, CheckName, Verdict
+from opscope.record.configuration import SETTINGS, Value, is_count, order_of
 from opscope.record.sweep import Manifest
 
 # ---------------------------------------------------------------- growth laws

@@ -8,12 +8,12 @@ from msgspec.structs import fields
 
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.comparison import ComparisonRow, LawRow, ScalingRow, SweepComparison
-from opscope.documents.trust import Verdict
-from opscope.record.settings import SETTINGS, heading_of, is_count
+from opscope.documents.verdict import Verdict
+from opscope.record.configuration import SETTINGS, heading_of, is_count
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, field_values, table_of
+from opscope.report.brief import findings_section
 from opscope.report.comparison import IN_PROCESS, ON_DEVICE, size_in_words
-from opscope.report.finding_text import findings_section
 from opscope.report.step_parts import of_trust
 
 _LAWS = (

@@ -21,8 +21,8 @@ from opscope.analysis.costs.limits import peaks_of
 from opscope.base.errors import UsageError
 from opscope.base.text import or_unknown
 from opscope.base.units import format_bytes, format_count, format_ns, percentage
-from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitedBy
+from opscope.documents.stats import CountedWork, CounterRow, CountersDocument
 from opscope.knowledge.counted_work import INTEGER_UNITS
 from opscope.knowledge.devices import Device, Peaks, datasheet_peaks, peaks_called
 from opscope.record.counters import UPPER_BOUND, KernelCounters

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from opscope.base.units import format_bytes, format_count, format_ns, format_share, input_shapes
 from opscope.documents.explain import DossierDocument, ExplainDocument, LaunchRow, NativeFunctionEntry
 from opscope.documents.statements import OperatorStatements
-from opscope.documents.trust import Check
+from opscope.documents.verdict import Check
 from opscope.lookup.operator_source import source_facts
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, table_of
-from opscope.report.finding_text import first_things
+from opscope.report.brief import first_things
 
 _LAUNCHES_SHOWN = 12
 # Fields of `DecodedKernel` -> headings, in the order in which they are shown.

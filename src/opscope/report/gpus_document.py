@@ -7,8 +7,16 @@ from typing import Final
 from opscope.base.text import lazy_pattern
 from opscope.base.units import format_bytes
 from opscope.documents.gpus import GpuFacts, GpusDocument
-from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, sm_of
-from opscope.knowledge.devices import Device, device_called, is_listed, known_devices
+from opscope.knowledge.devices import (
+    Device,
+    capability_of,
+    compute_capabilities,
+    device_called,
+    gencode,
+    is_listed,
+    known_devices,
+    sm_of,
+)
 from opscope.record.machine import Driver, DriverDevice
 from opscope.render.blocks import Name, Table
 from opscope.render.table_formats import Column, table_of

@@ -21,19 +21,17 @@ from opscope.documents.trace import (
     ShapeRow,
     TraceDocument,
 )
-from opscope.documents.trust import Check, Verdict
+from opscope.documents.verdict import Check, Verdict
 from opscope.lookup.operator_source import source_facts
 from opscope.record.capture import WorkloadInfo
-from opscope.record.configuration import Configuration, Schedule
+from opscope.record.configuration import SETTINGS, Configuration, Schedule, heading_of
 from opscope.record.machine import Framework, Machine
-from opscope.record.settings import SETTINGS, heading_of
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, table_of
 from opscope.report.explain_sections import statement_blocks
 from opscope.report.limits_document import limits_blocks
 from opscope.report.overview import overview_section
-from opscope.report.step_parts import of_trust
-from opscope.report.trust_text import or_reason
+from opscope.report.step_parts import of_trust, or_reason
 
 _HOW_TO_READ = (
     "Self time is what an operator's own launches took on the device, or its own code on the CPU. Total time adds the "

@@ -5,8 +5,15 @@ from typing import Final
 
 from msgspec.structs import fields
 
-from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step, utilisation
-from opscope.analysis.costs.limits import NO_INPUTS, over_limit, peaks_of
+from opscope.analysis.costs.limits import (
+    NO_INPUTS,
+    over_limit,
+    peaks_of,
+    totals_by_module,
+    totals_by_name,
+    totals_by_step,
+    utilisation,
+)
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
 from opscope.base.errors import UsageError

@@ -13,7 +13,6 @@ from opscope.analysis.analyzed import Accounting
 from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.base.losses import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.bound import Actor, IdleCause
 from opscope.documents.brief import StepFigure
 from opscope.documents.page import FigureEntry
 from opscope.documents.trace import (
@@ -26,15 +25,13 @@ from opscope.documents.trace import (
     StepTime,
     TraceDocument,
 )
-from opscope.documents.trust import Verdict
+from opscope.documents.verdict import Actor, IdleCause, Verdict
 from opscope.record.capture import Clocks
 from opscope.record.step_kinds import OwnClock
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, table_of
-from opscope.report.brief import screen_blocks
-from opscope.report.finding_text import findings_section
-from opscope.report.step_parts import step_line
-from opscope.report.trust_text import or_reason
+from opscope.report.brief import findings_section, screen_blocks
+from opscope.report.step_parts import or_reason, step_line
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
 _DEAREST: Final = 3  # operators and kernels

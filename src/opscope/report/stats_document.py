@@ -22,7 +22,7 @@ from opscope.documents.stats import (
     TimeRow,
     UnifiedMemoryRow,
 )
-from opscope.documents.trust import Verdict
+from opscope.documents.verdict import Verdict
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.render.blocks import Name, Table
 from opscope.render.table_formats import Column, table_of

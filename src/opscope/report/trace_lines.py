@@ -11,7 +11,7 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.errors import UsageError
 from opscope.base.units import format_share
-from opscope.documents.trust import Verdict
+from opscope.documents.verdict import Verdict
 from opscope.render.blocks import Name, Table
 from opscope.render.table_formats import Column, field_values, table_of
 from opscope.report.brief import first_screen

@@ -21,8 +21,7 @@ from opscope.documents.findings import StepBasis
 from opscope.documents.runs import RunRow
 from opscope.record.capture import EXECUTION, Execution
 from opscope.record.codec import UNREADABLE, decode
-from opscope.record.ranks import rank_among_several
-from opscope.record.sweep import MANIFEST, Entry, Manifest
+from opscope.record.sweep import MANIFEST, Entry, Manifest, rank_among_several
 from opscope.runs.store import COMPARISON, RunDirectory
 
 # ---------------------------------------------------------------- progress

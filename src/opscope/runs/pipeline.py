@@ -23,14 +23,13 @@ from opscope.base.processes import together
 from opscope.base.units import utc_timestamp
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
-from opscope.documents.bound import IdleCause
 from opscope.documents.comparison import SweepComparison
-from opscope.documents.counters import CountersDocument
 from opscope.documents.difference import DiffDocument
 from opscope.documents.page import PageDocument, PageTrace, SectionEntry
 from opscope.documents.ranks import RanksDocument
+from opscope.documents.stats import CountersDocument
 from opscope.documents.trace import TraceDocument
-from opscope.documents.trust import CheckName
+from opscope.documents.verdict import CheckName, IdleCause
 from opscope.knowledge.kernels.index import SourceIndex
 from opscope.knowledge.kernels.installed import build_ids, installed_torch, torch_index
 from opscope.knowledge.kernels.kernel_source import SourceResolver
@@ -53,8 +52,8 @@ from opscope.report.page.html import page_html, section_entry
 from opscope.report.page.roofs import counted_roofline
 from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of, sweep_entry
 from opscope.report.ranks_document import ranks_section
+from opscope.report.step_parts import or_reason
 from opscope.report.trace_document import build_trace_document
-from opscope.report.trust_text import or_reason
 from opscope.runs.store import COMPARISON, COMPARISON_REPORT, PAGE, RunDirectory
 from opscope.trace.model import Trace
 

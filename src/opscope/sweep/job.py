@@ -23,12 +23,11 @@ from opscope.base.processes import SAFE_PATH, cores, own_environment, own_proces
 from opscope.distributed.engines import Lost, engine_for
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
-from opscope.record.ranks import JobRecord, RankEnd
 from opscope.record.redaction import Redactor
 from opscope.record.step_kinds import Timed
-from opscope.record.sweep import JOB, Entry, Failure, Manifest
+from opscope.record.sweep import JOB, Entry, Failure, JobRecord, Manifest, RankEnd
 from opscope.runs.store import RunDirectory
-from opscope.sweep.launchers import Launch
+from opscope.sweep.plan import Launch
 from opscope.sweep.process import first_run, recording
 from opscope.sweep.rank import ENDED_BY_LAUNCHER, REQUEST, JobRequest, RankResult, folder_of
 from opscope.sweep.runner import Observer, Plan, run_sweep

@@ -23,11 +23,10 @@ from opscope.base.files import write_whole
 from opscope.base.processes import SAFE_PATH, end_with_parent
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
-from opscope.record.ranks import rank_and_size
 from opscope.record.step_kinds import ScriptRun
-from opscope.record.sweep import Entry, Failure
+from opscope.record.sweep import Entry, Failure, rank_and_size
 from opscope.runs.store import RunDirectory
-from opscope.sweep.launchers import JOB_OPTION
+from opscope.sweep.plan import JOB_OPTION
 from opscope.sweep.process import InProcess
 from opscope.sweep.worker import Message, Sender
 

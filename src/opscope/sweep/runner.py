@@ -18,9 +18,8 @@ from opscope.base.errors import OpscopeError
 from opscope.base.losses import raises
 from opscope.base.processes import cores
 from opscope.record.capture import CaptureRecord
-from opscope.record.configuration import CaptureOptions
+from opscope.record.configuration import CaptureOptions, Value
 from opscope.record.redaction import Redactor
-from opscope.record.settings import Value
 from opscope.record.sweep import Entry, Failure, Manifest
 from opscope.runs.folders import in_progress
 from opscope.runs.pipeline import PageParts, Result, functions_of, write_comparison, write_outputs, write_page

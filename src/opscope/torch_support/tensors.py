@@ -1,4 +1,4 @@
-"""Tensors of what calls take and return, and how far one is from another. Needs PyTorch."""
+"""Devices, and tensors of what calls take and return: how far one is from another. Needs PyTorch."""
 
 import contextlib
 import functools

@@ -12,8 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.errors import UsageError
-from opscope.record.configuration import Configuration
-from opscope.record.settings import SETTINGS, option_of
+from opscope.record.configuration import SETTINGS, Configuration, option_of
 
 
 class CatalogEntry(Struct, frozen=True):

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from opscope.base.errors import UsageError
 from opscope.record.capture import WorkloadInfo
-from opscope.record.configuration import Configuration
-from opscope.record.settings import SETTINGS, Dtype, option_of
+from opscope.record.configuration import SETTINGS, Configuration, Dtype, option_of
 from opscope.torch_support.tensors import synchronize
 from opscope.workloads.catalog import target_name
 

@@ -14,9 +14,8 @@ from opscope.analysis.advice.on_cpu import CPU_STATEMENTS as ON_CPU
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Finding, Rule, StepBasis, Where
-from opscope.documents.trust import Verdict
-from opscope.report.brief import first_screen
-from opscope.report.finding_text import first_things
+from opscope.documents.verdict import Verdict
+from opscope.report.brief import first_screen, first_things
 from tests.kineto import KinetoTrace
 
 US, MS = 1_000, 1_000_000
@@ -619,7 +618,7 @@ def test_findings_stand_in_the_document(tmp_path: Any) -> None:
 def test_batches_that_are_too_small_for_the_device(walls: tuple[float, ...], turn: int | None) -> None:
     from opscope.analysis.advice.small_batch import small_batches
     from opscope.documents.comparison import ComparisonRow
-    from opscope.documents.trust import Verdict
+    from opscope.documents.verdict import Verdict
 
     unknown = dict.fromkeys(
         (

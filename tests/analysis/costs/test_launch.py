@@ -7,7 +7,7 @@ import json
 import pytest
 
 from opscope.analysis.costs.occupancy import LaunchConfiguration, check_launch
-from opscope.knowledge.compute_capabilities import compute_capabilities
+from opscope.knowledge.devices import compute_capabilities
 from tests.command import opscope
 
 HOPPER = compute_capabilities()["9.0"]

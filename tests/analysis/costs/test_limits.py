@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.costs.limit_totals import totals_by_module, totals_by_name, totals_by_step
+from opscope.analysis.costs.limits import totals_by_module, totals_by_name, totals_by_step
 from opscope.analysis.measured import Measured
 from opscope.base.files import cache_folder
 from opscope.documents.limits import LimitRow

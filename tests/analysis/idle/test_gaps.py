@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.documents.bound import BoundKind, IdleCause
 from opscope.documents.trace import GapRow
+from opscope.documents.verdict import BoundKind, IdleCause
 from opscope.readers.reading import read
 from tests import tiny
 from tests.command import opscope

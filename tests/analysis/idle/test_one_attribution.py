@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.idle.waits import CAUSES
 from opscope.analysis.measured import Measured
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
+from opscope.documents.verdict import BoundKind
 from opscope.readers.reading import read
 from tests.budget import examples
 from tests.kineto import KinetoTrace

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.structure.step_work import WindowKind
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 from tests.kineto import KinetoTrace
 
 Analyze = Callable[[KinetoTrace], Analysis]

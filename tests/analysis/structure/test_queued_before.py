@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from opscope.analysis.analyzed import Analysis
-from opscope.documents.trust import CheckName, Verdict
+from opscope.documents.verdict import CheckName, Verdict
 from tests.kineto import KinetoTrace
 
 US = 1_000

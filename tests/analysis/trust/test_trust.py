@@ -6,8 +6,7 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.trust.checks import check_cpu_contention, check_overhead
-from opscope.documents.bound import BoundKind
-from opscope.documents.trust import Check, Verdict
+from opscope.documents.verdict import BoundKind, Check, Verdict
 from opscope.trace.model import Trace
 from tests.kineto import KinetoTrace
 

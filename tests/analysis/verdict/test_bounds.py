@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.verdict.bounds import bound_of
-from opscope.documents.bound import Bound, BoundKind
+from opscope.documents.verdict import Bound, BoundKind
 from tests.kineto import KinetoTrace
 
 US, MS = 1_000, 1_000_000

@@ -6,9 +6,8 @@ import pytest
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule
-from opscope.documents.trust import CheckName, Verdict
+from opscope.documents.verdict import BoundKind, CheckName, Verdict
 from tests.kineto import KinetoTrace
 
 US, MS = 1_000, 1_000_000

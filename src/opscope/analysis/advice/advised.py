@@ -9,22 +9,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.analysis.advice import communication, memory_bound, products, repeated
-from opscope.analysis.advice.attention import eager_attention
+from opscope.analysis.advice.attention import DEAREST_WORK, FAR_FROM_LIMIT, dearest, eager_attention, far_from_limit
 from opscope.analysis.advice.blocking import blocking_calls, stream_dependency, waits_for_the_device
 from opscope.analysis.advice.communication import devices_take_turns
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, Remedy
-from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, far_from_limit
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import dispatch_bound, host_work, input_pipeline
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import allocator_churn, cold_start, recompilation
+from opscope.analysis.advice.remedies import saving_text
 from opscope.analysis.advice.replayed import ONLY_TOGETHER, Replayed, all_of_them, pairs
 from opscope.analysis.advice.rule import AdviceRule, RuleDescription, derived, measured, percent
-from opscope.analysis.advice.saving_text import saving_text
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.advice.timed import between_steps, garbage_collection, long_steps
-from opscope.analysis.costs.limit_totals import least_ns
-from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, moving_share
+from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, least_ns, moving_share
 from opscope.analysis.replay.changes import ReplayedChange
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
@@ -35,10 +33,9 @@ from opscope.base.text import shell_path
 from opscope.base.units import format_share
 from opscope.documents.advise import INPUT, ChangeName
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Together, Where
-from opscope.documents.trust import CheckName
+from opscope.documents.verdict import CheckName
 from opscope.knowledge.devices import Assumed
-from opscope.record.configuration import Configuration
-from opscope.record.settings import SETTINGS
+from opscope.record.configuration import SETTINGS, Configuration
 from opscope.trace.model import Trace
 
 # ---------------------------------------------------------------- the command that proves a finding

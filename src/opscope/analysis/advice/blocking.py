@@ -1,4 +1,4 @@
-"""Rules on calls in which the host waits: to read a value, for a copy, or for no reason."""
+"""Rules on waits: calls in which the host waits for a value, a copy or nothing, and streams that wait for others."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,10 +17,10 @@ from opscope.analysis.structure.arrays import Intervals, column, count_distinct,
 from opscope.analysis.structure.nesting import Bools, Ints, nearest
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns, format_times
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.api_calls import ApiKind, api_call
-from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.collectives import Direction, direction_of
 from opscope.knowledge.devices import Assumed
 from opscope.trace.model import Trace
 

@@ -26,10 +26,10 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
 from opscope.base.losses import Losses
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
-from opscope.knowledge.copies import Direction, direction_of, is_pageable
+from opscope.documents.verdict import BoundKind
+from opscope.knowledge.collectives import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import Assumed, Peaks
 from opscope.knowledge.kernels.kinds import communicates
 from opscope.readers.formats import format_named

@@ -18,7 +18,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
-from opscope.knowledge.copies import Direction, direction_of, is_pageable
+from opscope.knowledge.collectives import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import PINNED_BYTES_PER_NS, Assumed
 
 _LOOKED_AT: Final = 1_000  # copies

@@ -26,8 +26,8 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.arrays import Intervals, column, count_distinct, end_of
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source, Where
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.devices import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 
 # Shares of the idle time that are saved for certain: of other work, and of what operators compute on the host.

@@ -27,8 +27,8 @@ from opscope.analysis.structure.api_masks import calls_of, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.units import format_ns, format_times
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source, Where
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.api_calls import ApiKind
 from opscope.knowledge.devices import Assumed
 from opscope.trace.model import Trace

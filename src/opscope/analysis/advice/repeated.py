@@ -26,7 +26,7 @@ from opscope.analysis.structure.nesting import Ints
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
-from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.collectives import Direction, direction_of
 from opscope.knowledge.devices import Assumed
 
 _AGAIN: Final = (0.85, 1.4)  # of their time: what a step saved without checkpoints in benchmarks/programs.py

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from opscope.analysis.advice.remedies import saving_text
 from opscope.analysis.advice.rule import measured, nanoseconds, share_of
-from opscope.analysis.advice.saving_text import saving_text
 from opscope.documents.comparison import ComparisonRow
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Where
-from opscope.record.settings import Value
+from opscope.record.configuration import Value
 
 _BATCH: Final = "batch_size"
 _LEAST_SHARE: Final = 0.2  # of the smallest batch's step: the least saving that is worth a finding

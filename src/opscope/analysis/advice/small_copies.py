@@ -14,8 +14,8 @@ from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import format_bytes
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Rule, Source
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.devices import Assumed
 
 # The operators inside a copy of a tensor to a device, and those that torch.tensor runs around it.

@@ -13,8 +13,8 @@ from opscope.analysis.advice.rule import RuleDescription, measured, nanoseconds,
 from opscope.analysis.trust.step_time import EVALUATION
 from opscope.analysis.verdict.step_evidence import StepEvidence
 from opscope.base.units import format_ns
-from opscope.documents.bound import BoundKind
 from opscope.documents.findings import Fact, Rule, Source, Where
+from opscope.documents.verdict import BoundKind
 
 _HALF: Final = 0.5  # of what comes between steps goes where it is done half as often
 BETWEEN_STEPS: Final = RuleDescription(

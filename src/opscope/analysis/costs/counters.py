@@ -22,8 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.base.demangle import readable_names
-from opscope.documents.counters import CountedWork, CounterLaunch, CounterRow
 from opscope.documents.limits import LimitedBy
+from opscope.documents.stats import CountedWork, CounterLaunch, CounterRow
 from opscope.knowledge.counted_work import (
     WITHOUT_BYTES,
     CountedOperations,

@@ -22,7 +22,7 @@ from opscope.documents.stats import (
     UnifiedMemoryTotals,
 )
 from opscope.knowledge.api_calls import returns_earlier_error
-from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.collectives import Direction, direction_of
 from opscope.trace.model import Migration, Trace
 
 _COPY: Final = lazy_pattern(r"\b([HDAP])to([HDAP])\b")

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from opscope.analysis.costs.sums import LaunchShape
 from opscope.documents.build import OccupancyEntry
-from opscope.knowledge.calls import RecordedCall, Shape
+from opscope.knowledge.api_calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
-from opscope.knowledge.compute_capabilities import ComputeCapability, MultiprocessorLimits, compute_capabilities
 from opscope.knowledge.costs import broadcast, output_sides
+from opscope.knowledge.devices import ComputeCapability, MultiprocessorLimits, compute_capabilities
 from opscope.trace.model import DeviceProperties
 
 # ---------------------------------------------------------------- how many blocks run at once

@@ -19,7 +19,6 @@ from opscope.analysis.structure.step_work import WindowKind
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
-from opscope.documents.bound import IdleCause
 from opscope.documents.difference import (
     ChangePart,
     ChangeVerdict,
@@ -35,7 +34,7 @@ from opscope.documents.difference import (
     UnprofiledChange,
     WorkChange,
 )
-from opscope.documents.trust import CheckName
+from opscope.documents.verdict import CheckName, IdleCause
 
 # ---------------------------------------------------------------- peak memory
 

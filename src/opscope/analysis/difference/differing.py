@@ -9,7 +9,7 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.structure.producer import producer_of
 from opscope.documents.difference import Differing
 from opscope.record.capture import Clocks
-from opscope.record.settings import heading_of
+from opscope.record.configuration import heading_of
 
 DifferenceKind: TypeAlias = Literal["environment", "settings", "recording", "measurement"]
 _NOT_TOLD: Final = frozenset({"torch_libraries", "gpus"})

@@ -4,7 +4,7 @@ from opscope.analysis.measured import Measured
 from opscope.base.units import format_ns
 from opscope.documents.difference import ChangeVerdict, Gate, UnprofiledChange
 from opscope.documents.trace import StepTime
-from opscope.documents.trust import CheckName
+from opscope.documents.verdict import CheckName
 
 
 def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:

@@ -10,7 +10,7 @@ from opscope.analysis.structure.api_masks import any_name, calls_of, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of, latest_around
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import lazy_pattern
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 

@@ -17,8 +17,8 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME, is_users_frame
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.step_work import is_step, step_table
-from opscope.documents.bound import IdleCause
 from opscope.documents.trace import GapRow
+from opscope.documents.verdict import IdleCause
 from opscope.trace.model import Trace
 
 LISTED: Final = 50

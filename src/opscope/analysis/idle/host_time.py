@@ -17,7 +17,7 @@ from opscope.analysis.structure.arrays import Intervals, column, end_of, extent_
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.knowledge.api_calls import ApiCall, ApiKind, is_profilers_own, loads_code
-from opscope.knowledge.copies import is_pageable
+from opscope.knowledge.collectives import is_pageable
 from opscope.trace.model import Trace
 
 # A program that dispatches takes 5 to 50 us between two operators or launches, also under a profiler with stacks.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.structure.arrays import Intervals
 from opscope.analysis.structure.nesting import Ints
-from opscope.documents.bound import BoundKind, IdleCause, causes_of
+from opscope.documents.verdict import BoundKind, IdleCause, causes_of
 
 LAUNCH_BOUND_CAUSES: Final = causes_of(BoundKind.DISPATCH)
 _CAUSES: Final = tuple(IdleCause)

@@ -11,7 +11,7 @@ from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.arrays import Intervals, column, end_of, numbers_in
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.documents.bound import BoundKind, IdleCause, causes_of
+from opscope.documents.verdict import BoundKind, IdleCause, causes_of
 from opscope.trace.model import Trace
 
 # The causes of idle time that make up each kind of the verdict; the profiler's own belongs to none.

@@ -1,4 +1,4 @@
-"""The slices of streams and threads in a part of a trace: chosen by steps, and few enough to be drawn."""
+"""Tracks, and the slices of streams and threads in a part of a trace: chosen by steps, and few enough to be drawn."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -19,7 +19,7 @@ from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.step_work import step_of_activities, step_table
 from opscope.base.errors import UsageError
-from opscope.documents.bound import IdleCause
+from opscope.documents.verdict import IdleCause
 from opscope.trace.model import Trace
 
 # ---------------------------------------------------------------- tracks

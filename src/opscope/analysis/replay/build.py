@@ -26,7 +26,7 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
 from opscope.base.errors import UsageError
 from opscope.knowledge.api_calls import ApiCall, ApiKind, api_call
-from opscope.knowledge.copies import is_pageable
+from opscope.knowledge.collectives import is_pageable
 from opscope.trace.model import Trace
 
 # ---------------------------------------------------------------- waits

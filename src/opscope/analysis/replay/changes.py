@@ -20,7 +20,7 @@ from opscope.analysis.structure.nesting import Bools, Floats, Ints, nearest
 from opscope.base.errors import UsageError
 from opscope.base.text import or_unknown
 from opscope.documents.limits import LimitedBy, LimitRow
-from opscope.knowledge.copies import Direction, direction_of
+from opscope.knowledge.collectives import Direction, direction_of
 from opscope.knowledge.devices import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 from opscope.knowledge.kernels.kinds import communicates
 

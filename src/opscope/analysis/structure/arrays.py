@@ -1,4 +1,4 @@
-"""Columns of tables as arrays, and the order of rows."""
+"""Columns of tables as arrays, the order of rows, and sets of intervals."""
 
 import threading
 import weakref

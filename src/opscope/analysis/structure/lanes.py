@@ -1,4 +1,4 @@
-"""Divides the slices of a track into lanes in which they nest, as viewers show only slices that nest."""
+"""What ran on each stream, and lanes of a track in which its slices nest, as viewers show only slices that nest."""
 
 from collections.abc import Iterator
 from typing import Final

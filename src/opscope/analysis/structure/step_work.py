@@ -1,4 +1,4 @@
-"""Which step launched which activities, and when devices worked for which step."""
+"""Steps and their window: which step launched which activities, and when devices worked for which step."""
 
 import enum
 

@@ -25,7 +25,7 @@ from opscope.base.losses import Losses
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_US, format_ns, format_share
 from opscope.documents.limits import LimitRow
-from opscope.documents.trust import Check, CheckName, Trust, Verdict
+from opscope.documents.verdict import Check, CheckName, Trust, Verdict
 from opscope.knowledge.api_calls import ApiKind, is_profilers_own
 from opscope.readers.formats import format_named
 from opscope.trace.model import Trace, TraceSource

@@ -20,8 +20,7 @@ from opscope.analysis.verdict.step_evidence import (
     works_elsewhere,
 )
 from opscope.base.units import format_ns, format_share
-from opscope.documents.bound import Bound, BoundKind, IdleCause
-from opscope.documents.trust import CheckName, Trust
+from opscope.documents.verdict import Bound, BoundKind, CheckName, IdleCause, Trust
 
 # From this share of the step on, the device is the bound: without any waiting the step is at most a quarter faster.
 BUSY_SHARE: Final = 0.8

@@ -15,8 +15,8 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import periods_of_device_work
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.analysis.verdict.step_evidence import busiest
-from opscope.documents.bound import BoundKind
 from opscope.documents.trace import IterationRow
+from opscope.documents.verdict import BoundKind
 from opscope.knowledge.serving import Iteration, iteration_of
 from opscope.trace.model import Trace
 

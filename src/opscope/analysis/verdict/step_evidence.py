@@ -1,4 +1,4 @@
-"""What the verdict on a step rests on: devices, what they waited for, checks, and the cost of recording."""
+"""What the verdict on a step rests on: devices, what they waited for, checks, the cost of recording. Its words."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,9 +10,8 @@ from opscope.analysis.idle.waits import PAUSES, Waits, at_most
 from opscope.analysis.structure.launches import MOSTLY, Captures
 from opscope.analysis.structure.step_work import Window, WindowKind
 from opscope.base.units import format_ns, format_share
-from opscope.documents.bound import BoundKind
 from opscope.documents.trace import LongSteps
-from opscope.documents.trust import Check, CheckName, Trust
+from opscope.documents.verdict import BoundKind, Check, CheckName, Trust
 
 # ---------------------------------------------------------------- the verdict in words
 

@@ -13,8 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from opscope.collect.script.found import Found, capturing, grad_enabled, profiler_running, shapes_of
-from opscope.collect.script.period import Pattern
-from opscope.collect.script.step_events import ANCHOR, LEVELS, RANKED, Expected, Identities, Stream, what
+from opscope.collect.script.step_events import ANCHOR, LEVELS, RANKED, Expected, Identities, Pattern, Stream, what
 from opscope.record.step_kinds import ScriptRun, StepKind
 
 _CYCLES: Final = {StepKind.TRAINING: 3}  # how many must be seen before a repetition is believed

@@ -30,8 +30,7 @@ from opscope.collect.script.found import (
     profiler_running,
 )
 from opscope.collect.script.passes import Passes
-from opscope.collect.script.period import PATIENCE_S, Generations, Pattern, settled
-from opscope.collect.script.step_events import Stream, next_run, what
+from opscope.collect.script.step_events import PATIENCE_S, Generations, Pattern, Stream, next_run, settled, what
 from opscope.collect.script.together import RankAgreement, group_here
 from opscope.collect.script.windows import EarlyWindow, OwnProfiler
 from opscope.record.configuration import CaptureOptions

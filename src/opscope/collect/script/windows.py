@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from opscope.base.units import NS_PER_S
 from opscope.collect.script.found import current_device, synchronize_if_used
-from opscope.collect.script.period import Pattern, candidate_periods, find_pattern
+from opscope.collect.script.step_events import Pattern, candidate_periods, find_pattern
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import CaptureOptions
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from opscope.analysis.costs.limit_totals import least_ns
+from opscope.analysis.costs.limits import least_ns
 from opscope.base.units import format_count, format_share
-from opscope.documents.counters import CountedWork, CounterRow, CountersDocument
 from opscope.documents.limits import LimitRow, LimitsEntry, PeaksEntry
 from opscope.documents.page import Roof, RoofLabels, Roofline, RoofPoint
+from opscope.documents.stats import CountedWork, CounterRow, CountersDocument
 from opscope.report.limits_document import inputs_of
 from opscope.report.page.timeline import LONGEST_TEXT, cut
 

@@ -1,4 +1,4 @@
-"""The verdict on two variants that were measured in turns."""
+"""The verdict on two variants that were measured in turns, and on two runs of one."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from opscope.documents.doctor import MachineCheck, Status
-from opscope.knowledge.compute_capabilities import (
+from opscope.knowledge.devices import (
     capability_of,
     compute_capabilities,
     first_driver,

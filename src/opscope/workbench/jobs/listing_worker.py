@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
-from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
+from opscope.knowledge.devices import capability_of, compute_capabilities
 from opscope.record.bench import BenchRequest, ListingRequest
 
 _WARP = 32  # threads

@@ -13,7 +13,7 @@ from opscope.base.files import scratch
 from opscope.documents.build import BinaryEntry, BuildDocument, KernelListing, KernelResources, ListingDocument
 from opscope.knowledge.binaries.elf import open_elf
 from opscope.knowledge.binaries.fatbins import CodeKind, fat_binaries
-from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities
+from opscope.knowledge.devices import capability_of, compute_capabilities
 from opscope.machine.driver import driver
 from opscope.machine.programs import program
 from opscope.workbench.toolchain import nvcc

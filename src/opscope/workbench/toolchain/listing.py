@@ -1,4 +1,4 @@
-"""Makes listings, with the source line of each instruction, from PTX and from the output of nvdisasm."""
+"""Makes listings, with the source line of each instruction, from PTX and nvdisasm; reads messages of compilers."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -19,7 +19,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, is_own, partial_prefix, private_folder
 from opscope.base.processes import run_within
 from opscope.base.text import lazy_pattern
-from opscope.knowledge.compute_capabilities import capability_of, compute_capabilities, gencode, version_of
+from opscope.knowledge.devices import capability_of, compute_capabilities, gencode, version_of
 from opscope.machine.programs import host_compiler, program, version_text, wheel_headers
 from opscope.workbench.toolchain.listing import first_error
 

@@ -25,8 +25,14 @@ from opscope.documents.triton_check import Agreement, KernelRun, MemoryProblem, 
 from opscope.record.codec import encode
 from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
 from opscope.workbench.triton_check.hooks import Watch
-from opscope.workbench.triton_check.interpreter import INTERPRETER, Bfloat16, CheckAnswer, CheckRequest
-from opscope.workbench.triton_check.memory import WatchedMemory, memory_of
+from opscope.workbench.triton_check.interpreter import (
+    INTERPRETER,
+    Bfloat16,
+    CheckAnswer,
+    CheckRequest,
+    WatchedMemory,
+    memory_of,
+)
 
 # ---------------------------------------------------------------- agreement
 

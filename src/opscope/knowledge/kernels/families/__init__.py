@@ -1,1 +1,0 @@
-"""One module per group of naming schemes; each function understands one family of names, or returns None."""
