@@ -13,17 +13,15 @@ import msgspec
 from opscope.cli.sql import QueryResult
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument, ChangesDocument
-from opscope.documents.brief import BriefDocument, ShownDocument
 from opscope.documents.build import BuildDocument, LaunchDocument, ListingDocument
-from opscope.documents.comparison import SweepComparison, SweepComparisons
+from opscope.documents.comparison import RunsDocument, SweepComparison, SweepComparisons
 from opscope.documents.difference import DiffDocument
-from opscope.documents.doctor import DoctorDocument
 from opscope.documents.explain import DossierDocument, ExplainDocument
-from opscope.documents.gpus import GpusDocument
+from opscope.documents.findings import BriefDocument, ShownDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
+from opscope.documents.machine import DoctorDocument, GpusDocument
 from opscope.documents.page import PageDocument
 from opscope.documents.ranks import RanksDifference, RanksDocument
-from opscope.documents.runs import RunsDocument
 from opscope.documents.stats import CountersDocument, Stats
 from opscope.documents.trace import TraceDocument, TraceDocuments
 from opscope.documents.triton_check import TritonCheckDocument

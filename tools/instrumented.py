@@ -84,8 +84,8 @@ def environment(target: Path) -> dict[str, str]:
 
 def _check(target: str) -> None:
     """Load each library, and see that it is the one that was built in the folder ``target``."""
-    from opscope.analysis.replay.native.library import load_replay
-    from opscope.analysis.structure.native.library import load_nesting
+    from opscope.analysis.replay.graph import load_replay
+    from opscope.analysis.structure.nesting import load_nesting
     from opscope.readers.native.library import load_kineto
 
     for load in (load_nesting, load_kineto, load_replay):

@@ -11,9 +11,8 @@ import pytest
 
 from opscope.advise.measured import ChangeResult
 from opscope.advise.messages import VariantJob
-from opscope.advise.search import first_tries
+from opscope.advise.search import Telling, first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session
-from opscope.advise.telling import Telling
 from opscope.advise.trying import SearchPlan, _Trying
 from opscope.base.processes import own_environment, own_process
 from opscope.record.configuration import Configuration
@@ -111,7 +110,7 @@ def _processes_of(session: int) -> list[str]:
 
 
 def test_it_is_said_again_what_is_done_and_what_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opscope.advise.telling._EVERY_S", 0.05)
+    monkeypatch.setattr("opscope.advise.search._EVERY_S", 0.05)
     lines: list[str] = []
     telling = Telling(lines.append, lambda: "best so far: tf32 1.50 times as fast (proven)")
     with telling:

@@ -15,7 +15,7 @@ from opscope.analysis.part import Part, read_part
 from opscope.base.errors import UsageError
 from opscope.base.units import parse_ns
 from opscope.cli import cli
-from opscope.readers import wanted
+from opscope.readers import unpacked
 from opscope.readers.native import library as native
 from opscope.readers.reading import read
 from opscope.trace.columns import TABLES
@@ -106,7 +106,7 @@ def test_any_range_reads_the_same_as_the_whole_and_a_choice(tmp_path: Path) -> N
         path.write_text(json.dumps({"traceEvents": some}))
         length = random_.choice((1_000_000, 20_000_000, 1 << 50))
         part = Part(time_ns=(low := random_.randrange(30_000_000), low + length))
-        with mock.patch.object(wanted, "QUEUED_NS", 1 << 60):
+        with mock.patch.object(unpacked, "QUEUED_NS", 1 << 60):
             answers = []
             for read_it in (read_part, without_library):
                 try:
@@ -118,8 +118,8 @@ def test_any_range_reads_the_same_as_the_whole_and_a_choice(tmp_path: Path) -> N
 
 def test_memory_holds_no_more_than_is_wanted(tmp_path: Path) -> None:
     path = steps_of_ten(tmp_path / "t.json")
-    with mock.patch.multiple(wanted, QUEUED_NS=500_000, NEAR_NS=0):
-        kept = read(path, wanted=wanted.Wanted(begin_ns=7_000_000, end_ns=8_000_000))
+    with mock.patch.multiple(unpacked, QUEUED_NS=500_000, NEAR_NS=0):
+        kept = read(path, wanted=unpacked.Wanted(begin_ns=7_000_000, end_ns=8_000_000))
     if native.load_kineto() is None:
         assert kept.operators.height == 10
         return

@@ -15,7 +15,7 @@ from opscope.analysis.part import Part, read_part
 from opscope.analysis.structure.arrays import Intervals
 from opscope.analysis.structure.step_work import step_table
 from opscope.documents.verdict import BoundKind
-from opscope.readers import wanted
+from opscope.readers import unpacked
 from opscope.readers.native import library as native
 from opscope.readers.reading import read
 from tests.budget import chance, examples
@@ -187,7 +187,7 @@ def test_steps_of_any_trace_have_the_figures_of_the_whole(tmp_path: Path, compil
     for number in range(examples(10)):
         some = chance("parts", compiled, number)
         path = made(some).write(tmp_path / f"{number}.json")
-        with mock.patch.object(wanted, "NEAR_NS", some.choice((3_000_000, 200_000_000))):
+        with mock.patch.object(unpacked, "NEAR_NS", some.choice((3_000_000, 200_000_000))):
             whole = analyze(read(path))
             for part in parts_of(whole, path, some):
                 if compiled:

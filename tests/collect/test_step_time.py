@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from opscope.analysis.trust.step_time import step_time
 from opscope.collect.script.clock import CycleClock
 from opscope.documents.trace import StepTime
-from opscope.record.capture import Benchmark
-from opscope.record.step_kinds import Between
+from opscope.record.capture import Benchmark, Between
 
 MS = 1_000_000
 
@@ -237,19 +236,19 @@ def test_a_recording_begins_once_cuda_is_set_up(monkeypatch: pytest.MonkeyPatch)
     torch = pytest.importorskip("torch")
     from types import SimpleNamespace
 
-    from opscope.collect.script import watchdog
+    from opscope.collect.script import running
     from opscope.collect.script.watcher import Phase
 
     ready: list[bool] = []
     asked: list[bool] = []
     monkeypatch.setattr(torch._C, "_cuda_init", lambda: None, raising=False)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: bool(ready))
-    monkeypatch.setattr(watchdog, "_ASKS_S", 60.0)
-    before = signal.getsignal(watchdog._SIGNAL)
+    monkeypatch.setattr(running, "_ASKS_S", 60.0)
+    before = signal.getsignal(running._SIGNAL)
     watcher = SimpleNamespace(active=True, phase=Phase.WATCH, asked_by_watchdog=lambda: asked.append(bool(ready)))
     try:
-        watchdog.listen_to_watchdog(watcher)  # type: ignore[arg-type]
-        watchdog.start_watchdog(watcher, at_first_use=True)  # type: ignore[arg-type]
+        running.listen_to_watchdog(watcher)  # type: ignore[arg-type]
+        running.start_watchdog(watcher, at_first_use=True)  # type: ignore[arg-type]
         torch._C._cuda_init()
         time.sleep(0.2)
         assert asked == []  # only the CPU would be recorded now
@@ -260,4 +259,4 @@ def test_a_recording_begins_once_cuda_is_set_up(monkeypatch: pytest.MonkeyPatch)
         assert asked == [True]
     finally:
         watcher.active = False
-        signal.signal(watchdog._SIGNAL, before)
+        signal.signal(running._SIGNAL, before)

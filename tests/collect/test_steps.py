@@ -15,7 +15,7 @@ from opscope.collect.script.clock import CycleClock
 from opscope.collect.script.finder import CyclePlace, Follower, Updates
 from opscope.collect.script.step_events import RANKED, Expected, Identities, Pattern, Stream, next_run
 from opscope.documents.verdict import Verdict
-from opscope.record.step_kinds import ScriptRun, StepKind, Timed, WantedSteps
+from opscope.record.capture import ScriptRun, StepKind, Timed, WantedSteps
 from tests.command import opscope
 from tests.conftest import DATA
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from opscope.collect.script import watchdog
+from opscope.collect.script import running
 from opscope.collect.script.watcher import Phase
 
 pytestmark = pytest.mark.torch
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.torch
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Stand for a watcher of this thread, whose thread looks often and ends with the test."""
-    monkeypatch.setattr(watchdog, "_LOOKS_S", 0.02)
-    monkeypatch.setattr(watchdog, "_WITHOUT_STEPS_S", 0.2)
+    monkeypatch.setattr(running, "_LOOKS_S", 0.02)
+    monkeypatch.setattr(running, "_WITHOUT_STEPS_S", 0.2)
     watcher = SimpleNamespace(active=True, phase=Phase.WATCH, events=0, is_at_work=False)
     yield watcher
     watcher.active = False
@@ -35,7 +35,7 @@ def told(heard: queue.Queue[str], wanted: str) -> re.Match[str]:
 
 def test_while_no_step_comes_the_line_and_function_are_told(watched: SimpleNamespace) -> None:
     heard: queue.Queue[str] = queue.Queue()
-    watchdog.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
+    running.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
     found = told(heard, r"no step in the main thread for \d+ s, at (.+):(\d+), in told")
     assert found[1].endswith("test_watchdog.py")
     assert "heard.get" in Path(__file__).read_text().splitlines()[int(found[2]) - 1]
@@ -53,7 +53,7 @@ def test_while_steps_come_nothing_is_told(watched: SimpleNamespace) -> None:
             return next(numbers)
 
     working = Working(active=True, phase=Phase.TIME, is_at_work=False)
-    watchdog.tell_without_steps(working, heard.put)  # type: ignore[arg-type]
+    running.tell_without_steps(working, heard.put)  # type: ignore[arg-type]
     time.sleep(1.0)
     working.active = False
     assert heard.empty()
@@ -62,7 +62,7 @@ def test_while_steps_come_nothing_is_told(watched: SimpleNamespace) -> None:
 def test_what_is_done_at_a_boundary_is_not_the_scripts(watched: SimpleNamespace) -> None:
     heard: queue.Queue[str] = queue.Queue()
     watched.is_at_work = True
-    watchdog.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
+    running.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
     time.sleep(1.0)
     assert heard.empty()
     watched.is_at_work = False
@@ -79,7 +79,7 @@ def test_what_a_script_lets_go_is_freed_meanwhile(watched: SimpleNamespace) -> N
         return weakref.ref(large)
 
     heard: queue.Queue[str] = queue.Queue()
-    watchdog.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
+    running.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
     gone = holds()
     deadline = time.monotonic() + 30
     while gone() is not None and time.monotonic() < deadline:
@@ -93,7 +93,7 @@ def test_a_current_folder_that_is_gone_ends_nothing(
     heard: queue.Queue[str] = queue.Queue()
     folder = tmp_path / "gone"
     folder.mkdir()
-    watchdog.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
+    running.tell_without_steps(watched, heard.put)  # type: ignore[arg-type]
     monkeypatch.chdir(folder)
     folder.rmdir()
     assert told(heard, r"no step .*") is not None

@@ -14,8 +14,8 @@ from opscope.collect.script import found, watcher
 from opscope.collect.script.found import Found
 from opscope.collect.script.watcher import EnoughMeasured, Phase, Watcher
 from opscope.collect.script.windows import EarlyWindow
+from opscope.record.capture import ScriptRun, StepKind, WantedSteps
 from opscope.record.configuration import CaptureOptions
-from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
 
 pytestmark = pytest.mark.torch
 ENDED_AT_ONCE = ScriptRun(records=True, may_repeat=False, ended_after_s=1.0)

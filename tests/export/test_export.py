@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import analyze
+from opscope.analysis.structure import nesting as native
 from opscope.analysis.structure.lanes import lanes_of
-from opscope.analysis.structure.native import library as native
 from opscope.analysis.structure.selection import select_steps
 from opscope.base.errors import UsageError
 from opscope.export.chrome import chrome_parts

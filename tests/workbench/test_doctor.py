@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from opscope.documents.doctor import MachineCheck, Status
+from opscope.documents.machine import MachineCheck, Status
 from opscope.record.machine import Computed, Driver, Probes, ToolProbe, TorchProbe
 from opscope.workbench.doctor import ask
 from opscope.workbench.doctor.diagnose import diagnose, has_code

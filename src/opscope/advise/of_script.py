@@ -27,7 +27,7 @@ from opscope.collect.script.finder import StepFinder
 from opscope.collect.script.running import run_script
 from opscope.collect.script.signals import install
 from opscope.collect.script.step_events import Pattern, Stream, what
-from opscope.record.step_kinds import ScriptRun, WantedSteps
+from opscope.record.capture import ScriptRun, WantedSteps
 
 _MOST_MISSED: Final = 500  # for each event of a step; an evaluation in between may have as many
 _NOT_OF_THE_SCRIPT: Final = ("opscope", "torch")  # packages whose frames hold nothing that the script made

@@ -64,8 +64,8 @@ from opscope.base.processes import end_with_parent, waited_for_cpu_ns
 from opscope.base.units import NS_PER_S
 from opscope.collect.environment import cpu_name
 from opscope.collect.script.running import use_sources
+from opscope.record.capture import WantedSteps
 from opscope.record.configuration import CaptureOptions, Schedule
-from opscope.record.step_kinds import WantedSteps
 from opscope.torch_support.tensors import Mark, current, resolve_device, synchronize
 from opscope.workloads.catalog import is_script
 

@@ -26,9 +26,8 @@ from opscope.analysis.costs.sums import (
 )
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import HostTime
-from opscope.analysis.idle.steps import idle_steps, operator_time_on_host, phase_times
+from opscope.analysis.idle.steps import Waits, idle_steps, operator_time_on_host, phase_times, waits_of
 from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
-from opscope.analysis.idle.waits import Waits, waits_of
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.build import replayed_steps as replayable_steps
 from opscope.analysis.replay.path import critical_operators
@@ -57,9 +56,8 @@ from opscope.analysis.verdict.step_evidence import (
     busiest,
 )
 from opscope.base.errors import UsageError
-from opscope.base.losses import Losses
 from opscope.base.processes import together
-from opscope.base.stages import Stage, staged
+from opscope.base.stages import Losses, Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.text import lazy_pattern
 from opscope.base.units import format_ns, format_share
@@ -133,7 +131,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         trust: all checks.
         graph_capture: another trace, in which the graphs were captured; None where that is this trace, or unknown.
         rebuild: gives the costs of calls that no rule knows, by asking PyTorch; None to leave them unknown.
-        losses: the parts that failed; see `opscope.base.losses`.
+        losses: the parts that failed; see `opscope.base.stages`.
     """
 
     source: TraceSource

@@ -36,8 +36,7 @@ from opscope.base.medians import median_rank
 from opscope.base.stages import Stage, staged
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S
-from opscope.documents.brief import StepFigure
-from opscope.documents.findings import Finding, StepBasis
+from opscope.documents.findings import Finding, StepBasis, StepFigure
 from opscope.documents.trace import Measurement, SampleSummary, StepTime
 from opscope.documents.verdict import Bound, BoundKind, Check, CheckName, Trust
 from opscope.record.capture import Benchmark, CaptureRecord

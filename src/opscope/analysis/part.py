@@ -34,8 +34,7 @@ from opscope.base.errors import UsageError
 from opscope.base.units import format_ns
 from opscope.documents.trace import Step
 from opscope.readers.reading import Outline, read, read_outline
-from opscope.readers.unpacked import MAX_UNPACKED_BYTES
-from opscope.readers.wanted import QUEUED_NS, Wanted
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, QUEUED_NS, Wanted
 from opscope.trace.columns import TABLES
 from opscope.trace.model import Around, DeviceSteps
 
@@ -45,7 +44,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from opscope.analysis.structure.producer import process_name
-from opscope.readers.table_rows import sorted_by_start
+from opscope.readers.events import sorted_by_start
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 
 # ---------------------------------------------------------------- files of one process, merged

@@ -12,8 +12,7 @@ from opscope.analysis import analyzed
 from opscope.analysis.measured import Measured
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.units import format_ns, format_share
-from opscope.documents.brief import FirstScreen
-from opscope.documents.findings import Finding
+from opscope.documents.findings import Finding, FirstScreen
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name

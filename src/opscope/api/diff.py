@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.difference.compared import difference, worst_gate
-from opscope.analysis.difference.differing import devices_of
+from opscope.analysis.difference.unprofiled import devices_of
 from opscope.analysis.measured import Measured
 from opscope.api.profile import Run
 from opscope.base.errors import BadInputError, InconclusiveError, UsageError

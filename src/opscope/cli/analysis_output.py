@@ -27,7 +27,7 @@ from opscope.report.by import By
 from opscope.report.step_parts import of_trust, or_reason, step_line
 
 if TYPE_CHECKING:
-    from opscope.documents.brief import BriefDocument
+    from opscope.documents.findings import BriefDocument
 
 
 _LONGEST_NAME = 40  # characters of a file's name at the head of what is read first

@@ -8,12 +8,20 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, stage
-from opscope.cli.counters_output import is_counters_file, print_counters
 from opscope.cli.options import Positive, brief_or_format_option, top_option
-from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
+from opscope.cli.reading import (
+    TOLD,
+    Doubted,
+    damage_option,
+    end_with,
+    gpu_option,
+    input_option,
+    part_of,
+    part_options,
+    traces_of,
+)
 from opscope.cli.startup import import_libraries, timings_option, tune_for_one_analysis
-from opscope.cli.stats_output import print_stats, stats_option
-from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
+from opscope.cli.stats_output import is_counters_file, print_counters, print_stats, stats_option
 from opscope.documents.stats import Report
 from opscope.knowledge.devices import Device
 from opscope.readers.reading import read

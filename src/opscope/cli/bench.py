@@ -8,9 +8,17 @@ from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.files import refuse_outputs, write_output
-from opscope.cli.bench_words import axes_of, words_options
 from opscope.cli.emit import Output, emit
-from opscope.cli.options import Positive, format_option, output_option, overwrite_option, redaction_options, redactor_of
+from opscope.cli.options import (
+    Positive,
+    axes_of,
+    format_option,
+    output_option,
+    overwrite_option,
+    redaction_options,
+    redactor_of,
+    words_options,
+)
 from opscope.cli.say import say
 from opscope.cli.targets import refuse_what_is_no_text
 from opscope.documents.bench import BenchDocument, Correct

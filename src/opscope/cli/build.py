@@ -9,8 +9,8 @@ from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output, refuse_outputs
 from opscope.cli.emit import Output
 from opscope.cli.emit import emit as print_output
-from opscope.cli.listing import echo_listing
 from opscope.cli.options import WORDS, format_option, output_option, overwrite_option
+from opscope.cli.ptx import echo_listing
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines, echo_table
 from opscope.documents.build import BuildDocument

@@ -8,12 +8,19 @@ import click
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import refuse_outputs, write_output
-from opscope.cli.bench_words import axes_of, words_options
-from opscope.cli.options import INCONCLUSIVE, Percent, format_option, overwrite_option, shown_rows, top_option
-from opscope.cli.reading import input_option
+from opscope.cli.options import (
+    INCONCLUSIVE,
+    Percent,
+    axes_of,
+    format_option,
+    overwrite_option,
+    shown_rows,
+    top_option,
+    words_options,
+)
+from opscope.cli.reading import Doubted, damage_option, end_with, input_option
 from opscope.cli.say import say
 from opscope.cli.startup import tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.documents.difference import DiffBy, Gate
 from opscope.runs.folders import RESULTS, last_two
 from opscope.runs.inputs import unmeasured_of

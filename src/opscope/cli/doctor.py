@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_lines, echo_table
-from opscope.documents.doctor import DoctorDocument, MachineCheck, Status
+from opscope.documents.machine import DoctorDocument, MachineCheck, Status
 from opscope.render.blocks import Name, Table
 from opscope.workbench.doctor.ask import ask
 from opscope.workbench.doctor.diagnose import diagnose

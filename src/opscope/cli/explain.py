@@ -11,11 +11,9 @@ import msgspec
 from opscope.base.errors import UsageError
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option, shown_rows, top_option
-from opscope.cli.reading import input_option
+from opscope.cli.reading import TOLD, Doubted, damage_option, end_with, input_option
 from opscope.cli.say import say, show
-from opscope.cli.trust import TOLD, Doubted, damage_option, end_with
-from opscope.documents.explain import ExplainDocument
-from opscope.documents.source import PlaceEntry
+from opscope.documents.explain import ExplainDocument, PlaceEntry
 from opscope.render.blocks import Name, Table
 from opscope.report.explain_sections import explain_section
 

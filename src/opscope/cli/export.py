@@ -18,10 +18,9 @@ from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output
 from opscope.base.files import output as output_file
 from opscope.cli.options import format_option, output_option, overwrite_option
-from opscope.cli.reading import Size, input_option, part_of, part_options
+from opscope.cli.reading import Doubted, Size, damage_option, end_with, input_option, part_of, part_options
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.readers.reading import Reading, read
 from opscope.runs.inputs import TraceFile, is_execution, measured_of, traces_below
 

@@ -11,10 +11,10 @@ from opscope.base.text import printable
 from opscope.base.units import format_share
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
+from opscope.cli.reading import TOLD
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines, echo_table
-from opscope.cli.trust import TOLD
-from opscope.documents.gpus import GpusDocument
+from opscope.documents.machine import GpusDocument
 from opscope.knowledge.devices import device_called, peaks_file
 from opscope.machine.driver import driver
 from opscope.record.codec import encode

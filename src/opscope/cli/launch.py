@@ -11,7 +11,7 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.terminal import echo_lines
 from opscope.documents.build import LaunchDocument
-from opscope.documents.gpus import GpuFacts
+from opscope.documents.machine import GpuFacts
 from opscope.knowledge.devices import capability_of
 from opscope.machine.driver import driver
 from opscope.render.blocks import Bullets, Section

@@ -13,8 +13,7 @@ from opscope.analysis.costs.limits import NO_MODEL
 from opscope.analysis.measured import Measured
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import Positive, format_option, shown_rows, top_option
-from opscope.cli.reading import gpu_option, input_option, traces_of
-from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.cli.reading import Doubted, damage_option, end_with, gpu_option, input_option, traces_of
 from opscope.documents.limits import LimitsDocuments
 from opscope.knowledge.devices import Device
 from opscope.knowledge.native_functions import NativeFunctions

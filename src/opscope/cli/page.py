@@ -10,12 +10,21 @@ import click
 
 from opscope.base.errors import UsageError
 from opscope.base.files import STANDARD_OUTPUT, refuse_output, write_output
-from opscope.cli.counters_output import JoinedCounters, is_counters_file
 from opscope.cli.options import StepRange, output_option, overwrite_option
-from opscope.cli.reading import gpu_option, input_option, read_advice, read_bench, read_ranks, traces_of
+from opscope.cli.reading import (
+    Doubted,
+    damage_option,
+    end_with,
+    gpu_option,
+    input_option,
+    read_advice,
+    read_bench,
+    read_ranks,
+    traces_of,
+)
 from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, end_with
+from opscope.cli.stats_output import JoinedCounters, is_counters_file
 from opscope.knowledge.devices import Device
 from opscope.runs.inputs import measured_of, traces_below
 

@@ -1,17 +1,19 @@
-"""How commands read what they are given: options, and one trace after the other."""
+"""How commands read what they are given: options, one trace after the other, and whether it can be trusted."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from msgspec import Struct
 
-from opscope.base.errors import BadInputError, NotATraceError, UsageError
+from opscope.base.errors import BadInputError, DamagedInputError, NotATraceError, UsageError
 from opscope.base.files import regular
 from opscope.cli.options import StepRange, TimeRange
 from opscope.cli.say import say
+from opscope.documents.verdict import Check, CheckName, Trust
 from opscope.readers.reading import Reading
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.runs.inputs import TraceFile, distinct, traces_below
@@ -22,9 +24,78 @@ if TYPE_CHECKING:
     from opscope.documents.bench import BenchDocument
     from opscope.documents.ranks import RanksDocument
     from opscope.knowledge.devices import Device
-    from opscope.trace.model import Trace
+    from opscope.trace.model import Trace, TraceSource
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# ---------------------------------------------------------------- trust
+
+
+TOLD: Final = ("table", "md", "brief")  # the formats in which a result shows the checks that fail
+_LISTED: Final = 3
+
+
+def damage_option(function: F) -> F:
+    """Add ``--allow-damaged``."""
+    return click.option(
+        "--allow-damaged",
+        is_flag=True,
+        help="Exit with code 0 even if a file is damaged. Without this option the code is 4 then.",
+    )(function)
+
+
+class Doubted(Struct, frozen=True):
+    """A trace and the checks that it fails."""
+
+    trace: str
+    failed: tuple[Check, ...]
+
+    @classmethod
+    def of(cls, trace: str, trust: Trust) -> "Doubted":
+        """Keep the checks that fail."""
+        return cls(trace, trust.failures())
+
+    @classmethod
+    def of_file(cls, trace: str, source: "TraceSource") -> "Doubted":
+        """Check a file that was read but not analysed: whether it is whole."""
+        from opscope.analysis.trust.checks import check_file  # needs polars, which commands import while they read
+
+        return cls.of(trace, Trust.of((check_file(source),)))
+
+
+def end_with(
+    doubted: Iterable[Doubted], unreadable: Sequence[str] = (), *, told: bool = False, allow_damaged: bool
+) -> None:
+    """Print the failed checks to standard error, and end the command if a file is damaged.
+
+    The command's result is printed before.
+
+    Args:
+        doubted: the traces that were read, with the checks that they fail.
+        unreadable: files that could not be read, which was said already.
+        told: whether the result shows the failed checks, so that they are not printed again.
+        allow_damaged: whether damage is not a failure.
+
+    Raises:
+        DamagedInputError: a file is damaged, and that is not allowed.
+    """
+    damaged = list(unreadable)
+    for one in doubted:
+        for check in () if told else one.failed:
+            say(f"opscope: {one.trace}: FAIL {check.name}: {check.sentence}")
+        if any(check.name is CheckName.FILE_IS_VALID for check in one.failed):
+            damaged.append(one.trace)
+    if damaged and not allow_damaged:
+        names = ", ".join(damaged[:_LISTED]) + (f" and {len(damaged) - _LISTED} more" if len(damaged) > _LISTED else "")
+        raise DamagedInputError(
+            f"{names}: damaged, or no trace; the figures are of what could be read. --allow-damaged takes that for a "
+            "success"
+        )
+
+
+# ---------------------------------------------------------------- reading
+
+
 D = TypeVar("D")
 _NAMED = 8  # GPUs in a message
 _DIGITS = 18  # of a size: more bytes than any disk

@@ -11,7 +11,7 @@ from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_lines
-from opscope.documents.runs import RunRow, RunsDocument
+from opscope.documents.comparison import RunRow, RunsDocument
 from opscope.report.runs_table import runs_table
 from opscope.report.step_parts import step_cell
 from opscope.runs.folders import RESULTS, is_in_progress, past_runs, progress_of, run_folders

@@ -9,9 +9,8 @@ import click
 from opscope.base.errors import UsageError
 from opscope.base.stages import Stage, stage
 from opscope.cli.options import Positive, format_option
-from opscope.cli.reading import gpu_option, input_option, traces_of
+from opscope.cli.reading import Doubted, damage_option, end_with, gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
 from opscope.runs.inputs import measured_of
 
@@ -68,7 +67,7 @@ def command(
     import_libraries(libraries_imported)
     with stage(Stage.IMPORT):
         from opscope.cli.emit import Output, emit
-        from opscope.documents.brief import ShownDocument
+        from opscope.documents.findings import ShownDocument
         from opscope.knowledge.native_functions import NativeFunctions
         from opscope.render.blocks import Name, Table
         from opscope.report.addresses import shown_section, value_at

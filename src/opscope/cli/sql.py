@@ -20,10 +20,9 @@ from opscope.base.processes import cores
 from opscope.base.units import format_bytes
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import Positive, format_option
-from opscope.cli.reading import Size, input_option, traces_of
+from opscope.cli.reading import Doubted, Size, damage_option, end_with, input_option, traces_of
 from opscope.cli.say import say
 from opscope.cli.terminal import echo_table
-from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.distributed.engines import engine_for
 from opscope.distributed.frames import TABLES_OF_JOB
 from opscope.distributed.inputs import files_of, record_of
@@ -32,7 +31,7 @@ from opscope.distributed.summary import RankSummary
 from opscope.documents.verdict import Check
 from opscope.export.sql_tables import COMPUTED, checked, frames_of, schema_table, table_names
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers.table_rows import empty_trace
+from opscope.readers.events import empty_trace
 from opscope.render.blocks import Name, Section, Table
 from opscope.report.explain_sections import failed_checks
 from opscope.runs.inputs import measured_of

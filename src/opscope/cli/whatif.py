@@ -22,9 +22,17 @@ from opscope.cli.options import (
     shown_rows,
     top_option,
 )
-from opscope.cli.reading import gpu_option, input_option, part_of, part_options, traces_of
+from opscope.cli.reading import (
+    Doubted,
+    damage_option,
+    end_with,
+    gpu_option,
+    input_option,
+    part_of,
+    part_options,
+    traces_of,
+)
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
-from opscope.cli.trust import Doubted, damage_option, end_with
 from opscope.knowledge.devices import Device
 from opscope.runs.inputs import TraceFile, measured_of
 

@@ -34,9 +34,8 @@ from opscope.distributed.summary import (
 )
 from opscope.documents.verdict import IdleCause
 from opscope.knowledge.collectives import MESSAGES, NAMED, collective_of
-from opscope.readers.events import HOST_NAME
+from opscope.readers.events import HOST_NAME, shaped
 from opscope.readers.reading import read
-from opscope.readers.table_rows import shaped
 from opscope.trace.model import Trace
 
 _ON_HOST: Final = lazy_pattern(r"gloo:")  # ranges of the backend that communicates on the host

@@ -1,4 +1,4 @@
-"""All configurations of a sweep side by side: the schema ``opscope.sweep-comparison/1``."""
+"""All configurations of a sweep side by side, ``opscope.sweep-comparison/1``, and the runs of a folder."""
 
 from typing import Literal
 
@@ -9,6 +9,40 @@ from opscope.documents.verdict import Verdict
 from opscope.record.capture import Clocks
 from opscope.record.configuration import Value
 from opscope.record.machine import Framework, Machine
+
+# ---------------------------------------------------------------- runs
+
+
+class RunRow(Struct, frozen=True, kw_only=True):
+    """One configuration of a run, or one command that ran under ``opscope exec``.
+
+    Attributes:
+        folder: the run's folder.
+        target: what ran.
+        created: UTC, ISO 8601; empty if the run cannot be read.
+        configuration: its id; null for a command.
+        outcome: what bounds its step, why it failed, or how the command ended.
+        step_ns: how long a step takes; null if no steps are known.
+        step_basis: whether that is an unprofiled step or a recorded one.
+    """
+
+    folder: str
+    target: str
+    created: str
+    configuration: str | None
+    outcome: str
+    step_ns: float | None
+    step_basis: StepBasis | None = None
+
+
+class RunsDocument(Struct, frozen=True, kw_only=True):
+    """The runs in a folder, the oldest first."""
+
+    schema: Literal["opscope.runs/1"] = "opscope.runs/1"
+    runs: tuple[RunRow, ...]
+
+
+# ---------------------------------------------------------------- comparisons
 
 
 class ComparisonRow(Struct, frozen=True):

@@ -1,5 +1,6 @@
-"""The traces of a job's ranks together, ``opscope.ranks/1``, and two jobs, ``opscope.ranks-diff/1``. Times are integer
-nanoseconds.
+"""The traces of a job's ranks together, ``opscope.ranks/1``, and two jobs, ``opscope.ranks-diff/1``.
+
+Times are integer nanoseconds.
 """
 
 from enum import StrEnum

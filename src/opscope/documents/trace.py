@@ -13,16 +13,14 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from opscope.documents.brief import FirstScreen, StepFigure
-from opscope.documents.findings import Finding, Together
+from opscope.documents.explain import NativeFunctionDetail, SourceEntry
+from opscope.documents.findings import Finding, FirstScreen, StepFigure, Together
 from opscope.documents.limits import LimitsEntry
-from opscope.documents.source import NativeFunctionDetail, SourceEntry
 from opscope.documents.statements import OperatorStatements
 from opscope.documents.verdict import Bound, Trust
-from opscope.record.capture import Clocks, PeakMemory, WorkloadInfo
+from opscope.record.capture import Clocks, OwnClock, PeakMemory, StepsFound, WorkloadInfo
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
-from opscope.record.step_kinds import OwnClock, StepsFound
 from opscope.trace.model import TraceSource
 
 MEDIAN_DIFFERS: Final = 0.05  # by more than this share of the step's time, the median stands beside it

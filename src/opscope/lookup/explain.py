@@ -24,9 +24,9 @@ from opscope.documents.explain import (
     ExplainDocument,
     HostFileEntry,
     LaunchRow,
+    NativeFunctionDetail,
     NativeFunctionEntry,
 )
-from opscope.documents.source import NativeFunctionDetail
 from opscope.documents.verdict import Bound, Check
 from opscope.knowledge.categories import Category, Classification, Classifier, classifier_of
 from opscope.knowledge.kernels.candidates import KernelCandidates, kernel_candidates, namesakes

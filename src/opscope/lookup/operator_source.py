@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
-from opscope.documents.source import NativeFunctionDetail, PlaceEntry, SourceEntry
+from opscope.documents.explain import NativeFunctionDetail, PlaceEntry, SourceEntry
 from opscope.knowledge.kernels.kernel_source import How, KernelSource, SourceResolver, repository_link
 from opscope.knowledge.native_functions import NativeFunctions, RecordedCalls, Resolution
 from opscope.render.blocks import Inline, Name

@@ -36,8 +36,7 @@ from opscope.readers.cupti_names import (
     fill_name,
     named,
 )
-from opscope.readers.events import LATEST_NS
-from opscope.readers.table_rows import build_trace, shaped
+from opscope.readers.events import LATEST_NS, build_trace, shaped
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, InputFile, whole
 from opscope.record.sweep import rank_and_size
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource

@@ -19,12 +19,15 @@ from opscope.base.processes import together
 from opscope.readers.content import Content, decode_event, repaired
 from opscope.readers.events import (
     KINDS,
+    Rows,
     add_event,
+    build_trace,
     device_of,
     dim3,
     known_metadata,
     list_text,
     not_understood,
+    sorted_by_start,
     text_of,
     text_or_list,
 )
@@ -32,7 +35,6 @@ from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.native.filled import Array, take
 from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
-from opscope.readers.table_rows import Rows, build_trace, sorted_by_start
 from opscope.readers.unpacked import InputFile
 from opscope.trace.columns import TABLES, ColumnKind
 from opscope.trace.model import DeviceProperties, Trace, TraceSource

@@ -31,8 +31,7 @@ from opscope.readers.cupti_names import (
     fill_name,
     named,
 )
-from opscope.readers.events import LATEST_NS
-from opscope.readers.table_rows import build_trace, shaped
+from opscope.readers.events import LATEST_NS, build_trace, shaped
 from opscope.readers.unpacked import OpenedReader, whole
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS

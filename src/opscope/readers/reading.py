@@ -16,8 +16,7 @@ from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.stages import Stage, staged
 from opscope.readers.content import Content, read_content
 from opscope.readers.native.library import ALL, FRAMES, HOST, OPERATORS, NativeReader
-from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STORE_MANIFEST, InputFile
-from opscope.readers.wanted import OUTLINE, Wanted
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES, OUTLINE, STORE_MANIFEST, InputFile, Wanted
 
 if TYPE_CHECKING:
     from opscope.trace.model import Trace

@@ -19,7 +19,7 @@ from msgspec import Struct
 from opscope.base.errors import UsageError
 from opscope.base.text import lazy_pattern
 from opscope.base.units import format_bytes, format_count, format_ns
-from opscope.documents.brief import ShownValue
+from opscope.documents.findings import ShownValue
 from opscope.documents.trace import DeviceEntry
 from opscope.render.blocks import Block, Bullets, Name, Paragraph, Section, Table, Whole
 

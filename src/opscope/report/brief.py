@@ -9,8 +9,17 @@ from opscope.analysis.measured import Measured
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import printable, shell_path
 from opscope.base.units import format_ns, format_share
-from opscope.documents.brief import BriefDocument, BriefFinding, BriefPart, FirstScreen, NextCommand, Unmeasured
-from opscope.documents.findings import Finding, Together, Where
+from opscope.documents.findings import (
+    BriefDocument,
+    BriefFinding,
+    BriefPart,
+    Finding,
+    FirstScreen,
+    NextCommand,
+    Together,
+    Unmeasured,
+    Where,
+)
 from opscope.documents.trace import TraceDocument
 from opscope.documents.verdict import BoundKind, CheckName, Trust, Verdict
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, Whole

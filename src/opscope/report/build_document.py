@@ -8,7 +8,7 @@ from opscope.analysis.costs.occupancy import LaunchConfiguration, check_launch, 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.units import format_bytes, format_count
 from opscope.documents.build import BuildDocument, KernelListing, KernelResources, LaunchDocument, OccupancyEntry
-from opscope.documents.gpus import GpuFacts
+from opscope.documents.machine import GpuFacts
 from opscope.knowledge.devices import compute_capabilities
 from opscope.render.blocks import Name, Table
 from opscope.render.table_formats import Column, table_of

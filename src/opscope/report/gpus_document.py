@@ -6,7 +6,7 @@ from typing import Final
 
 from opscope.base.text import lazy_pattern
 from opscope.base.units import format_bytes
-from opscope.documents.gpus import GpuFacts, GpusDocument
+from opscope.documents.machine import GpuFacts, GpusDocument
 from opscope.knowledge.devices import (
     Device,
     capability_of,

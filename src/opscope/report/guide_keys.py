@@ -11,7 +11,7 @@ from typing import TypedDict
 import msgspec
 
 from opscope.base.units import NS_PER_MS
-from opscope.documents.source import SourceEntry
+from opscope.documents.explain import SourceEntry
 from opscope.documents.trace import OperatorRow, TraceDocument
 from opscope.documents.verdict import Bound
 from opscope.lookup.operator_source import file_text

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Accounting
 from opscope.analysis.structure.lanes import NO_DEVICE
-from opscope.base.losses import Losses
+from opscope.base.stages import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
-from opscope.documents.brief import StepFigure
+from opscope.documents.findings import StepFigure
 from opscope.documents.page import FigureEntry
 from opscope.documents.trace import (
     DeviceEntry,
@@ -26,8 +26,7 @@ from opscope.documents.trace import (
     TraceDocument,
 )
 from opscope.documents.verdict import Actor, IdleCause, Verdict
-from opscope.record.capture import Clocks
-from opscope.record.step_kinds import OwnClock
+from opscope.record.capture import Clocks, OwnClock
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, table_of
 from opscope.report.brief import findings_section, screen_blocks

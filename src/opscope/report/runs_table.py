@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from opscope.documents.runs import RunRow
+from opscope.documents.comparison import RunRow
 from opscope.render.blocks import Name, Table
 from opscope.render.table_formats import Column, table_of
 from opscope.report.step_parts import step_cell

@@ -8,11 +8,10 @@ from typing import Final, TypeVar
 
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.step_work import Window
-from opscope.base.losses import Losses
+from opscope.base.stages import Losses
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns, format_share
-from opscope.documents.brief import BriefPart, StepFigure
-from opscope.documents.findings import StepBasis
+from opscope.documents.findings import BriefPart, StepBasis, StepFigure
 from opscope.documents.trace import DeviceEntry, WindowEntry
 from opscope.documents.verdict import Check, CheckName, IdleCause, Trust, Verdict
 from opscope.render.blocks import Tone, Toned

@@ -13,9 +13,9 @@ from opscope.analysis.measured import LightPass, Measured
 from opscope.analysis.structure.arrays import kept
 from opscope.base.stages import Stage, staged
 from opscope.documents import trace as doc
+from opscope.documents.explain import NativeFunctionDetail
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitsEntry
-from opscope.documents.source import NativeFunctionDetail
 from opscope.documents.trace import CURRENT
 from opscope.knowledge.kernels.kernel_source import How, SourceResolver
 from opscope.knowledge.kernels.kinds import short_name, short_names

@@ -16,9 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
-from opscope.documents.comparison import ComparisonRow, SweepComparison
+from opscope.documents.comparison import ComparisonRow, RunRow, SweepComparison
 from opscope.documents.findings import StepBasis
-from opscope.documents.runs import RunRow
 from opscope.record.capture import EXECUTION, Execution
 from opscope.record.codec import UNREADABLE, decode
 from opscope.record.sweep import MANIFEST, Entry, Manifest, rank_among_several

@@ -18,8 +18,8 @@ from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import LightPass, Measured, light_pass
 from opscope.analysis.structure.producer import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
-from opscope.base.losses import Losses, raises
 from opscope.base.processes import together
+from opscope.base.stages import Losses, raises
 from opscope.base.units import utc_timestamp
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
@@ -335,7 +335,7 @@ def write_page(
 ) -> str | None:
     """Write the page of a run into its directory, if any configuration is done.
 
-    A failure costs only the page: it is returned and not raised, unless `opscope.base.losses.raises`.
+    A failure costs only the page: it is returned and not raised, unless `opscope.base.stages.raises`.
 
     Args:
         directory: the run directory.

@@ -21,10 +21,10 @@ from opscope.base.errors import BadInputError, EnvironmentLacksError
 from opscope.base.files import partial_prefix, write_whole
 from opscope.base.processes import SAFE_PATH, cores, own_environment, own_process
 from opscope.distributed.engines import Lost, engine_for
+from opscope.record.capture import Timed
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
 from opscope.record.redaction import Redactor
-from opscope.record.step_kinds import Timed
 from opscope.record.sweep import JOB, Entry, Failure, JobRecord, Manifest, RankEnd
 from opscope.runs.store import RunDirectory
 from opscope.sweep.plan import Launch

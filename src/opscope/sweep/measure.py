@@ -19,10 +19,9 @@ from opscope.collect.environment import (
 )
 from opscope.collect.native_functions import installed_table
 from opscope.collect.torch_profiler import TorchProfiler, collected_activities
-from opscope.record.capture import Benchmark, CaptureRecord, PeakMemory, RawTrace, WorkloadInfo
+from opscope.record.capture import Benchmark, CaptureRecord, PeakMemory, RawTrace, StepKind, StepsFound, WorkloadInfo
 from opscope.record.codec import encode
 from opscope.record.configuration import CaptureOptions, Configuration
-from opscope.record.step_kinds import StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory, functions_name
 from opscope.torch_support.tensors import current, resolve_device

@@ -18,14 +18,12 @@ from opscope.base.units import format_share
 from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.found import Found, current_device, torch_is_idle
 from opscope.collect.script.plain_clock import PlainClock
-from opscope.collect.script.running import run_script
+from opscope.collect.script.running import listen_to_watchdog, run_script, start_watchdog, tell_without_steps
 from opscope.collect.script.signals import install
-from opscope.collect.script.watchdog import listen_to_watchdog, start_watchdog, tell_without_steps
 from opscope.collect.script.watcher import EnoughMeasured, Watcher
-from opscope.record.capture import Benchmark, CaptureRecord, WorkloadInfo
+from opscope.record.capture import Benchmark, CaptureRecord, ScriptRun, StepKind, StepsFound, WorkloadInfo
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions, Configuration
-from opscope.record.step_kinds import ScriptRun, StepKind, StepsFound
 from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory
 

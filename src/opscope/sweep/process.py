@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.processes import own_environment, own_process
+from opscope.record.capture import ScriptRun, StepKind, WantedSteps
 from opscope.record.configuration import CaptureOptions, Value
-from opscope.record.step_kinds import ScriptRun, StepKind, WantedSteps
 from opscope.record.sweep import Entry, Failure, rank_among_several
 from opscope.runs.store import RunDirectory
 from opscope.sweep.warm import WarmProcess

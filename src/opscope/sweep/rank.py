@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from opscope.base.errors import BadInputError, EnvironmentLacksError, OpscopeError
 from opscope.base.files import write_whole
 from opscope.base.processes import SAFE_PATH, end_with_parent
+from opscope.record.capture import ScriptRun
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import CaptureOptions
-from opscope.record.step_kinds import ScriptRun
 from opscope.record.sweep import Entry, Failure, rank_and_size
 from opscope.runs.store import RunDirectory
 from opscope.sweep.plan import JOB_OPTION

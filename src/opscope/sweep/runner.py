@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from opscope.base.errors import OpscopeError
-from opscope.base.losses import raises
 from opscope.base.processes import cores
+from opscope.base.stages import raises
 from opscope.record.capture import CaptureRecord
 from opscope.record.configuration import CaptureOptions, Value
 from opscope.record.redaction import Redactor
@@ -89,7 +89,7 @@ def report(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False
     """Write the statistics and the report of a configuration that was measured.
 
     Whatever goes wrong is a failure of that configuration alone, and raises nothing, unless
-    `opscope.base.losses.raises`.
+    `opscope.base.stages.raises`.
 
     Args:
         directory: of the run.

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from opscope.base.errors import NOT_SET, EnvironmentLacksError, OpscopeError, UsageError, unset_variable
 from opscope.base.processes import end_with_parent
 from opscope.base.text import lazy_pattern
+from opscope.record.capture import ScriptRun
 from opscope.record.configuration import CaptureOptions, Configuration, Value
-from opscope.record.step_kinds import ScriptRun
 from opscope.record.sweep import EntryFiles, Failure, FailureKind
 from opscope.runs.store import RunDirectory
 from opscope.workloads.catalog import is_script

@@ -10,8 +10,7 @@ from opscope.analysis.analyzed import analyze
 from opscope.analysis.measured import Measured
 from opscope.analysis.trust.step_time import step_time
 from opscope.documents.findings import Finding, Rule
-from opscope.record.capture import Benchmark
-from opscope.record.step_kinds import Between
+from opscope.record.capture import Benchmark, Between
 from tests.kineto import KinetoTrace
 
 

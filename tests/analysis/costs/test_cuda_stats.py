@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from opscope.analysis.costs.cuda_stats import report_of
 from opscope.analysis.structure.producer import process_name
 from opscope.documents.stats import Report, TimeRow, UnifiedMemoryRow
+from opscope.readers.events import Rows, build_trace, empty_trace
 from opscope.readers.reading import read
-from opscope.readers.table_rows import Rows, build_trace, empty_trace
 from opscope.report.stats_document import build_stats, stats_table
 from opscope.trace.model import Migration, Trace
 from opscope.trace.schema import SCHEMAS

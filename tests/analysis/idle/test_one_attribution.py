@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
-from opscope.analysis.idle.waits import CAUSES
+from opscope.analysis.idle.steps import CAUSES
 from opscope.analysis.measured import Measured
 from opscope.documents.findings import Rule
 from opscope.documents.verdict import BoundKind

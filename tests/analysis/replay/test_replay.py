@@ -11,11 +11,11 @@ import pytest
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.replay import changes
+from opscope.analysis.replay import graph as native
 from opscope.analysis.replay.batch import more_workers, other_batch
 from opscope.analysis.replay.build import Steps, replayed_steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeBasis, EdgeKind, GraphBuilder, Span
-from opscope.analysis.replay.native import library as native
 from opscope.analysis.replay.path import (
     critical_operators,
     critical_path,

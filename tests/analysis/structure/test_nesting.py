@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opscope.analysis.structure.native import library as native
+from opscope.analysis.structure import nesting as native
 from opscope.analysis.structure.nesting import Nesting
 from tests.budget import examples
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from opscope.analysis.costs.limits import mostly_modelled, peaks_of
 from opscope.analysis.idle.gaps import Place, Places
 from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.steps import Waits
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.idle.waits import Waits
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import any_name, names_that
@@ -25,7 +25,7 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
-from opscope.base.losses import Losses
+from opscope.base.stages import Losses
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.verdict import BoundKind

@@ -9,8 +9,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.difference.differing import differing, measured_clocks
-from opscope.analysis.difference.unprofiled import gate_of, unprofiled_change
+from opscope.analysis.difference.unprofiled import differing, gate_of, measured_clocks, unprofiled_change
 from opscope.analysis.difference.work import DifferenceSide, MatchedWork, apportioned, per_step, work_changes
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured

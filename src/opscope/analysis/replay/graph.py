@@ -11,20 +11,24 @@ was recorded. What no edge explains of a moment is its residual, which is never 
 The steps that become a graph are a few around the one of median length.
 """
 
+import functools
 import heapq
+from ctypes import CDLL, c_size_t
 from enum import IntEnum
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.replay.native import library as native
 from opscope.analysis.structure.arrays import column, extent_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_table
+from opscope.base.compiled import load_library
 from opscope.trace.model import Trace
 
+_LIBRARY: Final = Path(__file__).parent / "native" / "libreplay.so"
 NEVER: Final = -(1 << 61)  # as a lag: such an edge holds nothing back
 # What no edge explains counts as the step's own from here on; less is the spread of launches and gaps (a launch into an
 # empty stream takes 4 to 8 us).
@@ -32,6 +36,17 @@ EXPLAINED_NS: Final = 20_000
 _MOST_STEPS: Final = 3  # more say little more about what holds a step back
 _MOST_MOMENTS: Final = 120_000  # of several steps; a single one may have more
 LARGEST_REPLAY: Final = 1_000_000  # moments of a step, or of a recording without steps
+
+
+@functools.cache
+def load_replay() -> CDLL | None:
+    """Return the compiled replay of a graph (``replay.cpp``); without it, Python does the same, slowly."""
+    library = load_library(_LIBRARY, "opscope_replay_version", 1)
+    if library is not None:
+        library.opscope_replay.restype = None
+        numbers = np.ctypeslib.ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS")
+        library.opscope_replay.argtypes = (c_size_t, *[numbers] * 6)
+    return library
 
 
 class Chosen(Struct, frozen=True):
@@ -190,7 +205,7 @@ class StepGraph(Struct, frozen=True):
         lag = self.lag_ns if lag is None else np.ascontiguousarray(lag, np.int64)
         residual = self.kept_residual_ns if residual is None else residual
         time = np.empty(len(self.time_ns), np.int64)
-        if (library := native.load_replay()) is not None:
+        if (library := load_replay()) is not None:
             library.opscope_replay(len(time), self.begin, self.source, lag, self.root_ns, residual, time)
             return time
         return self._replayed_in_python(lag, residual)

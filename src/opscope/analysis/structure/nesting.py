@@ -3,18 +3,37 @@
 Everything here works on plain integer arrays, one entry per slice. -1 stands for "none".
 """
 
-from ctypes import CDLL
+import functools
+from ctypes import CDLL, c_int32, c_size_t
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from opscope.analysis.structure.native import library as native
+from opscope.base.compiled import load_library
 from opscope.base.stages import Stage, staged
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+_LIBRARY: Final = Path(__file__).parent / "native" / "libnesting.so"
+
+
+@functools.cache
+def load_nesting() -> CDLL | None:
+    """Return the compiled pass over nested slices (``nesting.cpp``); without it, numpy does the same, slowly."""
+    library = load_library(_LIBRARY, "opscope_nesting_version", 4)
+    if library is not None:
+        numbers = np.ctypeslib.ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS")
+        library.opscope_nesting.restype = c_int32
+        library.opscope_nesting.argtypes = (c_size_t, *[numbers] * 6, np.ctypeslib.ndpointer(np.bool_, ndim=1))
+        library.opscope_innermost.restype = c_int32
+        library.opscope_innermost.argtypes = (c_size_t, *[numbers] * 4, c_size_t, *[numbers] * 3)
+        library.opscope_lanes.restype = c_int32
+        library.opscope_lanes.argtypes = (c_size_t, *[numbers] * 5)
+    return library
 
 
 class Nesting(Struct, frozen=True):
@@ -63,7 +82,7 @@ class Nesting(Struct, frozen=True):
             if began is not None:
                 order = _early_first(order, thread, start, empty, began)
         thread, start, end = (np.ascontiguousarray(one, np.int64) for one in (thread, start, end))
-        if (library := native.load_nesting()) is not None:
+        if (library := load_nesting()) is not None:
             return cls._compiled(library, order, thread, start, end)
         parent = np.full(len(order), -1, np.int64)
         parent[order] = _with_outer(order, _sorted_parents(thread[order], end[order], empty[order]))
@@ -81,7 +100,7 @@ class Nesting(Struct, frozen=True):
 
         A slice contains its start but not its end, so back-to-back slices never both contain a point.
         """
-        if (library := native.load_nesting()) is not None:
+        if (library := load_nesting()) is not None:
             return self._innermost_compiled(library, thread, time)
         latest = self._latest_started(thread, time)
         # From the latest begun slice, climb until one has not ended yet; all moments climb at once.

@@ -21,7 +21,7 @@ from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import Window, WindowKind, activities_launched_outside_steps, window_of
 from opscope.analysis.trust.plausible import Implausible
 from opscope.analysis.trust.step_time import Steadiness
-from opscope.base.losses import Losses
+from opscope.base.stages import Losses
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_US, format_ns, format_share
 from opscope.documents.limits import LimitRow

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from opscope.base.units import format_ns, format_share
 from opscope.documents.trace import MEDIAN_DIFFERS, LongSteps, StepTime
-from opscope.record.capture import Benchmark
-from opscope.record.step_kinds import Between
+from opscope.record.capture import Benchmark, Between
 
 _BLOCKS: Final = 10  # of consecutive samples; their means are nearly independent where single steps are not
 # Quantiles of Student's distribution for a two-sided interval of 95 %, by the number of blocks.

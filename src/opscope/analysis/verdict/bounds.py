@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.analysis.idle.steps import CAUSES, PAUSES, Waits, at_most
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.idle.waits import CAUSES, PAUSES, Waits, at_most
 from opscope.analysis.structure.launches import Captures
 from opscope.analysis.structure.step_work import WindowKind
 from opscope.analysis.verdict.step_evidence import (

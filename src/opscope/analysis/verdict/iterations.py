@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.idle.steps import Waits
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.idle.waits import Waits
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting_of
 from opscope.analysis.structure.links import Links

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from opscope.analysis.idle.steps import PAUSES, Waits, at_most
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.idle.waits import PAUSES, Waits, at_most
 from opscope.analysis.structure.launches import MOSTLY, Captures
 from opscope.analysis.structure.step_work import Window, WindowKind
 from opscope.base.units import format_ns, format_share

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from opscope.base.units import NS_PER_MS, NS_PER_S
 from opscope.collect.script.found import synchronize_if_used
-from opscope.record.step_kinds import Between, Timed
+from opscope.record.capture import Between, Timed
 
 _LEAST: Final = 10  # cycles (or blocks of them on a device) in any case
 _ENOUGH: Final = 200

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from opscope.collect.script.found import Found, capturing, grad_enabled, profiler_running, shapes_of
 from opscope.collect.script.step_events import ANCHOR, LEVELS, RANKED, Expected, Identities, Pattern, Stream, what
-from opscope.record.step_kinds import ScriptRun, StepKind
+from opscope.record.capture import ScriptRun, StepKind
 
 _CYCLES: Final = {StepKind.TRAINING: 3}  # how many must be seen before a repetition is believed
 CYCLES_OF_OTHERS: Final = 6  # the same for kinds of steps that _CYCLES does not name

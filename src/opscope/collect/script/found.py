@@ -9,8 +9,7 @@ from msgspec import Struct, field
 
 from opscope.base.units import format_ns
 from opscope.collect.script.step_events import LEVELS
-from opscope.record.capture import RawTrace
-from opscope.record.step_kinds import AlsoSeen, StepKind, Timed
+from opscope.record.capture import AlsoSeen, RawTrace, StepKind, Timed
 
 # ---------------------------------------------------------------- questions
 

@@ -11,7 +11,7 @@ from typing import Any
 from opscope.collect.script.found import grad_enabled
 from opscope.collect.script.step_events import stream_of
 from opscope.collect.script.watcher import EnoughMeasured
-from opscope.record.step_kinds import OwnClock, StepKind, StepsFound
+from opscope.record.capture import OwnClock, StepKind, StepsFound
 
 
 class PlainClock:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from opscope.record.step_kinds import AlsoSeen, ScriptRun, StepKind, StepsFound, Timed, WantedSteps
+from opscope.record.capture import AlsoSeen, ScriptRun, StepKind, StepsFound, Timed, WantedSteps
 
 # ---------------------------------------------------------------- repetitions
 

@@ -33,8 +33,8 @@ from opscope.collect.script.passes import Passes
 from opscope.collect.script.step_events import PATIENCE_S, Generations, Pattern, Stream, next_run, settled, what
 from opscope.collect.script.together import RankAgreement, group_here
 from opscope.collect.script.windows import EarlyWindow, OwnProfiler
+from opscope.record.capture import ScriptRun, StepKind, Timed
 from opscope.record.configuration import CaptureOptions
-from opscope.record.step_kinds import ScriptRun, StepKind, Timed
 
 _ATTEMPTS: Final = 3  # how often profiling is tried when something interrupts it
 _ENDINGS: Final = 3  # how often a script is asked to end

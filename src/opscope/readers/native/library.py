@@ -13,8 +13,9 @@ from ctypes import POINTER, byref, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, Final
 
+from opscope.base.compiled import load_library
 from opscope.base.processes import cores
-from opscope.readers.wanted import Wanted
+from opscope.readers.unpacked import Wanted
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
 _VERSION: Final = 14  # of the interface; a library of another version is not used
@@ -32,14 +33,9 @@ ALL, HOST, OPERATORS, FRAMES = range(4)
 @functools.cache
 def load_kineto() -> ctypes.CDLL | None:
     """Return the compiled library; None if it was not built, or has another interface version."""
-    try:
-        library = ctypes.CDLL(str(LIBRARY))
-        library.opscope_kineto_version.restype = c_int32
-        if library.opscope_kineto_version() != _VERSION:
-            return None
-    except (OSError, AttributeError):
-        return None
-    _declare(library)
+    library = load_library(LIBRARY, "opscope_kineto_version", _VERSION)
+    if library is not None:
+        _declare(library)
     return library
 
 

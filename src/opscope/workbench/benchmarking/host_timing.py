@@ -1,13 +1,70 @@
 """Durations by the host's clock: of a call with a synchronise, and of issuing a call to an idle device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter, perf_counter_ns
 from typing import Final
 
 import torch
 
+from opscope.base.units import utc_timestamp
+from opscope.documents.bench import FalseAlarms, Measure, SpeedVerdict
 from opscope.torch_support.tensors import synchronize
-from opscope.workbench.benchmarking.rounds import Calls, Timer, is_steady
+from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
+from opscope.workbench.benchmarking.rounds import (
+    Calls,
+    MeasuringLimits,
+    Timer,
+    in_turns,
+    is_steady,
+    median_interval,
+    ratios,
+    sign_test,
+)
+from opscope.workbench.benchmarking.verdicts import verdict_of
+
+# ---------------------------------------------------------------- false alarms
+
+
+_ELEMENTS: Final = {"cuda": 1 << 24, "cpu": 1 << 16}  # about 50 us
+
+
+def measure_false_alarms(
+    device: torch.device, limits: MeasuringLimits, trials: int, progress: Callable[[str], None]
+) -> FalseAlarms:
+    """Compare a function of about 50 us with itself.
+
+    Args:
+        device: where the function runs.
+        limits: those of the comparisons whose errors are to be known.
+        trials: how many comparisons to make.
+        progress: called with a line of text on what goes on.
+    """
+    x = torch.randn(_ELEMENTS.get(device.type, 1 << 16), device=device)
+    # Two functions, so that nothing but their names and the drawn orders tells them apart.
+    calls = {"one": lambda: x * 2, "the same": lambda: x * 2}
+    timer: Timer = KernelTimer(device, Flush(device)).rounds if device.type == "cuda" else wall(device)
+    warm_up(calls, device)
+    alarms, widths = 0, []
+    for trial in range(trials):
+        progress(f"comparison {trial + 1} of {trials} of a function with itself")
+        samples = in_turns(timer, calls, limits, seed=trial).samples
+        result = ratios(samples["one"], samples["the same"])
+        interval = median_interval(result)
+        alarms += verdict_of(interval, sign_test(result)) in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER)
+        widths.append(interval.half_width or 0.0)
+    return FalseAlarms(
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        torch=str(torch.__version__),
+        created=utc_timestamp(),
+        trials=trials,
+        alarms=alarms,
+        measure=Measure.KERNEL if device.type == "cuda" else Measure.WALL,
+        widths=tuple(widths),
+    )
+
+
+# ---------------------------------------------------------------- the host's clock
+
 
 _BATCH: Final = 5  # calls of a warm-up's batch
 _LONGEST_WARMUP_S: Final = 1.0  # per callable

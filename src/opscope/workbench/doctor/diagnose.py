@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from opscope.documents.doctor import MachineCheck, Status
+from opscope.documents.machine import MachineCheck, Status
 from opscope.knowledge.devices import (
     capability_of,
     compute_capabilities,

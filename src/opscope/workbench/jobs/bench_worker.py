@@ -18,8 +18,8 @@ from opscope.documents.bench import BenchDocument, BenchResult, FalseAlarms
 from opscope.record.bench import BenchJob
 from opscope.record.codec import encode
 from opscope.torch_support.tensors import current, resolve_device
-from opscope.workbench.benchmarking.calibration import measure_false_alarms
 from opscope.workbench.benchmarking.case import Case, Function
+from opscope.workbench.benchmarking.host_timing import measure_false_alarms
 from opscope.workbench.benchmarking.instruments import Instruments
 from opscope.workbench.benchmarking.rounds import MeasuringLimits
 from opscope.workbench.benchmarking.run import bench_case

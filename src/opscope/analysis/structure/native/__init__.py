@@ -1,1 +1,0 @@
-"""The compiled pass over nested slices (``nesting.cpp``). Where it was not built, numpy does the same, slowly."""
