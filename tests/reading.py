@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
+from opscope.readers.kineto import take
 from opscope.readers.native import library as native
-from opscope.readers.native.filled import take
 from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, TEXTS, NativeReader
 from opscope.trace.columns import TABLES
 from opscope.trace.model import Trace

@@ -18,8 +18,9 @@ from opscope.advise.proof import Judgement, judged
 from opscope.advise.recording import keep_weights, record, take_weights
 from opscope.advise.routine import whole_step
 from opscope.advise.session import Session, Worker
-from opscope.advise.simulated import FunctionVariant, compute_in_float64
+from opscope.advise.simulated import compute_in_float64
 from opscope.advise.variant import Variant, prepare
+from opscope.advise.variants import FunctionVariant
 from opscope.record.configuration import Configuration
 from opscope.torch_support.tensors import parts_of
 from tests.budget import chance, examples

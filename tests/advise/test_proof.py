@@ -14,8 +14,9 @@ from opscope.advise.loaders import Loaders
 from opscope.advise.messages import ComputedStep, VariantRecording
 from opscope.advise.proof import judged, losses_agree, runs_agree, tensor_differences
 from opscope.advise.recording import losses, record
-from opscope.advise.simulated import FunctionVariant, Rounding, compute_in_float64, round_weights, rounded
+from opscope.advise.simulated import Rounding, compute_in_float64, round_weights, rounded
 from opscope.advise.variant import Variant, prepare
+from opscope.advise.variants import FunctionVariant
 from opscope.record.configuration import Configuration
 
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.advise.messages import VariantJob
-from opscope.advise.of_script import ScriptClock
 from opscope.advise.session import Session
+from opscope.advise.variants import ScriptClock
 from opscope.record.configuration import Configuration
 from tests.command import opscope
 

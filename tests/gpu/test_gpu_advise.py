@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.comparing import Comparing, Finalist, exact_part
-from opscope.advise.loaders import fastest_cores
 from opscope.advise.messages import Time, Turn, VariantJob, Work, Worked
+from opscope.advise.pinning import fastest_cores
 from opscope.advise.search import ChangeNames
 from opscope.advise.session import Session
 from opscope.record.configuration import Configuration

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from opscope.advise.loaders import fastest_cores
 from opscope.advise.messages import FAILED, Broken, Built, Compiling, Time, Turn, VariantJob
+from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.files import scratch
 from opscope.base.processes import SAFE_PATH, cores

@@ -33,7 +33,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from opscope.advise.changes.listed import BY_NAME, in_order
-from opscope.advise.loaders import Loaders, Wait, pinned
+from opscope.advise.loaders import Loaders, Wait
 from opscope.advise.messages import (
     FAILED,
     FIRST_STEPS,
@@ -52,12 +52,13 @@ from opscope.advise.messages import (
     Work,
     Worked,
 )
-from opscope.advise.of_script import ScriptEndedError, ScriptVariant
+from opscope.advise.pinning import pinned
 from opscope.advise.recording import keep_weights, losses, record, take_weights
 from opscope.advise.routine import Ran, Routine, whole_step
-from opscope.advise.simulated import FunctionVariant, compute_in_float64
+from opscope.advise.simulated import compute_in_float64
 from opscope.advise.stages import Fetched, ProfiledFunction, RunningFunction, StageTime, stage_of_each
 from opscope.advise.variant import Variant, prepare
+from opscope.advise.variants import FunctionVariant, ScriptEndedError, ScriptVariant
 from opscope.base.errors import NOT_SET, OpscopeError, unset_variable
 from opscope.base.files import is_users
 from opscope.base.processes import end_with_parent, waited_for_cpu_ns

@@ -7,9 +7,10 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 from msgspec import Struct, field
 
@@ -33,12 +34,39 @@ from opscope.readers.events import (
 )
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
-from opscope.readers.native.filled import Array, take
 from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
 from opscope.readers.unpacked import InputFile
 from opscope.trace.columns import TABLES, ColumnKind
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
+
+# ---------------------------------------------------------------- columns of the compiled reader
+
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def take(reader: NativeReader, table: str) -> dict[str, Array]:
+    """Return copies of a table's columns by name, and free the originals. polars uses the copies without copying."""
+    position = list(TABLES).index(table)
+    height = reader.height(position)
+    columns: dict[str, Array] = {
+        column.name: np.empty(height, _type_of(column.kind)) for column in TABLES[table].columns
+    }
+    reader.copy(position, [column.ctypes.data for column in columns.values()])
+    reader.release(position)
+    return columns
+
+
+def _type_of(kind: ColumnKind) -> type[np.number[Any]]:
+    """Return the type in which the reader keeps a column. A code of -1 means that there is no text."""
+    if kind.is_code:
+        return np.int32
+    return np.float64 if kind is ColumnKind.FLOAT64 else np.int64
+
+
+# ---------------------------------------------------------------- events
+
 
 # The first byte of Perfetto's binary traces; also that of text that begins with an empty line.
 _LIKE_PERFETTO = b"\x0a"
