@@ -26,8 +26,8 @@ from tests.jobs import Job, Shape, write_job
 
 from opscope.base.processes import cores
 from opscope.distributed.engines import Lost, engine_for
-from opscope.distributed.inputs import kept_summary
 from opscope.distributed.job import document_of, read_job
+from opscope.distributed.kept import kept_summary
 from opscope.record.codec import encode
 from opscope.record.sweep import KEPT
 

@@ -11,8 +11,9 @@ import pytest
 
 from opscope.advise.measured import ChangeResult
 from opscope.advise.messages import VariantJob
-from opscope.advise.search import Telling, first_tries
+from opscope.advise.search import first_tries
 from opscope.advise.session import AdviseError, OutOfTimeError, Session
+from opscope.advise.telling import Telling
 from opscope.advise.trying import SearchPlan, _Trying
 from opscope.base.processes import own_environment, own_process
 from opscope.record.configuration import Configuration

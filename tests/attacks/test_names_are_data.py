@@ -159,7 +159,7 @@ def test_every_answer_of_the_server_is_data(tmp_path: Path) -> None:
 
 
 def test_agents_are_told_that_names_are_data() -> None:
-    from opscope.agents.calls import INSTRUCTIONS
+    from opscope.agents.server import INSTRUCTIONS
 
     skill = (ROOT / "src/opscope/agents/SKILL.md").read_text()
     for text in (INSTRUCTIONS, skill):

@@ -43,8 +43,24 @@ def test_help_imports_no_command_and_no_library() -> None:
     assert not modules & {"numpy", "polars", "msgspec", "dataclasses", "opscope.cli.analyze"}
 
 
-def test_the_help_of_a_command_imports_neither_numpy_nor_polars() -> None:
-    assert not modules_of("analyze", "--help") & {"numpy", "polars", "torch"}
+@pytest.mark.parametrize("command", ["analyze", "profile", "exec", "bench", "advise", "ranks", "mcp"])
+def test_the_help_of_a_command_imports_neither_numpy_nor_polars(command: str) -> None:
+    assert not modules_of(command, "--help") & {"numpy", "polars", "torch", "mcp"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "opscope.collect.cuda.command",
+        "opscope.collect.nsight_compute",
+        "opscope.workbench.jobs.bench_process",
+        "opscope.workbench.jobs.listing_process",
+        "opscope.workbench.triton_check.interpreter",
+    ],
+)
+def test_what_starts_processes_imports_no_pytorch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert fresh_opscope(code=code).returncode == 0
 
 
 def test_a_table_needs_no_documents_builder_and_no_lookup(tiny: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.base.stages import Stage, record_stages, recorded_stages, stage, staged, stop_recording
+from opscope.base.parts import Stage, record_stages, recorded_stages, stage, staged, stop_recording
 from tests.command import opscope
 from tests.conftest import DATA
 

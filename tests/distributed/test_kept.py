@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import opscope as package
-from opscope.analysis.structure.producer import process_name
+from opscope.analysis.structure.origin import process_name
 from opscope.base.errors import BadInputError
-from opscope.distributed.inputs import kept_summary, record_of
+from opscope.distributed.inputs import record_of
+from opscope.distributed.kept import kept_summary
 from opscope.distributed.one_rank import summarise_rank
 from opscope.distributed.summary import RankSummary
 from tests.budget import examples

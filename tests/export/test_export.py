@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from opscope.analysis.analyzed import analyze
 from opscope.analysis.structure import nesting as native
-from opscope.analysis.structure.lanes import lanes_of
 from opscope.analysis.structure.selection import select_steps
+from opscope.analysis.structure.streams import lanes_of
 from opscope.base.errors import UsageError
 from opscope.export.chrome import chrome_parts
 from opscope.knowledge.categories import Classifier

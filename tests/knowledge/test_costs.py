@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from opscope.knowledge.api_calls import RecordedCall
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Classifier
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
 from opscope.knowledge.native_functions import NativeFunctions

@@ -21,8 +21,9 @@ from tests.command import WITHOUT_TORCH, opscope
 pytest.importorskip("torch")
 
 from opscope.collect import meta_worker
-from opscope.collect.rebuilt_costs import MetaCall, Rebuilt, costs_by_pytorch
+from opscope.collect.rebuilt_costs import costs_by_pytorch
 from opscope.collect.rebuilt_costs import least_cost as rebuilt_cost
+from opscope.record.meta import MetaCall, Rebuilt
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.torch

@@ -16,7 +16,7 @@ from opscope.analysis.measured import Measured
 from opscope.base.errors import EnvironmentLacksError
 from opscope.collect.nsight_compute import read_counters
 from opscope.documents.statements import Basis
-from opscope.knowledge.api_calls import RecordedCall
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions

@@ -128,10 +128,10 @@ def test_a_kernel_that_no_operator_launched_is_among_what_costs_most(tmp_path: P
     measured = Measured(analyze(read(trace.write(tmp_path / "t.json"))))
     document = build_trace_document(measured, NativeFunctions.shipped())
     assert ["".join(block.parts) for block in dearest_work(document)] == [
-        "The operators and kernels that cost most:",
+        "The operators and device work that cost most:",
         "  - aten::fill_: 50.00 us per profiled step, 58.8 % of the device sum (Memory)",
         "  - matmul_kernel (matrix product, likely): 20.00 us per profiled step, 23.5 % of the device sum "
-        "(launched by no operator)",
+        "(no operator was recorded)",
         "  - aten::mm: 10.00 us per profiled step, 11.8 % of the device sum (Matrix Operations)",
     ]
 
@@ -139,7 +139,7 @@ def test_a_kernel_that_no_operator_launched_is_among_what_costs_most(tmp_path: P
 def test_what_a_graph_replays_is_among_what_costs_most() -> None:
     measured = Measured(analyze(read(DATA / "traces" / "cudagraph_replay.json.gz")))
     lines = ["".join(line.parts) for line in dearest_work(build_trace_document(measured, NativeFunctions.shipped()))]
-    assert lines[0] == "The operators and kernels that cost most:"
+    assert lines[0] == "The operators and device work that cost most:"
     assert all(line.endswith("(in a replayed CUDA graph)") for line in lines[1:])
     kernels = measured.analysis.kernels.sort("total_ns", descending=True)["total_ns"]
     assert f"{kernels[0] / 3 / 1e3:.2f} us per profiled step" in lines[1]  # three steps

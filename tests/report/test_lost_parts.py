@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opscope.analysis.analyzed import analyze
-from opscope.base.stages import Losses
+from opscope.base.parts import Losses
 from opscope.runs.store import PAGE, RunDirectory, with_entry
 from opscope.sweep.runner import report, written_sweep
 from tests.command import opscope

@@ -24,9 +24,10 @@ from opscope.advise.measured import (
 )
 from opscope.advise.messages import Built, VariantJob
 from opscope.advise.proof import Judgement
-from opscope.advise.search import Budget, ChangeNames, compiles
+from opscope.advise.search import ChangeNames, compiles
 from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.source import NotWritableError, ScriptPlaces
+from opscope.advise.telling import Budget
 from opscope.advise.writer import Writer
 from opscope.base.text import lazy_pattern
 from opscope.documents.advise import UNDECIDED, Facts, Patch

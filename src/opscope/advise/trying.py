@@ -29,9 +29,7 @@ from opscope.advise.messages import Built, Load, Loaded, Profile, VariantJob, Wo
 from opscope.advise.proof import Judgement
 from opscope.advise.proving import FIRST_ROUNDS, LAST_ROUNDS, TURN_S, Prover, listed, running
 from opscope.advise.search import (
-    Budget,
     ChangeNames,
-    Telling,
     best_of,
     compiles,
     first_tries,
@@ -41,6 +39,7 @@ from opscope.advise.search import (
     without_broken,
 )
 from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
+from opscope.advise.telling import Budget, Telling
 from opscope.base.errors import InconclusiveError
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.advise import (

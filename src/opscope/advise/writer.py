@@ -1,4 +1,4 @@
-"""The ways in which changes are written into the user's source: what `edits` puts together. Needs no PyTorch."""
+"""The ways in which changes are written into the user's source: what `proving` puts together. Needs no PyTorch."""
 
 import ast
 from collections.abc import Callable, Mapping, Sequence

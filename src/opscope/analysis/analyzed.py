@@ -15,6 +15,7 @@ from opscope.analysis.advice.context import Recording
 from opscope.analysis.costs.graph_nodes import NOT_ATTRIBUTED, REPLAYED, graph_table, replayed_operators
 from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
 from opscope.analysis.costs.sums import (
+    NO_OPERATOR,
     MemoryUse,
     called_operators,
     inputs_of_activities,
@@ -35,13 +36,13 @@ from opscope.analysis.structure.annotations import annotation_table
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.autograd import BackwardPass, backward_table
-from opscope.analysis.structure.lanes import stream_table
 from opscope.analysis.structure.launches import LaunchSummary, captured_table, captures_of, summarise_launches
 from opscope.analysis.structure.links import Links, link, operator_self_cpu
 from opscope.analysis.structure.modules import Origins, callers, module_table, recomputed
 from opscope.analysis.structure.nesting import Floats, Ints
-from opscope.analysis.structure.producer import with_named_devices
+from opscope.analysis.structure.origin import with_named_devices
 from opscope.analysis.structure.step_work import Window, activities_of_steps, step_table, window_of
+from opscope.analysis.structure.streams import stream_table
 from opscope.analysis.trust.checks import CheckInput, check_trace
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.bounds import bound_of
@@ -56,8 +57,8 @@ from opscope.analysis.verdict.step_evidence import (
     busiest,
 )
 from opscope.base.errors import UsageError
+from opscope.base.parts import Losses, Stage, staged
 from opscope.base.processes import together
-from opscope.base.stages import Losses, Stage, staged
 from opscope.base.summary import Bar, Summarised, Summary
 from opscope.base.text import lazy_pattern
 from opscope.base.units import format_ns, format_share
@@ -67,6 +68,7 @@ from opscope.documents.trace import GapRow, IterationRow, Step
 from opscope.documents.verdict import Bound, Trust
 from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
+from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.reading import read
 from opscope.record.configuration import Configuration
@@ -131,7 +133,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         trust: all checks.
         graph_capture: another trace, in which the graphs were captured; None where that is this trace, or unknown.
         rebuild: gives the costs of calls that no rule knows, by asking PyTorch; None to leave them unknown.
-        losses: the parts that failed; see `opscope.base.stages`.
+        losses: the parts that failed; see `opscope.base.parts`.
     """
 
     source: TraceSource
@@ -496,7 +498,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         return self.trace.activities.with_columns(charged_to=charged).filter(unlinked)
 
     def longest_unlinked(self, count: int) -> pl.DataFrame:
-        """Return what no operator launched: kernels by name, and what graphs replayed by captured operator.
+        """Return device work without a recorded operator by name, and what graphs replayed by captured operator.
 
         Args:
             count: how many rows, those that took most time first.
@@ -572,15 +574,20 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         return self.kernels.height > 0
 
     def summary(self) -> Summary:
-        """Return the verdict, the trust in it, and the operators and kernels that cost most."""
+        """Return the verdict, the trust in it, and the operators and device work that cost most."""
         column, whole = ("self_device_ns", self.accounting.activities_ns)
         if not self.has_device_times:
             column, whole = "self_cpu_ns", int(self.operators["self_cpu_ns"].sum())
         costs = [self.operators.select("name", pl.col(column).alias("time"))]
         if self.has_device_times:
-            unlinked = self.longest_unlinked(_SHOWN).select("name", pl.col("device_ns").alias("time"))
-            costs.append(unlinked.cast(costs[0].schema))
-        top = pl.concat(costs).sort("time", descending=True, maintain_order=True).head(_SHOWN)
+            unlinked = [
+                (f"{short_name(name)} {REPLAYED if replayed else NO_OPERATOR}", time)
+                for name, _, time, replayed in self.longest_unlinked(_SHOWN).iter_rows()
+            ]
+            costs.append(pl.DataFrame(unlinked, schema=costs[0].schema, orient="row"))
+        top = (
+            pl.concat(costs).filter(pl.col("time") > 0).sort("time", descending=True, maintain_order=True).head(_SHOWN)
+        )
         rows = [
             ("bound", self.bound.sentence),
             ("trust", str(self.trust.verdict)),

@@ -33,7 +33,7 @@ from opscope.analysis.trust.step_time import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, stea
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
 from opscope.base.medians import median_rank
-from opscope.base.stages import Stage, staged
+from opscope.base.parts import Stage, staged
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S
 from opscope.documents.findings import Finding, StepBasis, StepFigure
@@ -43,6 +43,8 @@ from opscope.record.capture import Benchmark, CaptureRecord
 from opscope.trace.model import Trace
 
 # ---------------------------------------------------------------- the light pass
+# Both ran the same steps. Launch order, names and grids tell which activity is which. So the steps of the light pass
+# are known, although a profiler that records no ranges of the host marks none.
 
 
 _IDENTITY = ("device", "kind", "name", "grid", "block")

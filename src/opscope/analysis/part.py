@@ -1,11 +1,12 @@
-"""Reads a part of a trace: some of its steps, or a range of its time. Joins the files of one process to one trace.
+"""Reads a part of a trace: some of its steps, or a range of its time. Makes one trace of several processes.
 
 A long file is read twice: once for its steps, calls and device work, which decide what idle time of each step refers
 to, then for the part and what lies around it, so that memory holds little more than that.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -17,9 +18,9 @@ from opscope.analysis.idle.host_time import HostTime, work_extent
 from opscope.analysis.idle.steps import idle_steps
 from opscope.analysis.idle.timeline import DeviceTimeline, Periods, device_timelines, steps_of_devices
 from opscope.analysis.structure.arrays import Intervals, column, end_of, extent_of
-from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import link
 from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.origin import process_name
 from opscope.analysis.structure.selection import (
     begins_within,
     chosen_steps,
@@ -29,25 +30,21 @@ from opscope.analysis.structure.selection import (
     steps_begun,
 )
 from opscope.analysis.structure.step_work import Window, WindowKind, step_table
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.trust.plausible import host_extent, plausible, plausible_host
 from opscope.base.errors import UsageError
 from opscope.base.units import format_ns
 from opscope.documents.trace import Step
+from opscope.readers.events import sorted_by_start
 from opscope.readers.reading import Outline, read, read_outline
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, QUEUED_NS, Wanted
 from opscope.trace.columns import TABLES
-from opscope.trace.model import Around, DeviceSteps
+from opscope.trace.model import Around, DeviceProperties, DeviceSteps, Trace, TraceSource
 
-if TYPE_CHECKING:
-    from opscope.trace.model import Trace
-from collections.abc import Mapping, Sequence
-from typing import Final
-
-from opscope.analysis.structure.producer import process_name
-from opscope.readers.events import sorted_by_start
-from opscope.trace.model import DeviceProperties, Trace, TraceSource
-
-# ---------------------------------------------------------------- files of one process, merged
+# ---------------------------------------------------------------- several processes as one trace
+# Numbers that are unique only within a process are made unique: those of calls and activities, streams, and graphs.
+# Devices are distinguished by their UUIDs, as processes may see different ones under the same number
+# (CUDA_VISIBLE_DEVICES).
 
 
 _STREAMS: Final = 1_000_000  # a process's streams are numbered below this; the second process's begin here

@@ -120,7 +120,7 @@ class Analysis(analyzed.Analysis, frozen=True, dict=True):  # noqa: D101 (its ba
         return Limits(super().limits)
 
     def summary(self) -> Summary:
-        """Return the verdict, what a step takes, what to do first, the trust, and the operators that cost most."""
+        """Return the verdict, what a step takes, what to do first, the trust, and the work that costs most."""
         result, screen = super().summary(), first_screen(Measured(self))
         rest = [row for row in result.rows if row[0] != "bound"]
         rows = [("bound", screen.sentence), ("step", step_line(screen.step)), *to_do(screen)]

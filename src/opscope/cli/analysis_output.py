@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import Measured
-from opscope.analysis.structure.producer import process_name
+from opscope.analysis.structure.origin import process_name
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.units import format_ns, format_share
 from opscope.cli.emit import Output, emit

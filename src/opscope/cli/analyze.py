@@ -7,7 +7,7 @@ from threading import Event
 import click
 
 from opscope.base.errors import UsageError
-from opscope.base.stages import Stage, stage
+from opscope.base.parts import Stage, stage
 from opscope.cli.options import Positive, brief_or_format_option, top_option
 from opscope.cli.reading import (
     TOLD,

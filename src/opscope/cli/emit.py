@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from opscope.base.stages import Stage, staged
+from opscope.base.parts import Stage, staged
 from opscope.cli.say import show
 from opscope.cli.terminal import echo_section, echo_table
 from opscope.record.codec import encode

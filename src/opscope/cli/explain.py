@@ -7,29 +7,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
+from msgspec import Struct
 
-from opscope.base.errors import UsageError
+from opscope.analysis.analyzed import analyze
+from opscope.analysis.measured import Measured
+from opscope.analysis.structure.origin import Producer, producer_of
+from opscope.base.errors import BadInputError, OpscopeError, UsageError
+from opscope.base.files import path_text
+from opscope.base.text import printable
 from opscope.cli.emit import Output, emit
 from opscope.cli.options import format_option, shown_rows, top_option
 from opscope.cli.reading import TOLD, Doubted, damage_option, end_with, input_option
 from opscope.cli.say import say, show
 from opscope.documents.explain import ExplainDocument, PlaceEntry
-from opscope.render.blocks import Name, Table
-from opscope.report.explain_sections import explain_section
-
-if TYPE_CHECKING:
-    from opscope.documents.explain import DossierDocument
-    from opscope.lookup.dossier import MeasureCounters
-    from opscope.lookup.explain import Lookup
-
-from msgspec import Struct
-
-from opscope.analysis.analyzed import analyze
-from opscope.analysis.measured import Measured
-from opscope.analysis.structure.producer import Producer, producer_of
-from opscope.base.errors import BadInputError, OpscopeError
-from opscope.base.files import path_text
-from opscope.base.text import printable
 from opscope.knowledge.kernels.index import (
     SourceIndex,
     by_nearness,
@@ -54,8 +44,14 @@ from opscope.lookup.explain import Lookup
 from opscope.readers.reading import read
 from opscope.record.capture import CaptureRecord
 from opscope.record.counters import Precision
+from opscope.render.blocks import Name, Table
+from opscope.report.explain_sections import explain_section
 from opscope.runs.pipeline import functions_of, measured_capture, run_resolver
 from opscope.runs.store import RunDirectory
+
+if TYPE_CHECKING:
+    from opscope.documents.explain import DossierDocument
+    from opscope.lookup.dossier import MeasureCounters
 
 # ---------------------------------------------------------------- looking up
 

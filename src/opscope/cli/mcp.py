@@ -36,7 +36,7 @@ def command(roots: tuple[Path, ...], allow_run: bool, timeout: float) -> None:
 
     caller = Caller.of(roots, allow_run=allow_run, seconds=timeout)
     try:
-        from opscope.agents.calls import serve
+        from opscope.agents.server import serve
     except ImportError as error:
         raise EnvironmentLacksError(
             f"opscope mcp needs the package mcp ({error.name} is missing): pip install 'opscope[mcp]'"

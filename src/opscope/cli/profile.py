@@ -25,7 +25,7 @@ from opscope.cli.options import (
     redactor_of,
     values_of,
 )
-from opscope.cli.results import SweepProgress
+from opscope.cli.progress import SweepProgress
 from opscope.cli.say import say
 from opscope.cli.targets import (
     TargetCommand,

@@ -10,7 +10,8 @@ from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import PARTIAL
 from opscope.base.processes import cores
 from opscope.cli.emit import Output, emit
-from opscope.cli.results import SweepProgress, last_lines
+from opscope.cli.progress import SweepProgress
+from opscope.cli.results import last_lines
 from opscope.cli.say import say
 from opscope.record.codec import decode
 from opscope.record.sweep import JOB, Entry, JobRecord, Manifest

@@ -14,7 +14,7 @@ from opscope.documents.build import ListingDocument
 from opscope.record.bench import ListingRequest
 from opscope.record.codec import encode
 from opscope.report.build_document import listing_lines
-from opscope.workbench.jobs.bench_process import compiled_kernels
+from opscope.workbench.jobs.listing_process import compiled_kernels
 
 # ---------------------------------------------------------------- listings
 

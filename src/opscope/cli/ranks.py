@@ -115,7 +115,7 @@ def command(
 def _read_shard(files: Sequence[Path], engine: "Engine") -> None:
     """Summarise some traces, and fail if a summary could not be kept."""
     from opscope.distributed.engines import Lost
-    from opscope.distributed.inputs import keep
+    from opscope.distributed.kept import keep
 
     failed = 0
     for path, result in engine.run(keep, files):

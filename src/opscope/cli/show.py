@@ -7,7 +7,7 @@ from threading import Event
 import click
 
 from opscope.base.errors import UsageError
-from opscope.base.stages import Stage, stage
+from opscope.base.parts import Stage, stage
 from opscope.cli.options import Positive, format_option
 from opscope.cli.reading import Doubted, damage_option, end_with, gpu_option, input_option, traces_of
 from opscope.cli.startup import import_libraries, tune_for_one_analysis

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from opscope.base.parts import Stage, record_stages, staged, stop_recording
 from opscope.base.processes import cores
-from opscope.base.stages import Stage, record_stages, staged, stop_recording
 from opscope.base.units import format_ns
 from opscope.cli.say import say
 

@@ -6,36 +6,14 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import torch
-from msgspec import Struct
 
 from opscope.base.processes import cores
 from opscope.knowledge.kernels.installed import build_ids, installed_torch
 from opscope.machine.driver import driver_release
 from opscope.record.capture import PeakMemory
 from opscope.record.machine import Framework, Gpu, Machine, Rank
-
-# ---------------------------------------------------------------- what a collector leaves
-
-
-RecordT_co = TypeVar("RecordT_co", covariant=True)
-
-
-class Collected(Struct, Generic[RecordT_co], frozen=True):
-    """What a collector leaves behind.
-
-    Attributes:
-        files: the raw files, as the collecting tool wrote them; readers make traces and counters of them.
-        record: what the files do not say, such as versions or how the command ended.
-    """
-
-    files: tuple[Path, ...]
-    record: RecordT_co
-
-
-# ---------------------------------------------------------------- the environment
 
 
 def describe_machine(device: torch.device) -> Machine:

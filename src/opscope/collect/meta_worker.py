@@ -19,9 +19,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from opscope.collect.rebuilt_costs import MetaAnswer, MetaCall, Rebuilt
 from opscope.collect.replayable import overloads_of, refuse_unsafe
 from opscope.knowledge.dtypes import recorded_dtype
+from opscope.record.meta import MetaAnswer, MetaCall, Rebuilt
 
 _MEMORY: Final = 1 << 30  # bytes beyond what PyTorch has taken when the process is confined
 _CPU_SECONDS: Final = 120  # for all calls together

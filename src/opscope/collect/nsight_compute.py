@@ -12,7 +12,7 @@ from msgspec import Struct
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.files import scratch
 from opscope.base.processes import own_environment, own_process
-from opscope.collect.environment import Collected
+from opscope.collect.collector import Collected
 from opscope.knowledge.counted_work import READ, WORK_METRICS, WRITTEN, counted_operations, first_of
 from opscope.readers.ncu import read_kernel_counters
 from opscope.record.counters import Counters, OperatorCall

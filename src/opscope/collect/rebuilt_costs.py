@@ -22,47 +22,7 @@ from opscope.base.processes import own_environment, own_process
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Cost
 from opscope.knowledge.dtypes import recorded_dtype
-
-# ---------------------------------------------------------------- messages
-
-
-class MetaCall(Struct, frozen=True):
-    """A recorded call: the operator, and its inputs as JSON lists, as the profiler records them."""
-
-    operator: str
-    input_dims: str
-    input_types: str
-    input_strides: str
-    concrete_inputs: str
-
-
-class Rebuilt(Struct, frozen=True):
-    """The costs of a repeated call.
-
-    Attributes:
-        flop: as ``torch.utils.flop_counter`` counts.
-        read_bytes: size of all tensor arguments.
-        new_bytes: size of the returned tensors that are not arguments.
-        rewritten_bytes: size of the arguments that it writes.
-    """
-
-    flop: int
-    read_bytes: int
-    new_bytes: int
-    rewritten_bytes: int
-
-
-class MetaAnswer(Struct, frozen=True):
-    """One line of the answer: the costs of a call, or None if it was refused or failed.
-
-    The first line answers no call; it says that the process is ready.
-    """
-
-    rebuilt: Rebuilt | None = None
-
-
-# ---------------------------------------------------------------- rebuilt costs
-
+from opscope.record.meta import MetaAnswer, MetaCall, Rebuilt
 
 # Kinds of work that read every element of their inputs; for other kinds only the written bytes are certain.
 _READ_WHOLE: Final = frozenset(

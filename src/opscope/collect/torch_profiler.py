@@ -19,12 +19,12 @@ from opscope._version import __version__
 from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import partial_prefix
 from opscope.base.units import format_bytes
-from opscope.collect.environment import Collected
+from opscope.collect.collector import Collected
 from opscope.readers.content import repaired
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import Activity, CaptureOptions, Schedule
 from opscope.torch_support.tensors import synchronize
-from opscope.workloads.custom import Workload
+from opscope.workloads.stepping import Workload
 
 ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}
 _INDUCTOR = "_inductor"

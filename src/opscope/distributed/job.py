@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.producer import can_be_rank
+from opscope.analysis.structure.origin import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
 from opscope.base.units import format_count, format_ns
@@ -18,7 +18,8 @@ from opscope.distributed.clocks import RankClocks, clocks_of, contradicted
 from opscope.distributed.collectives import Matched, collectives_of, groups_of, matched, rows_of, slow_links
 from opscope.distributed.engines import Engine, Lost
 from opscope.distributed.findings import job_findings
-from opscope.distributed.inputs import Recorded, kept_summary
+from opscope.distributed.inputs import Recorded
+from opscope.distributed.kept import kept_summary
 from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times
 from opscope.distributed.replay import replays_of
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary

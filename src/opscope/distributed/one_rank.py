@@ -14,11 +14,11 @@ from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline, busy_parts, communication_mask, device_timelines
 from opscope.analysis.structure.api_masks import calls_that, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of, latest_around
-from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links, link
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.producer import rank_told, with_named_devices
+from opscope.analysis.structure.origin import rank_told, with_named_devices
 from opscope.analysis.structure.step_work import linked_activities, step_of_activities, step_table, window_of
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import lazy_pattern

@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.producer import can_be_rank
+from opscope.analysis.structure.origin import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.text import lazy_pattern
 from opscope.documents.verdict import IdleCause

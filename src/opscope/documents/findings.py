@@ -244,6 +244,7 @@ class Together(Struct, frozen=True, kw_only=True):
 
 
 # ---------------------------------------------------------------- what is read first
+# Every part of a brief has the address of its evidence, which ``opscope show TRACE#ADDRESS`` prints.
 
 
 class StepFigure(Struct, frozen=True, kw_only=True):

@@ -482,10 +482,10 @@ class IterationRow(Struct, frozen=True, kw_only=True):
 
 
 class UnlinkedRow(Struct, frozen=True):
-    """Device work of one name that no operator launched.
+    """Device work of one name without a recorded operator.
 
     Attributes:
-        name: the kernel's short name; of a replayed graph, the captured operator where it is known.
+        name: the activity's short name; of a replayed graph, the captured operator where it is known.
         activities: how many.
         device_ns: their durations added up.
         replayed: whether a CUDA graph ran them.

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.arrays import column, end_of
-from opscope.analysis.structure.lanes import lanes_of
 from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.streams import lanes_of
 from opscope.analysis.trust.checks import check_file
 from opscope.base.errors import UsageError
 from opscope.base.processes import ahead

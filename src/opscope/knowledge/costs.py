@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from opscope.base.text import lazy_pattern
-from opscope.knowledge.api_calls import RecordedCall, Shape
+from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
 from opscope.knowledge.dtypes import DataType, promoted, recorded_dtype
 

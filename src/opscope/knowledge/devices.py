@@ -19,6 +19,7 @@ from opscope.base.files import cache_folder
 from opscope.record.machine import MeasuredPeaks
 
 # ---------------------------------------------------------------- compute capabilities
+# ``data/cuda_toolkits.toml`` has the drivers and host compilers that CUDA toolkits need, with sources.
 
 
 # CUDA release notes 13.2, tables 2 and 3: the first driver of each major version runs what any toolkit of it built.

@@ -16,7 +16,7 @@ from opscope.base.text import lazy_pattern
 from opscope.documents.explain import Dossier, DossierDocument
 from opscope.documents.statements import OperatorStatements, Statement
 from opscope.documents.verdict import BoundKind
-from opscope.knowledge.api_calls import RecordedCall
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.costs import cost_of
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.kinds import pattern_of

@@ -22,7 +22,7 @@ from opscope.knowledge.devices import first_driver, version_of
 
 
 _SECONDS: Final = 60
-_USUAL_FOLDERS: Final = Path("/usr/local/cuda/bin")
+_USUAL_FOLDER: Final = Path("/usr/local/cuda/bin")
 _PACKAGES: Final = {
     "nvcc": "pip install 'opscope[cuda]', or a CUDA toolkit",
     "nvdisasm": "pip install 'opscope[cuda]', or a CUDA toolkit",
@@ -35,7 +35,7 @@ def folders() -> Iterator[Path]:
         if home := os.environ.get(variable):
             yield Path(home) / "bin"
     yield from (Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) if place)
-    yield _USUAL_FOLDERS
+    yield _USUAL_FOLDER
     for package in package_folders("nvidia"):
         yield from sorted(package.glob("*/bin"), reverse=True)  # cu13/bin, cuda_nvcc/bin
     for package in package_folders("triton"):

@@ -9,16 +9,15 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError
-from opscope.base.stages import Stage, staged
+from opscope.base.parts import Stage, staged
 from opscope.base.text import lazy_pattern
 from opscope.readers.formats import ContentReader, TraceFormat, format_of
 from opscope.readers.native import library as native
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, STANDARD_INPUT, InputFile, OpenedReader, WholeReader
 
-# ---------------------------------------------------------------- odd content
-
-
 # ---------------------------------------------------------------- bytes that JSON does not allow
+# PyTorch 2.6, for one, records some Python frames with names that are left-over memory: control characters and bytes
+# that are not UTF-8. Their meaning is lost, so they become question marks (U+FFFD if they are not UTF-8).
 
 
 # Tab, line feed and carriage return may stand between values, where a space means the same, but not within strings.

@@ -97,6 +97,8 @@ def empty_trace() -> Trace:
 
 
 # ---------------------------------------------------------------- metadata
+# Programs add their own metadata to traces (`add_metadata_json`), such as whole environments with access tokens. No
+# analysis needs those, so they are dropped here.
 
 
 HOST_NAME: Final = "host_name"  # tells the ranks of a job apart; what is passed on to others leaves it out

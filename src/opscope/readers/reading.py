@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError, EnvironmentLacksError
-from opscope.base.stages import Stage, staged
+from opscope.base.parts import Stage, staged
 from opscope.readers.content import Content, read_content
 from opscope.readers.native.library import ALL, FRAMES, HOST, OPERATORS, NativeReader
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, OUTLINE, STORE_MANIFEST, InputFile, Wanted

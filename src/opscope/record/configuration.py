@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from opscope.base.text import lazy_pattern
 
 # ---------------------------------------------------------------- settings
+# A user's own target may have further settings (``--set NAME=VALUE``), of which only the names are known.
 
 
 Value: TypeAlias = bool | int | float | str

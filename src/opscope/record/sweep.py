@@ -15,6 +15,7 @@ from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine
 
 # ---------------------------------------------------------------- ranks
+# Where ``opscope profile`` started the ranks, a record says how many there were and how each ended.
 
 
 # Per launcher the variable with the rank, and those with the number of processes, the first of which is of the same

@@ -364,7 +364,7 @@ def _table(analysis: Analysis, by: By) -> pl.DataFrame:
 
 
 def _queues(analysis: Analysis, *, over_time: bool) -> pl.DataFrame:
-    from opscope.analysis.structure.lanes import queue_by_kernel, queue_over_time  # few tables need it
+    from opscope.analysis.structure.streams import queue_by_kernel, queue_over_time  # few tables need it
 
     return (queue_over_time if over_time else queue_by_kernel)(analysis.trace, analysis.links)
 

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Accounting
-from opscope.base.stages import Losses
+from opscope.base.parts import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share, input_shapes, percentage
 from opscope.documents.trace import (
     CaptureEntry,

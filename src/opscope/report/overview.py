@@ -10,8 +10,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Accounting
-from opscope.analysis.structure.lanes import NO_DEVICE
-from opscope.base.stages import Losses
+from opscope.analysis.structure.streams import NO_DEVICE
+from opscope.base.parts import Losses
 from opscope.base.units import format_bytes, format_count, format_ns, format_share
 from opscope.documents.findings import StepFigure
 from opscope.documents.page import FigureEntry
@@ -34,7 +34,7 @@ from opscope.report.step_parts import or_reason, step_line
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
 _DEAREST: Final = 3  # operators and kernels
-_KERNEL: Final = "launched by no operator"
+_NO_OPERATOR: Final = "no operator was recorded"
 _REPLAY: Final = "in a replayed CUDA graph"
 _WORTH_TELLING: Final = 0.01  # of the window
 _STACKS: Final = "the line of Python was not recorded: record stacks (with_stack=True, opscope profile --with-stack)"
@@ -291,19 +291,19 @@ def _accounting(document: TraceDocument) -> Iterator[Block]:
 
 
 def dearest_work(document: TraceDocument) -> Iterator[Paragraph]:
-    """Yield which operators cost most, and which kernels that no operator launched, such as Triton's; a line each."""
+    """Yield which operators cost most, and which device work without a recorded one, such as Triton's kernels."""
     device = document.has_device_times
     costs = [
         (row.self_device_ns if device else row.self_cpu_ns, row.name, _what_it_is(row))
         for row in document.operators[:_DEAREST]
     ]
-    costs += [(row.device_ns, row.name, _REPLAY if row.replayed else _KERNEL) for row in document.unlinked.longest]
+    costs += [(row.device_ns, row.name, _REPLAY if row.replayed else _NO_OPERATOR) for row in document.unlinked.longest]
     costs = sorted((cost for cost in costs if cost[0]), key=lambda cost: -cost[0])[:_DEAREST]
     if costs:
-        kernels = any(what in {_KERNEL, _REPLAY} for _, _, what in costs)
-        yield Paragraph.of(f"The operators {'and kernels ' if kernels else ''}that cost most:")
-    for time, name, what in costs:
-        yield Paragraph.of(f"  - {name}: {_of_all_work(time, document)} ({what})")
+        others = any(kind in {_NO_OPERATOR, _REPLAY} for _, _, kind in costs)
+        yield Paragraph.of(f"The operators {'and device work ' if others else ''}that cost most:")
+    for time, name, kind in costs:
+        yield Paragraph.of(f"  - {name}: {_of_all_work(time, document)} ({kind})")
 
 
 def _what_it_is(row: OperatorRow) -> str:

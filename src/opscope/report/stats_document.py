@@ -7,7 +7,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from opscope.analysis.costs.cuda_stats import failed_calls, report_of, span_of
-from opscope.analysis.structure.producer import process_name
+from opscope.analysis.structure.origin import process_name
 from opscope.analysis.trust.checks import check_file, check_recording
 from opscope.analysis.trust.plausible import plausible
 from opscope.base.text import or_unknown

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.step_work import Window
-from opscope.base.stages import Losses
+from opscope.base.parts import Losses
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import BriefPart, StepBasis, StepFigure

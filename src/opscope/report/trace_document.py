@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.measured import LightPass, Measured
 from opscope.analysis.structure.arrays import kept
-from opscope.base.stages import Stage, staged
+from opscope.base.parts import Stage, staged
 from opscope.documents import trace as doc
 from opscope.documents.explain import NativeFunctionDetail
 from opscope.documents.findings import Finding
@@ -95,7 +95,11 @@ def build_trace_document(
         launches=part("launches", lambda: _launches(analysis), lambda: doc.LaunchesEntry(None, None, None, None, ())),
         steps=analysis.steps,
         phases_ns=analysis.phases,
-        unlinked=part("work of no operator", lambda: _unlinked(analysis), lambda: doc.UnlinkedEntry(0, 0)),
+        unlinked=doc.UnlinkedEntry(
+            analysis.accounting.unlinked_activities,
+            analysis.accounting.unlinked_ns,
+            part("work without an operator", lambda: _longest_unlinked(analysis), tuple),
+        ),
         annotations=_rows(analysis, "annotations", doc.AnnotationRow),
         device_times_reason=measured.device_times_reason,
         memory=part("memory", lambda: tuple(_memory(analysis)), tuple),
@@ -133,13 +137,10 @@ def _launches(analysis: Analysis) -> doc.LaunchesEntry:
     )
 
 
-def _unlinked(analysis: Analysis) -> doc.UnlinkedEntry:
-    whole, short = analysis.accounting, _short(analysis)
-    longest = tuple(
-        doc.UnlinkedRow(**{**row, "name": short.get(row["name"], row["name"])})
-        for row in analysis.longest_unlinked(_LONGEST_UNLINKED).iter_rows(named=True)
-    )
-    return doc.UnlinkedEntry(whole.unlinked_activities, whole.unlinked_ns, longest)
+def _longest_unlinked(analysis: Analysis) -> tuple[doc.UnlinkedRow, ...]:
+    short = _short(analysis)
+    rows = analysis.longest_unlinked(_LONGEST_UNLINKED).iter_rows(named=True)
+    return tuple(doc.UnlinkedRow(**{**row, "name": short.get(row["name"], row["name"])}) for row in rows)
 
 
 def _findings(measured: Measured, resolver: SourceResolver | None) -> tuple[Finding, ...]:

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from opscope._version import __version__
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import LightPass, Measured, light_pass
-from opscope.analysis.structure.producer import producer_of
+from opscope.analysis.structure.origin import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
+from opscope.base.parts import Losses, raises
 from opscope.base.processes import together
-from opscope.base.stages import Losses, raises
 from opscope.base.units import utc_timestamp
 from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
@@ -335,7 +335,7 @@ def write_page(
 ) -> str | None:
     """Write the page of a run into its directory, if any configuration is done.
 
-    A failure costs only the page: it is returned and not raised, unless `opscope.base.stages.raises`.
+    A failure costs only the page: it is returned and not raised, unless `opscope.base.parts.raises`.
 
     Args:
         directory: the run directory.

@@ -26,8 +26,8 @@ from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory, functions_name
 from opscope.torch_support.tensors import current, resolve_device
 from opscope.workbench.benchmarking.steady import benchmark, time_once
-from opscope.workloads.custom import Workload, refuse_unstarted
 from opscope.workloads.models import build_workload
+from opscope.workloads.stepping import Workload, refuse_unstarted
 
 
 class PhaseProgress(Struct, frozen=True):

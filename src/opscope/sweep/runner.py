@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from opscope.base.errors import OpscopeError
+from opscope.base.parts import raises
 from opscope.base.processes import cores
-from opscope.base.stages import raises
 from opscope.record.capture import CaptureRecord
 from opscope.record.configuration import CaptureOptions, Value
 from opscope.record.redaction import Redactor
@@ -27,6 +27,8 @@ from opscope.runs.store import RunDirectory, with_entry
 from opscope.sweep.worker import Message, Request, Sender, failure_of, run
 
 # ---------------------------------------------------------------- reports
+# On a GPU the next configuration first builds and warms up, for longer than a report takes; on a CPU, or with few
+# cores, a report would slow the measurement down, and comes before it.
 
 
 _CORES: Final = 4  # with fewer, a report takes from what the next worker does
@@ -89,7 +91,7 @@ def report(directory: RunDirectory, entry: Entry, *, allow_damaged: bool = False
     """Write the statistics and the report of a configuration that was measured.
 
     Whatever goes wrong is a failure of that configuration alone, and raises nothing, unless
-    `opscope.base.stages.raises`.
+    `opscope.base.parts.raises`.
 
     Args:
         directory: of the run.

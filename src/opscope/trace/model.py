@@ -34,7 +34,7 @@ class DeviceProperties(Struct, frozen=True):
         index: the device's number in the trace.
         compute_capability: ``9.0``; None for AMD's devices, whose numbers mean something else.
         vendor: ``amd`` if the record shows it, else None.
-        known_by: how the name is known if the trace does not give it (`opscope.analysis.structure.producer`).
+        known_by: how the name is known if the trace does not give it (`opscope.analysis.structure.origin`).
     """
 
     index: int

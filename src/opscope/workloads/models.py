@@ -15,15 +15,8 @@ from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import Configuration
 from opscope.workloads.catalog import check, is_built_in
-from opscope.workloads.custom import (
-    Model,
-    StepFunction,
-    Workload,
-    build_custom,
-    make_step,
-    parameter_count,
-    precision_notes,
-)
+from opscope.workloads.custom import build_custom
+from opscope.workloads.stepping import Model, StepFunction, Workload, make_step, parameter_count, precision_notes
 
 # ---------------------------------------------------------------- models
 

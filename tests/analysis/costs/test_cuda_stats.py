@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.costs.cuda_stats import report_of
-from opscope.analysis.structure.producer import process_name
+from opscope.analysis.structure.origin import process_name
 from opscope.documents.stats import Report, TimeRow, UnifiedMemoryRow
 from opscope.readers.events import Rows, build_trace, empty_trace
 from opscope.readers.reading import read

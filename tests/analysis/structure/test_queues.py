@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.structure.lanes import queue_by_kernel, queue_over_time, queues_of, waiting_since
+from opscope.analysis.structure.streams import queue_by_kernel, queue_over_time, queues_of, waiting_since
 from opscope.trace.model import Trace
 from tests.analysis.test_recorded_traces import NAMES
 from tests.kineto import KinetoTrace

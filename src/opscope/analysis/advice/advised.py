@@ -9,10 +9,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.analysis.advice import communication, memory_bound, products, repeated
-from opscope.analysis.advice.attention import DEAREST_WORK, FAR_FROM_LIMIT, dearest, eager_attention, far_from_limit
 from opscope.analysis.advice.blocking import blocking_calls, stream_dependency, waits_for_the_device
 from opscope.analysis.advice.communication import devices_take_turns
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, Remedy
+from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, eager_attention, far_from_limit
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import dispatch_bound, host_work, input_pipeline
 from opscope.analysis.advice.optimizer import unfused_optimizer
@@ -27,8 +27,8 @@ from opscope.analysis.replay.changes import ReplayedChange
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.errors import UsageError
+from opscope.base.parts import Stage, staged
 from opscope.base.processes import together
-from opscope.base.stages import Stage, staged
 from opscope.base.text import shell_path
 from opscope.base.units import format_share
 from opscope.documents.advise import INPUT, ChangeName

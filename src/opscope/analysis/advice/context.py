@@ -20,12 +20,12 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.autograd import BackwardPass
-from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
-from opscope.base.stages import Losses
+from opscope.base.parts import Losses
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.verdict import BoundKind

@@ -24,7 +24,7 @@ from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.documents.limits import LimitRow
-from opscope.knowledge.api_calls import RecordedCall
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.collectives import Direction, direction_of
 from opscope.knowledge.devices import Assumed, reach_of

@@ -27,7 +27,7 @@ from opscope.analysis.structure.modules import is_users_frame
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_table, window_of
 from opscope.analysis.verdict.step_evidence import StepEvidence
-from opscope.base.stages import Losses
+from opscope.base.parts import Losses
 from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import NS_PER_US, format_ns
 from opscope.documents.findings import Rule, Source, StepBasis, Where

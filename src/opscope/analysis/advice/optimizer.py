@@ -20,7 +20,7 @@ from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.documents.verdict import BoundKind
-from opscope.knowledge.api_calls import RecordedCall
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.devices import FUSED_ADAM_NS, FUSED_HOST, FUSED_SGD_NS, Assumed, reach_of
 from opscope.knowledge.dtypes import recorded_dtype
 

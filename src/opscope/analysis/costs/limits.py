@@ -17,10 +17,10 @@ from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import NO_MODULE, module_of_activities
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_of_activities, step_table
-from opscope.base.stages import Stage, staged
+from opscope.base.parts import Stage, staged
 from opscope.base.units import NS_PER_S, tensor_shapes
 from opscope.documents.limits import LimitedBy, LimitRow, LimitTotal, Utilisation
-from opscope.knowledge.api_calls import RecordedCall
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category, Classifier, classifier_of
 from opscope.knowledge.collectives import Direction, direction_of
 from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost

@@ -1,5 +1,7 @@
 """What a device accepts of a launch, and how full it is then: limits of block and registers, theoretical occupancy.
 
+Also over which dimensions an operator can run in parallel.
+
 Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 """
 
@@ -12,13 +14,15 @@ from msgspec.structs import replace
 
 from opscope.analysis.costs.sums import LaunchShape
 from opscope.documents.build import OccupancyEntry
-from opscope.knowledge.api_calls import RecordedCall, Shape
+from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import broadcast, output_sides
 from opscope.knowledge.devices import ComputeCapability, MultiprocessorLimits, compute_capabilities
 from opscope.trace.model import DeviceProperties
 
-# ---------------------------------------------------------------- how many blocks run at once
+# ---------------------------------------------------------------- parallelism of operators
+# Elements of the result that do not depend on each other can be computed in parallel. Each rule below reads the
+# dimensions of a group of operators from their inputs, and returns None if they do not fit it.
 
 
 class Parallelism(Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec.structs import fields
 
 from opscope.analysis.measured import Measured
-from opscope.analysis.structure.producer import producer_of
+from opscope.analysis.structure.origin import producer_of
 from opscope.base.units import format_ns
 from opscope.documents.difference import ChangeVerdict, Differing, Gate, UnprofiledChange
 from opscope.documents.trace import StepTime

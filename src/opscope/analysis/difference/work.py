@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
 from opscope.analysis.costs.sums import UNLINKED
-from opscope.analysis.structure.lanes import NO_DEVICE
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.text import lazy_pattern
 from opscope.documents.difference import KernelChange, MatchedBy, WorkChange
 from opscope.knowledge.categories import Category

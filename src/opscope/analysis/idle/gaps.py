@@ -12,11 +12,11 @@ from opscope.analysis.idle.idle import IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of, latest_around, nesting_of
-from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME, is_users_frame
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.step_work import is_step, step_table
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.documents.trace import GapRow
 from opscope.documents.verdict import IdleCause
 from opscope.trace.model import Trace

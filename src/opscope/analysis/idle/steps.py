@@ -13,10 +13,10 @@ from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting_of, numbers_in
 from opscope.analysis.structure.autograd import after_closures
-from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.step_work import Window, step_among, step_table
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.text import lazy_pattern
 from opscope.documents.trace import Step
 from opscope.documents.verdict import BoundKind, IdleCause, causes_of

@@ -12,7 +12,6 @@ from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import IdleTime, idle_time
 from opscope.analysis.structure.api_masks import names_in, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
-from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import (
@@ -25,6 +24,7 @@ from opscope.analysis.structure.step_work import (
     step_table,
     step_window,
 )
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.knowledge.kernels.kinds import communicates, learn_communication
 from opscope.trace.model import DeviceProperties, Trace
 

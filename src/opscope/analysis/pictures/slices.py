@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.call_tree import CallTree, numbered
-from opscope.analysis.structure.lanes import NO_DEVICE, lanes_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.step_work import step_of_activities, step_table
+from opscope.analysis.structure.streams import NO_DEVICE, lanes_of
 from opscope.base.errors import UsageError
 from opscope.documents.verdict import IdleCause
 from opscope.trace.model import Trace

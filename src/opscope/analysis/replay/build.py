@@ -1,4 +1,4 @@
-"""What calls and streams wait for: by records of waits, else by what the times do not contradict."""
+"""The graph of a few steps: what calls and streams wait for, by records, else by what times do not contradict."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The critical path: the moments and edges that make a step as long as it is."""
+"""The critical path: the moments and edges that make a step as long as it is. Steps without a profiler."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -17,8 +17,8 @@ from msgspec import Struct
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, nesting_of, numbers_in
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
+from opscope.base.parts import Stage, staged
 from opscope.base.processes import together
-from opscope.base.stages import Stage, staged
 from opscope.trace.model import Trace
 
 

@@ -1,6 +1,6 @@
 """Device time per ``nn.Module``, and where operator calls come from: the module and line of the user's program.
 
-Both need recorded stacks.
+Also which forward passes are recomputed. All of it needs recorded stacks.
 """
 
 from typing import Final

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from opscope.base.compiled import load_library
-from opscope.base.stages import Stage, staged
+from opscope.base.parts import Stage, staged
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -14,14 +14,14 @@ from opscope.analysis.idle.steps import module_loading, operator_time_on_host
 from opscope.analysis.idle.timeline import TOLERATED_OUTSIDE, DeviceTimeline
 from opscope.analysis.structure.api_masks import calls_of, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
-from opscope.analysis.structure.lanes import NO_DEVICE
 from opscope.analysis.structure.launches import LaunchSummary
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import Window, WindowKind, activities_launched_outside_steps, window_of
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.trust.plausible import Implausible
 from opscope.analysis.trust.step_time import Steadiness
-from opscope.base.stages import Losses
+from opscope.base.parts import Losses
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_US, format_ns, format_share
 from opscope.documents.limits import LimitRow

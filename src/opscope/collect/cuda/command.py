@@ -26,7 +26,7 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, digest_of, is_own, kept_scratch, path_text, private_folder, written_whole
 from opscope.base.text import lazy_pattern
 from opscope.base.units import utc_timestamp
-from opscope.collect.environment import Collected
+from opscope.collect.collector import Collected
 from opscope.machine.driver import driver_release
 from opscope.machine.programs import Cupti, find_cupti
 from opscope.record.capture import RECORDING_ENDING, Execution, OtherTool

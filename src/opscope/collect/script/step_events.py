@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from opscope.record.capture import AlsoSeen, ScriptRun, StepKind, StepsFound, Timed, WantedSteps
 
 # ---------------------------------------------------------------- repetitions
+# They also tell a model's first generation of tokens from later ones.
 
 
 # At every token of the first generation, something is prepared once for that length (plans of cuDNN's attention,

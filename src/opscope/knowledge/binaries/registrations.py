@@ -21,6 +21,8 @@ from opscope.base.text import lazy_pattern
 from opscope.knowledge.binaries.elf import AARCH64, X86_64, Elf, ElfSection, Symbols, open_elf
 
 # ---------------------------------------------------------------- AArch64
+# Encodings: Arm Architecture Reference Manual for A-profile, C4.1 and C6.2. Relocation types and the linkage table's
+# form: ELF for the Arm 64-bit Architecture. Every instruction has four bytes, so nothing only looks like one.
 
 
 _AARCH64_RELOCATIONS = (

@@ -26,9 +26,6 @@ from opscope.knowledge.kernels.gemm_names import (
 )
 from opscope.knowledge.kernels.names import base_name, library_of
 
-# ---------------------------------------------------------------- kernels of attention
-
-
 # ---------------------------------------------------------------- generated kernels
 
 

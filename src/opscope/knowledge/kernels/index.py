@@ -331,6 +331,7 @@ def _number(numbers: dict[T, int], thing: T) -> int:
 
 
 # ---------------------------------------------------------------- the shipped index
+# ``builds.json`` says which builds there are, and which index each has: releases that differ in no kernel share one.
 
 
 _NOT_CUDA = ("cpu", "rocm", "xpu")  # builds that have other kernels, or none

@@ -852,7 +852,7 @@ struct Part {
     std::unique_ptr<const Codes> codes;  // what their codes are in the end, if these are those of a block
 };
 
-// Which slices become rows; the others are counted and left out. See readers/wanted.py.
+// Which slices become rows; the others are counted and left out. See readers/unpacked.py.
 struct Wanted {
     bool all = true, outline = false;
     int64_t begin = 0, end = 0;                // of what begins on the host

@@ -1,7 +1,7 @@
 """The compiled reader of Kineto events (``kineto.cpp``): text in, columns out. `load_kineto` finds it.
 
 The build compiles it with any C++17 compiler; without one, the same rules run in Python, slowly. Nothing here needs
-numpy, so that files can be read while it is imported; ``filled.py`` takes the columns.
+numpy, so that files can be read while it is imported; `opscope.readers.kineto` takes the columns.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 class NativeReader:
-    """One file being read. Feed it all pieces, call `finish`, then take the columns (``filled.py``).
+    """One file being read. Feed it all pieces, call `finish`, then take the columns.
 
     Args:
         library: from `load_kineto`.

@@ -18,9 +18,9 @@ from opscope.analysis.replay.edit import Edit
 from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.replay.path import OF_DEVICE, path_line
 from opscope.analysis.structure.call_tree import numbered
-from opscope.analysis.structure.lanes import NO_DEVICE, queues_of
 from opscope.analysis.structure.modules import MODULE_FRAME
 from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.streams import NO_DEVICE, queues_of
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.documents.page import CurveEntry, MarkEntry, PagePlace, PathEntry, TimelineEntry, TrackEntry
 from opscope.trace.model import Trace

@@ -1,4 +1,7 @@
-"""Durations by the host's clock: of a call with a synchronise, and of issuing a call to an idle device."""
+"""Durations by the host's clock: of a call with a synchronise, and of issuing a call to an idle device.
+
+Also how often equal functions are said to differ on this machine, by comparing a function with itself.
+"""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter, perf_counter_ns

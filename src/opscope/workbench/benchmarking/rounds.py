@@ -19,6 +19,7 @@ from opscope.base.units import NS_PER_MS
 from opscope.documents.bench import Duration, Steady, Stopped
 
 # ---------------------------------------------------------------- statistics
+# Needs no PyTorch.
 
 
 class Interval(Struct, frozen=True):

@@ -29,6 +29,7 @@ from opscope.workbench.benchmarking.rounds import (
 )
 
 # ---------------------------------------------------------------- regressions
+# A saved benchmark may be anyone's, and a gate rests on it: figures that cannot be true are refused.
 
 
 # By how much a machine may be faster in one session than in another, where no yardstick tells: processors run at

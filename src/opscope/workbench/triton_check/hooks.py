@@ -19,7 +19,7 @@ import torch
 from msgspec import Struct, field
 
 from opscope.documents.triton_check import MemoryProblem, ProblemKind
-from opscope.workbench.triton_check.interpreter import POISON, Addresses, Flags, Memory, WatchedMemory, memory_of
+from opscope.workbench.triton_check.memory import POISON, Addresses, Flags, Memory, WatchedMemory, memory_of
 
 _KEY: Final = "opscope.memories"  # of a handle's attributes
 # Methods that compute pointers from pointers; not every version of Triton has all of them.

@@ -24,17 +24,13 @@ from opscope.base.text import lazy_pattern
 from opscope.documents.triton_check import Agreement, KernelRun, MemoryProblem, ProblemKind
 from opscope.record.codec import encode
 from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
+from opscope.workbench.triton_check.bfloat16 import Bfloat16
 from opscope.workbench.triton_check.hooks import Watch
-from opscope.workbench.triton_check.interpreter import (
-    INTERPRETER,
-    Bfloat16,
-    CheckAnswer,
-    CheckRequest,
-    WatchedMemory,
-    memory_of,
-)
+from opscope.workbench.triton_check.interpreter import INTERPRETER, CheckAnswer, CheckRequest
+from opscope.workbench.triton_check.memory import WatchedMemory, memory_of
 
 # ---------------------------------------------------------------- agreement
+# The tolerances are those of ``opscope bench``.
 
 
 _ANY_TOLERANCE: Final = 1e-1  # 8-bit types have two or three bits of mantissa

@@ -30,7 +30,7 @@ from opscope.base.text import or_unknown, shell_path
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.documents.limits import LimitRow
-from opscope.knowledge.api_calls import RecordedCall
+from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Product
 from opscope.knowledge.devices import Assumed, reach_of
