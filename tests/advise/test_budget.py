@@ -111,7 +111,7 @@ def _processes_of(session: int) -> list[str]:
 
 
 def test_it_is_said_again_what_is_done_and_what_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opscope.advise.search._EVERY_S", 0.05)
+    monkeypatch.setattr("opscope.advise.telling._EVERY_S", 0.05)
     lines: list[str] = []
     telling = Telling(lines.append, lambda: "best so far: tf32 1.50 times as fast (proven)")
     with telling:
