@@ -16,7 +16,7 @@ from opscope.knowledge.kernels.kernel_source import SourceResolver
 from opscope.knowledge.native_functions import NativeFunctions
 from opscope.lookup.explain import Lookup
 from opscope.readers.reading import read
-from opscope.report.overview import dearest_work, steps_note
+from opscope.report.overview import costliest_work, steps_note
 from opscope.report.trace_document import build_trace_document
 from tests.command import ROOT, opscope
 from tests.conftest import DATA
@@ -127,7 +127,7 @@ def test_a_kernel_that_no_operator_launched_is_among_what_costs_most(tmp_path: P
     trace.launched_kernel("relu", (35_000, 2_000), (100_000, 5_000))
     measured = Measured(analyze(read(trace.write(tmp_path / "t.json"))))
     document = build_trace_document(measured, NativeFunctions.shipped())
-    assert ["".join(block.parts) for block in dearest_work(document)] == [
+    assert ["".join(block.parts) for block in costliest_work(document)] == [
         "The operators and device work that cost most:",
         "  - aten::fill_: 50.00 us per profiled step, 58.8 % of the device sum (Memory)",
         "  - matmul_kernel (matrix product, likely): 20.00 us per profiled step, 23.5 % of the device sum "
@@ -138,7 +138,7 @@ def test_a_kernel_that_no_operator_launched_is_among_what_costs_most(tmp_path: P
 
 def test_what_a_graph_replays_is_among_what_costs_most() -> None:
     measured = Measured(analyze(read(DATA / "traces" / "cudagraph_replay.json.gz")))
-    lines = ["".join(line.parts) for line in dearest_work(build_trace_document(measured, NativeFunctions.shipped()))]
+    lines = ["".join(line.parts) for line in costliest_work(build_trace_document(measured, NativeFunctions.shipped()))]
     assert lines[0] == "The operators and device work that cost most:"
     assert all(line.endswith("(in a replayed CUDA graph)") for line in lines[1:])
     kernels = measured.analysis.kernels.sort("total_ns", descending=True)["total_ns"]

@@ -17,7 +17,6 @@ T = TypeVar("T")
 _TRANSPOSED: Final = ({-1, -2}, {2, 3})  # the dimensions of keys that are swapped; they may have four
 _LEAST_HIDDEN: Final = -1e4  # what masks fill in for "not seen": as in `opscope.advise.attention`
 _INFINITE: Final = ("float('-inf')", "-float('inf')", "-math.inf", "-torch.inf", "-np.inf", "-inf")
-_FILLS: Final = ("masked_fill", "masked_fill_")
 _FUNCTIONAL: Final = "torch.nn.functional"
 # What has names of its own.
 _SCOPES: Final = (

@@ -19,7 +19,7 @@ from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.brief import screen_blocks
 from opscope.report.comparison import comparison_of
 from opscope.report.comparison_report import comparison_table, comparison_values
-from opscope.report.overview import dearest_work, own_clock_text
+from opscope.report.overview import costliest_work, own_clock_text
 from opscope.report.step_parts import failures, step_text
 from opscope.runs.folders import rank_here
 from opscope.runs.pipeline import read_documents
@@ -121,7 +121,7 @@ def _first(document: TraceDocument) -> Iterator[Block]:
         # Checks that fail are named above, with what to do about them, and so is the step.
         warned = tuple(line for line in document.first_screen.failed if not line.startswith("FAIL"))
         yield from screen_blocks(replace(document.first_screen, failed=warned, step=None))
-    yield from dearest_work(document)
+    yield from costliest_work(document)
 
 
 def _files(directory: RunDirectory, manifest: Manifest) -> Iterator[str]:

@@ -39,9 +39,6 @@ from opscope.documents.ranks import (
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
 from opscope.record.sweep import JobRecord, RankEnd
 
-# ---------------------------------------------------------------- the picture
-
-
 # ---------------------------------------------------------------- bubbles
 
 
@@ -69,6 +66,9 @@ def bubbles_of(ranks: Mapping[int, RankSummary], every: pl.DataFrame) -> list[Bu
         if middle[2]:
             results.append(Bubble(rank, *map(round, middle)))
     return sorted(results, key=lambda one: (-one.bubble_ns / one.of_step_ns, one.rank))
+
+
+# ---------------------------------------------------------------- the picture
 
 
 _MOST_LANES: Final = 32  # a screen; the ranks that differ most come first

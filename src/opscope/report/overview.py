@@ -33,7 +33,7 @@ from opscope.report.brief import findings_section, screen_blocks
 from opscope.report.step_parts import or_reason, step_line
 
 _PHASE_NAMES = {"forward": "forward, and what is neither backward nor optimizer"}
-_DEAREST: Final = 3  # operators and kernels
+_COSTLIEST: Final = 3  # operators and device work
 _NO_OPERATOR: Final = "no operator was recorded"
 _REPLAY: Final = "in a replayed CUDA graph"
 _WORTH_TELLING: Final = 0.01  # of the window
@@ -290,15 +290,15 @@ def _accounting(document: TraceDocument) -> Iterator[Block]:
         yield Paragraph.of(f"{whole.sentence}.")
 
 
-def dearest_work(document: TraceDocument) -> Iterator[Paragraph]:
-    """Yield which operators cost most, and which device work without a recorded one, such as Triton's kernels."""
+def costliest_work(document: TraceDocument) -> Iterator[Paragraph]:
+    """Yield the operators that cost most, and device work without a recorded operator, such as Triton's kernels."""
     device = document.has_device_times
     costs = [
         (row.self_device_ns if device else row.self_cpu_ns, row.name, _what_it_is(row))
-        for row in document.operators[:_DEAREST]
+        for row in document.operators[:_COSTLIEST]
     ]
     costs += [(row.device_ns, row.name, _REPLAY if row.replayed else _NO_OPERATOR) for row in document.unlinked.longest]
-    costs = sorted((cost for cost in costs if cost[0]), key=lambda cost: -cost[0])[:_DEAREST]
+    costs = sorted((cost for cost in costs if cost[0]), key=lambda cost: -cost[0])[:_COSTLIEST]
     if costs:
         others = any(kind in {_NO_OPERATOR, _REPLAY} for _, _, kind in costs)
         yield Paragraph.of(f"The operators {'and device work ' if others else ''}that cost most:")

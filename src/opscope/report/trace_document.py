@@ -28,10 +28,9 @@ from opscope.report.brief import first_screen
 from opscope.report.limits_document import limits_entry
 from opscope.report.step_parts import device_entry, window_entry
 
-_NO_KERNEL = "no kernel of this operator was recorded"
 _RESEARCHED = 3  # operators that get findings
 _MOST_LIMITS = 50  # rows of limits, those that lose most first
-_LONGEST_UNLINKED = 3  # kernels and replayed operators that no operator launched
+_LONGEST_UNLINKED = 3  # activities without a recorded operator, by name
 _LISTED = 10  # shapes, kernels and callers listed per operator
 _OCCUPANCY = "theoretical_occupancy_percent"
 

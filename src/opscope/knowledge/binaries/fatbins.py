@@ -15,7 +15,7 @@ from msgspec import Struct
 from opscope.knowledge.binaries.elf import Elf, ElfSection
 
 _SECTIONS = (".nv_fatbin", "__nv_relfatbin")  # the second for relocatable device code
-_MAGIC, _WRAPPER_MAGIC = 0xBA55ED50, 0x466243B1
+_MAGIC = 0xBA55ED50
 _ALIGNMENT = 8
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, size of this header, size of the entries
 # kind, version, header size, size, compressed size, options' offset, minor, major, sm, name's offset and length, flags,
