@@ -26,10 +26,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from opscope.documents.bench import SpeedVerdict
+from opscope.measuring.rounds import MeasuringLimits, in_turns, median_interval, ratios, sign_test
+from opscope.measuring.verdicts import verdict_of
 from opscope.readers.reading import read
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
-from opscope.workbench.benchmarking.rounds import MeasuringLimits, in_turns, median_interval, ratios, sign_test
-from opscope.workbench.benchmarking.verdicts import verdict_of
 
 CYCLES = (2_000, 5_000, 20_000, 50_000, 200_000, 1_000_000, 4_000_000, 9_900_000)
 TRIALS = 200

@@ -16,8 +16,8 @@ from opscope.advise.session import AdviseError, OutOfTimeError, Session
 from opscope.advise.telling import Telling
 from opscope.advise.trying import SearchPlan, _Trying
 from opscope.base.processes import own_environment, own_process
+from opscope.measuring.rounds import Interval
 from opscope.record.configuration import Configuration
-from opscope.workbench.benchmarking.rounds import Interval
 from tests.advise.facts import facts
 from tests.command import opscope
 

@@ -17,8 +17,8 @@ from opscope.advise.session import AdviseError, OutOfTimeError, Session, Worker
 from opscope.advise.source import ScriptPlaces
 from opscope.advise.trying import SearchPlan, _Trying, try_changes
 from opscope.documents.advise import Outcome
+from opscope.measuring.rounds import Interval
 from opscope.record.configuration import Configuration
-from opscope.workbench.benchmarking.rounds import Interval
 from tests.advise.facts import facts
 
 SCRIPT = """

@@ -9,8 +9,8 @@ from opscope.advise.measured import ChangeResult, Heading, Journal, heading
 from opscope.advise.messages import VariantJob
 from opscope.advise.session import Session
 from opscope.base.errors import EnvironmentLacksError, UsageError
+from opscope.measuring.rounds import Interval
 from opscope.record.configuration import Configuration
-from opscope.workbench.benchmarking.rounds import Interval
 
 OF = Heading(target="train.py", source="abc", device="a CPU", torch="2.13.0", opscope="1")
 FUSED = ChangeResult(gain=Interval(1.5, 1.4, 1.6, 6), least=1.02, step_ns=1e6, first_s=0.1)

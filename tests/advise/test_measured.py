@@ -6,7 +6,7 @@ from opscope.advise.measured import ChangeResult, is_faster, least_gain, not_dec
 from opscope.advise.proof import Judgement
 from opscope.advise.session import Worker
 from opscope.documents.advise import Outcome
-from opscope.workbench.benchmarking.rounds import Interval
+from opscope.measuring.rounds import Interval
 
 
 def known(median: float, low: float | None, high: float | None, least: float = 1.02) -> ChangeResult:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.comparing import Comparing, Finalist, exact_part
 from opscope.advise.messages import Time, Turn, VariantJob, Work, Worked
-from opscope.advise.pinning import fastest_cores
 from opscope.advise.search import ChangeNames
 from opscope.advise.session import Session
+from opscope.measuring.pinning import fastest_cores
 from opscope.record.configuration import Configuration
 from tests.command import opscope as command
 

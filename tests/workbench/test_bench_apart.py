@@ -37,12 +37,12 @@ TRICKS = {
             began = real()
             result = torch.relu(torch.mm(x, W))
             callers = [sys._getframe(depth).f_code.co_filename for depth in range(1, 4)]
-            if any(name.endswith("host_timing.py") for name in callers):
-                from opscope.workbench.benchmarking import host_timing
+            if any(name.endswith("measuring/clock.py") for name in callers):
+                from opscope.measuring import clock
                 def fake():
-                    host_timing.perf_counter_ns = real
+                    clock.perf_counter_ns = real
                     return began + 20_000
-                host_timing.perf_counter_ns = fake
+                clock.perf_counter_ns = fake
                 time.sleep(0.002)
             return result
     """,
@@ -53,21 +53,22 @@ TRICKS = {
             while frame is not None:
                 for name in ("wanted", "right_results"):
                     found = getattr(frame.f_locals.get(name), "results", frame.f_locals.get(name))
-                    if isinstance(found, list) and found and found[0].shape == (x.shape[0], 192):
+                    if isinstance(found, (list, tuple)) and found and found[0].shape == (x.shape[0], 192):
                         return found[0].to(x.dtype)
                 frame = frame.f_back
             {ZEROS}
     """,
     "a comparison that puts itself back": f"""
         import sys, torch
+        from opscope.measuring.judge import Compared
         from opscope.workbench.benchmarking import correctness
-        real = correctness._error
+        real = correctness.compared
         def trick(x):
             if sys._getframe(1).f_code.co_name in ("_compared", "_timed_problem", "_behaviour"):
                 def fake(*_):
-                    correctness._error = real
-                    return 0.0, None
-                correctness._error = fake
+                    correctness.compared = real
+                    return Compared(0.0)
+                correctness.compared = fake
             {ZEROS}
     """,
     "a forged document": f"""
@@ -218,12 +219,12 @@ def test_a_short_call_that_lies_about_its_time_is_doubted(tmp_path: Path) -> Non
             began = real()
             result = torch.relu(x * 2 + 1) * 2
             callers = [sys._getframe(depth).f_code.co_filename for depth in range(1, 4)]
-            if any(name.endswith("host_timing.py") for name in callers):
-                from opscope.workbench.benchmarking import host_timing
+            if any(name.endswith("measuring/clock.py") for name in callers):
+                from opscope.measuring import clock
                 def fake():
-                    host_timing.perf_counter_ns = real
+                    clock.perf_counter_ns = real
                     return began + 1_000
-                host_timing.perf_counter_ns = fake
+                clock.perf_counter_ns = fake
             return result
     """
     (tmp_path / "ways.py").write_text(textwrap.dedent(text))
@@ -238,14 +239,15 @@ def test_a_file_that_replaces_the_judges_comparison_makes_all_doubtful(tmp_path:
     import sys
     if "bench_judge" in " ".join(sys.orig_argv):
         from opscope.workbench.benchmarking import correctness
-        correctness._error = lambda *_: (0.0, None)
+        from opscope.measuring.judge import Compared
+        correctness.compared = lambda *_: Compared(0.0)
     def other(x):
         return torch.relu(x @ W)
 """
     (tmp_path / "ways.py").write_text(textwrap.dedent(BASE + patch))
     arguments = ("ways.py", "--seconds", "0.05", "--calls", "32", "--format", "json")
     found = json.loads(fresh_opscope("bench", *arguments, cwd=tmp_path).stdout)["results"][1]
-    assert "correctness._error, by which variants are judged" in found["doubts"][0]
+    assert "correctness.compared, by which variants are judged" in found["doubts"][0]
 
 
 def test_kept_complex_results_are_wrong(tmp_path: Path) -> None:

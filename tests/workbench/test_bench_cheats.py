@@ -19,11 +19,12 @@ torch = pytest.importorskip("torch")
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from opscope.documents.bench import BenchResult, Correct  # noqa: E402
-from opscope.workbench.benchmarking import correctness, host_timing, rounds, run, steady  # noqa: E402
+from opscope.measuring import clock, judge, rounds  # noqa: E402
+from opscope.measuring.rounds import MeasuringLimits  # noqa: E402
+from opscope.workbench.benchmarking import correctness, host_timing, run, steady  # noqa: E402
 from opscope.workbench.benchmarking.case import Case, TimedInputs  # noqa: E402
 from opscope.workbench.benchmarking.correctness import check_timed, check_variants  # noqa: E402
 from opscope.workbench.benchmarking.instruments import Instruments  # noqa: E402
-from opscope.workbench.benchmarking.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -78,10 +79,10 @@ def traced(x: Any) -> Any:
 
 
 def other_code(x: Any) -> Any:
-    def _once(calls: Any, name: Any, device: Any, *, waits: bool) -> float:
-        return 1.0
+    def time_once(call: Any, device: Any, *, waits: bool = True) -> int:
+        return 1
 
-    host_timing._once.__code__ = _once.__code__
+    clock.time_once.__code__ = time_once.__code__
     return x @ x
 
 
@@ -114,10 +115,10 @@ REPLACED: dict[str, tuple[Variant, str]] = {
     "clock in ns": (replacing(time, "perf_counter_ns", zero), "time.perf_counter_ns"),
     "clock": (replacing(time, "perf_counter", zero), "time.perf_counter"),
     "clock of the process": (replacing(time, "process_time_ns", zero), "time.process_time_ns"),
-    "bound clock": (replacing(host_timing, "perf_counter_ns", zero), "host_timing.perf_counter_ns"),
+    "bound clock": (replacing(clock, "perf_counter_ns", zero), "clock.perf_counter_ns"),
     "clock of the rounds": (replacing(rounds, "perf_counter", zero), "rounds.perf_counter"),
-    "one call": (replacing(host_timing, "_once", lambda *_, **__: 1.0), "host_timing._once"),
-    "code of one call": (other_code, "host_timing._once"),
+    "one call": (replacing(host_timing, "time_once", lambda *_, **__: 1), "host_timing.time_once"),
+    "code of one call": (other_code, "clock.time_once"),
     "steady time": (replacing(steady, "_once", lambda *_, **__: (1, 0)), "steady._once"),
     "synchronize": (replacing(torch.cuda, "synchronize", zero), "torch.cuda.synchronize"),
     "event": (replacing(torch.cuda, "Event", zero), "torch.cuda.Event"),
@@ -125,7 +126,8 @@ REPLACED: dict[str, tuple[Variant, str]] = {
     "turns": (replacing(run, "in_turns", zero), "run.in_turns"),
     "medians": (replacing(rounds, "duration_of", zero), "rounds.duration_of"),
     "equal": (replacing(torch, "equal", true), "torch.equal"),
-    "error": (replacing(correctness, "_error", lambda *_: (0.0, None)), "correctness._error"),
+    "error": (replacing(correctness, "compared", lambda *_: judge.Compared(0.0)), "correctness.compared"),
+    "error of elements": (replacing(judge, "_of_finite", lambda *_: judge.Compared(0.0)), "judge._of_finite"),
     "norm": (replacing(torch.Tensor, "norm", lambda *_: torch.zeros(())), "torch.Tensor.norm"),
     "tolerance": (looser, "TOLERANCE"),
     "regimes": (replacing(correctness, "_REGIMES", ()), "correctness._REGIMES"),

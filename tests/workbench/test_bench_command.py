@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.documents.bench import BenchDocument, RegressionVerdict
-from opscope.workbench.benchmarking.verdicts import changes, differences, worst_change
+from opscope.measuring.verdicts import changes, differences, worst_change
 from tests.command import PYTHONPATH, fresh_opscope, opscope
 
 pytest.importorskip("torch")

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 torch = pytest.importorskip("torch")
 
 from opscope.documents.bench import Correct, Correctness  # noqa: E402
+from opscope.measuring.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.case import Case  # noqa: E402
 from opscope.workbench.benchmarking.correctness import check_variants  # noqa: E402
-from opscope.workbench.benchmarking.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -69,11 +69,11 @@ def ignores_strides(a: Any, b: Any) -> Any:
 @pytest.mark.parametrize(
     ("variant", "sentence"),
     [
-        (lambda a, b: torch.zeros(a.shape[0], b.shape[1]), "far off in some elements"),
+        (lambda a, b: torch.zeros(a.shape[0], b.shape[1]), "of an element's size in one or more elements"),
         (lambda a, b: right(a, b) * 1.01, "relative error 1.0e-02"),
         (lambda a, b: right(a, b)[:-1], "returns the shape (63, 64), not (64, 64)"),
         (lambda a, b: (right(a, b), a), "returns 2 tensors, not 1"),
-        (lambda a, b: right(a, b).long(), "not a floating-point type"),
+        (lambda a, b: right(a, b).long(), "where floating-point numbers are right"),
         (lambda a, b: None, "returns 0 tensors, not 1"),
         (lambda a, b: right(a, b).clamp(-50, 50), "inputs: large"),
         (mutates, "changes its input number 1"),

@@ -20,7 +20,7 @@ from opscope.documents.bench import (
     VariantComparison,
     headline,
 )
-from opscope.workbench.benchmarking.rounds import (
+from opscope.measuring.rounds import (
     Calls,
     MeasuringLimits,
     Timer,
@@ -33,7 +33,7 @@ from opscope.workbench.benchmarking.rounds import (
     sign_test,
     stopped,
 )
-from opscope.workbench.benchmarking.verdicts import between_sessions, compare, pairs_of, verdict_of
+from opscope.measuring.verdicts import between_sessions, compare, pairs_of, verdict_of
 
 
 def test_the_interval_of_a_median_by_hand() -> None:

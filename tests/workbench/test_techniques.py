@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from opscope.base.errors import EnvironmentLacksError, UsageError  # noqa: E402
 from opscope.documents.bench import Correct  # noqa: E402
 from opscope.machine.programs import find_program, host_compiler  # noqa: E402
+from opscope.measuring.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench import gallery  # noqa: E402
-from opscope.workbench.benchmarking.rounds import MeasuringLimits  # noqa: E402
 from opscope.workbench.benchmarking.run import bench_case  # noqa: E402
 from opscope.workbench.gallery import divergence, graphs, occupancy, technique_kernels  # noqa: E402
 from opscope.workbench.gallery.cases import GALLERY, gallery_case  # noqa: E402

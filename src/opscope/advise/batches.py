@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from opscope.advise.messages import VariantJob
 from opscope.advise.session import Worker
 from opscope.documents.advise import LargerBatch
-from opscope.workbench.benchmarking.rounds import median_interval, ratios
+from opscope.measuring.rounds import median_interval, ratios
 
 
 def with_batch(job: VariantJob, size: int) -> VariantJob:

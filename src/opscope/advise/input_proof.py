@@ -18,7 +18,7 @@ from opscope.advise.session import AdviseError, Session, Worker
 from opscope.advise.stages import Fetched, LoadingStage, RunningFunction
 from opscope.base.files import scratch
 from opscope.documents.advise import ChangeName, Copies, Facts, InputProof, OtherLoading, StageCost
-from opscope.workbench.benchmarking.rounds import Interval, median_interval, ratios
+from opscope.measuring.rounds import Interval, median_interval, ratios
 
 _LEAST_GAIN: Final = 1.03  # of batches from memory: less is not worth a change
 _EXPLAINED: Final = 2.0  # times what loading takes: caches that it leaves cold cost time, too

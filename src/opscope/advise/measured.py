@@ -18,7 +18,7 @@ from opscope.advise.search import ChangeNames
 from opscope.advise.session import Worker
 from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.documents.advise import UNDECIDED, Outcome, Patch
-from opscope.workbench.benchmarking.rounds import Interval, median_interval, ratios
+from opscope.measuring.rounds import Interval, median_interval, ratios
 
 LEAST_GAIN: Final = 1.02  # a smaller gain is not worth a line of code
 CLEARLY: Final = 1.1  # times as fast as what is proven: worth a proof before the search goes on

@@ -19,7 +19,8 @@ from opscope.advise.loaders import Loaders
 from opscope.advise.messages import BLOCKS, ComputedStep, LongRun, Values, VariantRecording
 from opscope.advise.routine import Ran, Routine, seed, whole_step
 from opscope.advise.variant import Variant
-from opscope.torch_support.tensors import own_tensors, parts_of, same_elements, synchronize, tensors_of
+from opscope.measuring.clock import synchronize
+from opscope.torch_support.tensors import own_tensors, parts_of, same_elements, tensors_of
 
 _STEPS: Final = 4
 _MOST_ELEMENTS: Final = 65_536  # of a tensor, spread over it

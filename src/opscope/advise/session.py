@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from opscope.advise.messages import FAILED, Broken, Built, Compiling, Time, Turn, VariantJob
-from opscope.advise.pinning import fastest_cores
 from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.files import scratch
 from opscope.base.processes import SAFE_PATH, cores
+from opscope.measuring.pinning import fastest_cores
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -27,7 +27,8 @@ from opscope.advise.routine import Routine, T
 from opscope.advise.source import ScriptPlaces, Stack
 from opscope.base.files import is_users
 from opscope.documents.advise import Facts
-from opscope.torch_support.tensors import own_tensors, same_elements, synchronize
+from opscope.measuring.clock import synchronize
+from opscope.torch_support.tensors import own_tensors, same_elements
 
 # ---------------------------------------------------------------- dropout
 

@@ -52,7 +52,6 @@ from opscope.advise.messages import (
     Work,
     Worked,
 )
-from opscope.advise.pinning import pinned
 from opscope.advise.recording import keep_weights, losses, record, take_weights
 from opscope.advise.routine import Ran, Routine, whole_step
 from opscope.advise.simulated import compute_in_float64
@@ -65,9 +64,11 @@ from opscope.base.processes import end_with_parent, waited_for_cpu_ns
 from opscope.base.units import NS_PER_S
 from opscope.collect.environment import cpu_name
 from opscope.collect.script.running import use_sources
+from opscope.measuring.clock import Mark, synchronize
+from opscope.measuring.pinning import pinned
 from opscope.record.capture import WantedSteps
 from opscope.record.configuration import CaptureOptions, Schedule
-from opscope.torch_support.tensors import Mark, current, resolve_device, synchronize
+from opscope.torch_support.tensors import current, resolve_device
 from opscope.workloads.catalog import is_script
 
 # ---------------------------------------------------------------- the clock of a worker's stages

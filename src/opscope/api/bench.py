@@ -11,9 +11,9 @@ from opscope.base.summary import Bar, Summary
 from opscope.base.units import format_ns
 from opscope.documents import bench as doc
 from opscope.documents.bench import BenchDocument, BenchResult
+from opscope.measuring.rounds import MeasuringLimits
 from opscope.render.markdown import render
 from opscope.report.bench_document import bench_section
-from opscope.workbench.benchmarking.rounds import MeasuringLimits
 
 
 class Comparison(Struct, frozen=True):

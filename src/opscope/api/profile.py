@@ -394,7 +394,7 @@ class ProfileSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from opscope.torch_support.tensors import synchronize
+        from opscope.measuring.clock import synchronize
 
         try:
             # Work that the block launched belongs to it, even if it still runs on the device.
@@ -433,7 +433,7 @@ class ProfileSession:
         """
         from torch.profiler import record_function
 
-        from opscope.torch_support.tensors import synchronize
+        from opscope.measuring.clock import synchronize
 
         self._steps += 1
         with record_function(f"ProfilerStep#{self._steps}"):

@@ -103,7 +103,7 @@ def _judged(
     strict: bool,
 ) -> "BenchDocument":
     from opscope.documents.bench import RegressionVerdict
-    from opscope.workbench.benchmarking.verdicts import changes, differences, worst_change
+    from opscope.measuring.verdicts import changes, differences, worst_change
 
     if other := differences(before, now):
         _undecided(f"the baseline was not measured alike ({'; '.join(other)})", strict=strict)

@@ -33,9 +33,9 @@ from msgspec import Struct
 from opscope.cli.emit import Output, emit
 from opscope.cli.reading import read_bench
 from opscope.documents.bench import BenchDocument, Changed, ChangesDocument, RegressionVerdict
+from opscope.measuring.verdicts import changes, differences, worst_change
 from opscope.record.bench import BenchRequest
 from opscope.report.bench_document import change_table
-from opscope.workbench.benchmarking.verdicts import changes, differences, worst_change
 
 # ---------------------------------------------------------------- benchmarks
 

@@ -322,7 +322,7 @@ def read_bench(path: Path) -> "BenchDocument":
         BadInputError: it is something else, or holds figures that no benchmark measures.
     """
     from opscope.documents.bench import BenchDocument
-    from opscope.workbench.benchmarking.verdicts import impossible
+    from opscope.measuring.verdicts import impossible
 
     document = _document(path, BenchDocument, "opscope bench --save writes")
     if reason := impossible(document):

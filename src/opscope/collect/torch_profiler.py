@@ -20,10 +20,10 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import partial_prefix
 from opscope.base.units import format_bytes
 from opscope.collect.collector import Collected
+from opscope.measuring.clock import synchronize
 from opscope.readers.content import repaired
 from opscope.record.capture import RawTrace
 from opscope.record.configuration import Activity, CaptureOptions, Schedule
-from opscope.torch_support.tensors import synchronize
 from opscope.workloads.stepping import Workload
 
 ACTIVITIES: Mapping[Activity, ProfilerActivity] = {"cpu": ProfilerActivity.CPU, "cuda": ProfilerActivity.CUDA}

@@ -27,6 +27,7 @@ from opscope.documents.ranks import (
     RankState,
     RankWorkChange,
 )
+from opscope.measuring.verdicts import gate_of
 
 # Three steps of each side that do not mix come about once in ten times where nothing has changed, four once in 35.
 _LEAST_STEPS: Final = 3
@@ -87,11 +88,7 @@ def job_gate_of(document: RanksDifference, fail_over: float) -> Gate:
     """
     if document.incomplete:
         return Gate.INCOMPLETE
-    if document.ratio_low is None or document.ratio_high is None:
-        return Gate.INCONCLUSIVE
-    if document.ratio_low > 1 + fail_over:
-        return Gate.REGRESSION
-    return Gate.FINE if document.ratio_high <= 1 + fail_over else Gate.INCONCLUSIVE
+    return gate_of(document.ratio_low, document.ratio_high, fail_over)
 
 
 def _incomplete(name: str, job: Job, document: RanksDocument, other: Job) -> Iterator[str]:

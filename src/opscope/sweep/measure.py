@@ -19,13 +19,14 @@ from opscope.collect.environment import (
 )
 from opscope.collect.native_functions import installed_table
 from opscope.collect.torch_profiler import TorchProfiler, collected_activities
+from opscope.measuring.clock import time_once
 from opscope.record.capture import Benchmark, CaptureRecord, PeakMemory, RawTrace, StepKind, StepsFound, WorkloadInfo
 from opscope.record.codec import encode
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.sweep import EntryFiles
 from opscope.runs.store import RunDirectory, functions_name
 from opscope.torch_support.tensors import current, resolve_device
-from opscope.workbench.benchmarking.steady import benchmark, time_once
+from opscope.workbench.benchmarking.steady import benchmark
 from opscope.workloads.models import build_workload
 from opscope.workloads.stepping import Workload, refuse_unstarted
 

@@ -1,4 +1,4 @@
-"""Devices, and tensors of what calls take and return: how far one is from another. Needs PyTorch."""
+"""Devices, and the tensors that calls take and return. Needs PyTorch."""
 
 import contextlib
 import functools
@@ -11,7 +11,6 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from time import perf_counter_ns  # as it is, whatever clock a script sees
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ from msgspec import Struct, field
 from torch.utils import _pytree
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
-from opscope.base.units import NS_PER_MS
 from opscope.record.configuration import DEVICE_NAME
 
 # ---------------------------------------------------------------- devices
@@ -49,42 +47,6 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until a device has done all its work; nothing to wait for on a CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-class Mark:
-    """A moment: when the host comes by, and when the device's current stream does, which may be later.
-
-    Args:
-        device: the device.
-
-    Attributes:
-        host_ns: when the host came by, by `time.perf_counter_ns`.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
-        if self._event is not None:
-            self._event.record(torch.cuda.current_stream(device))
-        self.host_ns = perf_counter_ns()
-
-    def wait(self) -> None:
-        """Wait until the device has come by; the host has already."""
-        if self._event is not None:
-            self._event.synchronize()
-
-    def since(self, earlier: "Mark") -> int:
-        """Return how long after an earlier moment this was, in nanoseconds: on the device, if there is one."""
-        if self._event is None or earlier._event is None:
-            return self.host_ns - earlier.host_ns
-        self._event.synchronize()
-        passed_ms: float = earlier._event.elapsed_time(self._event)
-        return round(passed_ms * NS_PER_MS)
-
-
 @contextmanager
 def current(device: torch.device) -> Iterator[None]:
     """Make a GPU the current one, so that code which says just "cuda" means it; for a CPU, do nothing."""
@@ -99,19 +61,6 @@ def current(device: torch.device) -> Iterator[None]:
 # ---------------------------------------------------------------- tensors
 
 
-# Largest relative error (norm of the difference over that of the reference) by the type of the result: several times
-# what rounding alone gives in sums of a few thousand products.
-TOLERANCE: Final = {
-    torch.float64: 1e-12,
-    torch.float32: 1e-5,
-    torch.float16: 2e-3,
-    torch.bfloat16: 1e-2,
-    torch.complex64: 1e-5,
-    torch.complex128: 1e-12,
-}
-# How far off a single element may be, of its size and the typical one together: else a part is missing, or garbage.
-_ELEMENT: Final = {torch.float64: 1e-6, torch.float32: 2e-2, torch.float16: 2e-1}
-_ANY_ELEMENT: Final = 3e-1
 _MOST_PARTS: Final = 20_000  # of one result
 _DEEPEST: Final = 200
 _WORD: Final = 8  # bytes
@@ -122,12 +71,6 @@ _NUMERIC: Final = (bool, int, float, complex)
 _LEAVES: Final = (torch.Tensor, *_NUMERIC, *_CONSTANTS, *_OF_PRECISION, type, ModuleType, BuiltinFunctionType)
 _TEXTS: Final = "USMm"  # kinds of arrays: texts, times and durations
 _ARRAYS: Final = "biufc" + _TEXTS
-TF32_ERROR: Final = 1e-3  # of products in float32 whose operands have ten bits behind the point
-
-
-def element_tolerance(dtype: torch.dtype) -> float:
-    """Return how far off a single element may be, of its size and the typical one together."""
-    return _ELEMENT.get(dtype, _ANY_ELEMENT)
 
 
 def tensors_of(result: object) -> list[torch.Tensor]:
@@ -366,18 +309,3 @@ def copy_of(value: torch.Tensor) -> torch.Tensor:
         return value.detach().clone()
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return copy.copy_(value.detach())
-
-
-def errors_of(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
-    """Return the norm of a difference over that of the right values, and the largest of an element.
-
-    Args:
-        difference: of finite numbers, in float64.
-        values: the right ones.
-        dtype: of the result: below its smallest normal number there is no relative precision.
-    """
-    smallest = torch.finfo(dtype).tiny
-    typical = max(float(values.square().mean().sqrt()), smallest)
-    largest = float((difference.abs() / (values.abs() + typical)).max())
-    norm = max(float(values.norm()), smallest * values.numel() ** 0.5)
-    return float(difference.norm()) / norm, largest

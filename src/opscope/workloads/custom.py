@@ -21,9 +21,9 @@ import torch
 from msgspec.structs import replace
 
 from opscope.base.errors import UsageError
+from opscope.measuring.clock import synchronize
 from opscope.record.capture import WorkloadInfo
 from opscope.record.configuration import SETTINGS, Configuration, option_of
-from opscope.torch_support.tensors import synchronize
 from opscope.workloads.catalog import target_name
 from opscope.workloads.stepping import (
     TORCH_DTYPES,

@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.difference.unprofiled import differing, gate_of, measured_clocks, unprofiled_change
+from opscope.analysis.difference.unprofiled import differing, measured_clocks, unprofiled_change
 from opscope.analysis.difference.work import DifferenceSide, MatchedWork, apportioned, per_step, work_changes
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.measured import Measured
@@ -34,6 +34,7 @@ from opscope.documents.difference import (
     WorkChange,
 )
 from opscope.documents.verdict import CheckName, IdleCause
+from opscope.measuring.verdicts import gate_of
 
 # ---------------------------------------------------------------- peak memory
 
@@ -193,7 +194,7 @@ def difference(
         host=_host(before, after),
         memory=memory_change(before, after),
         culprit=_culprit(step) if _names_one(unprofiled, before, after) else None,
-        gate=None if fail_over is None else gate_of(unprofiled, fail_over),
+        gate=None if fail_over is None else gate_of(unprofiled.ratio_low, unprofiled.ratio_high, fail_over),
         by=by,
         groups=kernels if by is DiffBy.KERNEL else None if by is None else group_changes(before, after, by, steps),
         kernels=kernels or (),

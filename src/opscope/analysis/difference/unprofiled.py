@@ -8,7 +8,7 @@ from msgspec.structs import fields
 from opscope.analysis.measured import Measured
 from opscope.analysis.structure.origin import producer_of
 from opscope.base.units import format_ns
-from opscope.documents.difference import ChangeVerdict, Differing, Gate, UnprofiledChange
+from opscope.documents.difference import ChangeVerdict, Differing, UnprofiledChange
 from opscope.documents.trace import StepTime
 from opscope.documents.verdict import CheckName
 from opscope.record.capture import Clocks
@@ -127,20 +127,6 @@ def unprofiled_change(before: Measured, after: Measured) -> UnprofiledChange:
         ratio_low=low,
         ratio_high=high,
     )
-
-
-def gate_of(change: UnprofiledChange, fail_over: float) -> Gate:
-    """Judge whether the step takes longer than allowed: proven, disproven, or neither.
-
-    Args:
-        change: of the unprofiled step.
-        fail_over: how much longer it may take, as a share (0.05 is 5 %).
-    """
-    if change.ratio_low is None or change.ratio_high is None:
-        return Gate.INCONCLUSIVE
-    if change.ratio_low > 1 + fail_over:
-        return Gate.REGRESSION
-    return Gate.FINE if change.ratio_high <= 1 + fail_over else Gate.INCONCLUSIVE
 
 
 def _unknown(reason: str, before: StepTime | None, after: StepTime | None) -> UnprofiledChange:

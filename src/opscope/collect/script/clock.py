@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from opscope.base.units import NS_PER_MS, NS_PER_S
 from opscope.collect.script.found import synchronize_if_used
+from opscope.measuring.clock import passed_ns
 from opscope.record.capture import Between, Timed
 
 _LEAST: Final = 10  # cycles (or blocks of them on a device) in any case
@@ -127,6 +128,10 @@ class _Stretch(Struct, frozen=True):
     evaluating_ns: int
     marks: tuple[Any, Any] | None
     sample: int
+
+    def took_ns(self) -> int:
+        """Return how long it took: on the device, if there is one."""
+        return (round(passed_ns(*self.marks)) if self.marks else 0) or self.host_ns
 
 
 class _Beginning(Struct, frozen=True):
@@ -318,22 +323,15 @@ class CycleClock:
             data_ns=tuple(round(sample.data_ns) for sample in self._samples),
             collecting_ns=tuple(round(sample.collecting_ns) for sample in self._samples),
             between=tuple(
-                Between(_passed_ns(one.marks) or one.host_ns, one.boundaries / events, one.evaluates, one.evaluating_ns)
+                Between(one.took_ns(), one.boundaries / events, one.evaluates, one.evaluating_ns)
                 for one in self._between
             ),
         )
 
     def _duration_ns(self, sample: _Sample) -> int:
-        passed_ns = _passed_ns(sample.marks)
-        return round(sample.host_ns) if passed_ns is None else max(1, round(passed_ns / self._block))
-
-
-def _passed_ns(marks: tuple[Any, Any] | None) -> int | None:
-    """Return how long a device took from one mark to another; None without a device."""
-    if marks is None:
-        return None
-    passed_ms: float = marks[0].elapsed_time(marks[1])
-    return round(passed_ms * NS_PER_MS)
+        if sample.marks is None:
+            return round(sample.host_ns)
+        return max(1, round(passed_ns(*sample.marks) / self._block))
 
 
 def _differ(first: Sequence[float], rest: Sequence[float]) -> bool:

@@ -26,8 +26,9 @@ from msgspec.structs import replace
 
 from opscope.base.processes import end_with_parent
 from opscope.documents.bench import CONFIRMED_WITHIN, Confirmation, Correct, Correctness
+from opscope.measuring.clock import synchronize
 from opscope.record.bench import Claim
-from opscope.torch_support.tensors import copy_of, current, synchronize, tensors_of
+from opscope.torch_support.tensors import copy_of, current, tensors_of
 from opscope.workbench.benchmarking.case import Case, Function, TimedInputs
 from opscope.workbench.benchmarking.correctness import (
     Inputs,

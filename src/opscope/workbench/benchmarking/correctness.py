@@ -17,7 +17,18 @@ from opscope.base.errors import OpscopeError
 from opscope.documents.bench import Correct, Correctness, RegimeError
 from opscope.knowledge.categories import Category, classifier_of
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.torch_support.tensors import TF32_ERROR, TOLERANCE, copy_of, element_tolerance, errors_of, tensors_of
+from opscope.measuring.judge import (
+    TF32_ERROR,
+    TOLERANCE,
+    Right,
+    changed,
+    compared,
+    in_double,
+    is_inexact,
+    name_of,
+    right_of,
+)
+from opscope.torch_support.tensors import copy_of, tensors_of
 from opscope.workbench.benchmarking.case import Case, Function, TimedInputs
 from opscope.workbench.benchmarking.instruments import Instruments
 
@@ -113,7 +124,7 @@ def check_variants(
     if (reason := _no_reference(case, inputs)) is not None:
         unknown = Correctness(verdict=Correct.NOT_CHECKED, sentence=reason, reference=None, tolerance=None)
         return {name: unknown for name in case.variants if only is None or name in only}
-    kinds = [(regime.name, _changed(inputs, regime)) for regime in _REGIMES]
+    kinds = [(regime.name, _in_regime(inputs, regime)) for regime in _REGIMES]
     kinds += [("odd size", odd)] if odd is not None else []
     wanted = {name: _reference(case, values) for name, values in kinds}
     work = _work_of(case, inputs)
@@ -211,9 +222,9 @@ def _farthest(results: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -
     if [one.shape for one in results] != [one.shape for one in wanted]:
         return None
     pairs = zip(results, wanted, strict=True)
-    errors = [_error(one, right) for one, right in pairs if right.is_floating_point() or right.is_complex()]
-    far = max((error for error, _ in errors), default=0.0)
-    return None if any(problem is not None for _, problem in errors) else far
+    errors = [compared(one, right) for one, right in pairs if is_inexact(right)]
+    far = max((one.relative_error or 0.0 for one in errors), default=0.0)
+    return None if any(one.problem is not None for one in errors) else far
 
 
 def _timed_problem(
@@ -322,13 +333,13 @@ def _no_reference(case: Case, inputs: Inputs) -> str | None:
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if not (one.is_floating_point() or one.is_complex()):
+    if not is_inexact(one):
         return bool(torch.equal(one, other))
-    error, problem = _error(other, _double(one))
-    return problem is None and error <= TOLERANCE[torch.bfloat16]
+    result = compared(other, in_double(one))
+    return result.problem is None and (result.relative_error or 0.0) <= TOLERANCE[torch.bfloat16]
 
 
-def _changed(inputs: Inputs, regime: _Regime) -> Inputs:
+def _in_regime(inputs: Inputs, regime: _Regime) -> Inputs:
     def change(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided:
             return regime.change(value.detach())
@@ -338,43 +349,17 @@ def _changed(inputs: Inputs, regime: _Regime) -> Inputs:
 
 
 def _copied(inputs: Inputs) -> Inputs:
-    return tuple(copy_of(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+    copies: Inputs = changed(inputs, copy_of)
+    return copies
 
 
-class _Wanted(Struct, frozen=True):
-    """The right results.
-
-    Attributes:
-        results: in float64; whole numbers and truth values as they follow from the inputs at their own precision.
-        exact: whether they were computed in float64, and not at the inputs' own precision.
-    """
-
-    results: list[torch.Tensor]
-    exact: bool
-
-
-def _double(value: torch.Tensor) -> torch.Tensor:
-    if value.is_complex():
-        return value.to(torch.complex128)
-    return value.double() if value.is_floating_point() else value
-
-
-def _reference(case: Case, inputs: Inputs) -> _Wanted | None:
+def _reference(case: Case, inputs: Inputs) -> Right | None:
     """Return the right results; None if they cannot be computed."""
-    function = case.reference or case.variants[case.baseline]
-    plain = _called(function, inputs)
-    in_double = _called(function, tuple(_double(v) if isinstance(v, torch.Tensor) else v for v in inputs))
-    exact = in_double is not None and all(
-        value.dtype in (torch.float64, torch.complex128)
-        for value in in_double
-        if value.is_floating_point() or value.is_complex()
-    )
-    if in_double is None or not exact:
-        return None if plain is None else _Wanted([_double(value) for value in plain], exact=False)
-    if plain is None or len(plain) != len(in_double):
-        return _Wanted(in_double, exact=True)
-    real = [value.is_floating_point() or value.is_complex() for value in in_double]
-    return _Wanted([d if is_real else p for d, p, is_real in zip(in_double, plain, real, strict=True)], exact=True)
+    try:
+        right = right_of(case.reference or case.variants[case.baseline], inputs)
+    except Exception:
+        return None
+    return right if right.results else None
 
 
 def _called(function: Function, inputs: Inputs) -> list[torch.Tensor] | None:
@@ -393,7 +378,7 @@ def _result_dtype(function: Function, inputs: Inputs) -> torch.dtype | None:
 
 
 def _compared(
-    function: Function, kind: str, inputs: Inputs, right_results: _Wanted | None, plain: Collection[type]
+    function: Function, kind: str, inputs: Inputs, right_results: Right | None, plain: Collection[type]
 ) -> RegimeError:
     """Call a function after poisoning free memory, and compare its results.
 
@@ -423,19 +408,17 @@ def _compared(
         return RegimeError(regime=kind, error=None, problem=late if deferring else number)
     errors = []
     for result, right in zip(results, wanted, strict=True):
-        if result.shape != right.shape:
-            shapes = f"{tuple(result.shape)}, not {tuple(right.shape)}"
-            return RegimeError(regime=kind, error=None, problem=f"returns the shape {shapes}")
-        if kind in _TIES and not (right.is_floating_point() or right.is_complex()):
+        if kind in _TIES and result.shape == right.shape and not is_inexact(right):
             continue  # of equal values any index is right, and so is any whole number that a value rounds to
-        far, problem = _error(result, right)
+        one = compared(result, right)
+        if one.problem is not None:
+            return RegimeError(regime=kind, error=None, problem=one.problem)
         # In units of the first result's tolerance, because errors are judged by that.
+        far = one.relative_error or 0.0
         far *= TOLERANCE.get(results[0].dtype, 1.0) / TOLERANCE.get(result.dtype, TOLERANCE.get(results[0].dtype, 1.0))
-        if problem is not None:
-            return RegimeError(regime=kind, error=None, problem=problem)
         errors.append(far)
-    changed = [place for place, pair in enumerate(zip(inputs, own, strict=True)) if not _equal(*pair)]
-    problem = f"changes its input number {changed[0] + 1}" if changed else None
+    other = [place for place, pair in enumerate(zip(inputs, own, strict=True)) if not _equal(*pair)]
+    problem = f"changes its input number {other[0] + 1}" if other else None
     return RegimeError(regime=kind, error=max(errors, default=None), problem=problem)
 
 
@@ -456,44 +439,6 @@ def _equal(one: object, other: object) -> bool:
     return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)) and torch.equal(one.isnan(), other.isnan()))
 
 
-def _error(result: torch.Tensor, right: torch.Tensor) -> tuple[float, str | None]:
-    """Return the relative error of the finite elements (norm over norm), and what else is wrong (None if nothing)."""
-    if result.is_complex() and right.is_complex():
-        return _error(torch.view_as_real(result.resolve_conj()), torch.view_as_real(right.resolve_conj()))
-    if not right.is_floating_point():
-        same = not result.is_floating_point() and bool(torch.equal(result.to(right.dtype), right))
-        return (0.0, None) if same else (1.0, "returns other whole numbers")
-    if not result.is_floating_point():
-        return 0.0, f"returns {result.dtype}, not a floating-point type"
-    got, limits = result.double(), torch.finfo(result.dtype)
-    # A number that the result's type cannot hold is right as infinity.
-    right = torch.where(right.abs() > limits.max, torch.copysign(torch.full_like(right, float("inf")), right), right)
-    if (problem := _not_finite(got, right, limits.max)) is not None:
-        return 0.0, problem
-    finite = right.isfinite() & got.isfinite()
-    return _of_finite((got - right)[finite], right[finite], result.dtype)
-
-
-def _not_finite(got: torch.Tensor, right: torch.Tensor, most: float) -> str | None:
-    """Return how NaN or infinities differ between a result and the reference; None if they agree."""
-    if not torch.equal(got.isnan(), right.isnan()):
-        return "is not a number where the reference is one, or the other way round"
-    infinite = right.isinf() | got.isinf()
-    near = right.abs() > 0.99 * most  # rounding decides whether it is infinite
-    if not torch.equal(got[infinite & ~near], right[infinite & ~near]):
-        return "is infinite where the reference is not, or the other way round"
-    return None
-
-
-def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype) -> tuple[float, str | None]:
-    if not values.numel():
-        return 0.0, None
-    far, largest = errors_of(difference, values, dtype)
-    if largest > element_tolerance(dtype):
-        return 0.0, f"is far off in some elements, by {largest:.1e} of their size"
-    return far, None
-
-
 def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[RegimeError]:
     """Call a function again with other values in the same tensors, which shows results that it kept."""
     kind = "new values in the same tensors"
@@ -512,16 +457,17 @@ def _behaviour(function: Function, inputs: Inputs, case: Case) -> Iterator[Regim
     if right_results is None or len(right_results.results) != len(second):
         return
     wanted = right_results.results
-    errors = [_error(one, right) for one, right in zip(second, wanted, strict=True) if one.shape == right.shape]
+    errors = [compared(one, right) for one, right in zip(second, wanted, strict=True) if one.shape == right.shape]
     # A kept result: equal to the first one, though another was right, and far from what is right now.
     same = bool(first) and all(torch.equal(one, other) for one, other in zip(first, second, strict=False))
-    differs = any(not torch.equal(_double(one), other) for one, other in zip(first, wanted, strict=False))
-    far = any(problem is not None or error > TOLERANCE[torch.bfloat16] for error, problem in errors)
+    differs = any(not torch.equal(in_double(one), other) for one, other in zip(first, wanted, strict=False))
+    far = any(one.problem is not None or (one.relative_error or 0.0) > TOLERANCE[torch.bfloat16] for one in errors)
     if same and differs and far:
         yield RegimeError(regime=kind, error=None, problem="returns the same result for other values (a kept result?)")
         return
-    problem = next((problem for _, problem in errors if problem is not None), None)
-    yield RegimeError(regime=kind, error=max((error for error, _ in errors), default=None), problem=problem)
+    problem = next((one.problem for one in errors if one.problem is not None), None)
+    error = max((one.relative_error or 0.0 for one in errors), default=None)
+    yield RegimeError(regime=kind, error=error, problem=problem)
 
 
 class _Result(Struct, frozen=True):
@@ -559,7 +505,7 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
             reference=reference,
             tolerance=tolerance,
             errors=tuple(errors),
-            precision=precision or (None if dtype is None else _name(dtype)),
+            precision=precision or (None if dtype is None else name_of(dtype)),
             worst=None if worst is None else worst.regime,
         )
 
@@ -578,22 +524,19 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     if not far:
         largest = max((error.error for error in errors if error.error is not None), default=0.0)
         also = "" if special is None else f"; of infinities and NaN it {special.problem}"
-        outcome = f"relative error {largest:.1e} at most, {tolerance:.0e} allowed for {_name(dtype)}{also}"
+        outcome = f"relative error {largest:.1e} at most, {tolerance:.0e} allowed for {name_of(dtype)}{also}"
         if result.of_baseline is None or tolerance <= TOLERANCE.get(result.of_baseline, 0.0):
             return judged(Correct.RIGHT, outcome)
         return judged(
-            Correct.LOWER_PRECISION, f"it returns {_name(dtype)}, the baseline {_name(result.of_baseline)}: {outcome}"
+            Correct.LOWER_PRECISION,
+            f"it returns {name_of(dtype)}, the baseline {name_of(result.of_baseline)}: {outcome}",
         )
     worst = max(far, key=lambda error: error.error or 0.0)
-    outcome = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {_name(dtype)}"
+    outcome = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {name_of(dtype)}"
     most, like = _LOWER.get(dtype, (0.0, ""))
     if (worst.error or 0.0) <= most and result.explains(dtype):
         lower = like.removesuffix("-like").lower()
-        return judged(Correct.LOWER_PRECISION, f"{like} error in a {_name(dtype)} variant: {outcome}", lower, worst)
+        return judged(Correct.LOWER_PRECISION, f"{like} error in a {name_of(dtype)} variant: {outcome}", lower, worst)
     if (worst.error or 0.0) <= most:
         outcome += "; nothing that it computes is done in a lower precision"
     return judged(Correct.WRONG, outcome, worst=worst)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -18,9 +18,9 @@ from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import link
 from opscope.base.errors import OpscopeError
 from opscope.base.files import scratch
-from opscope.base.units import NS_PER_MS
+from opscope.measuring.clock import passed_ns
+from opscope.measuring.rounds import Calls, Timer
 from opscope.readers.reading import read
-from opscope.workbench.benchmarking.rounds import Calls, Timer
 
 _RANGE: Final = "opscope.bench#"
 _CACHES: Final = 4  # how many times the size of the L2 cache is read to flush it
@@ -67,7 +67,7 @@ class KernelTimer(Struct):
     current: frozenset[int] = frozenset()
 
     def rounds(self, calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Measure some rounds; see `opscope.workbench.benchmarking.rounds.Timer`.
+        """Measure some rounds; see `opscope.measuring.rounds.Timer`.
 
         Raises:
             OpscopeError: no device work of a call was recorded.
@@ -227,7 +227,7 @@ class _Spin(Struct):
             in_time = not gate.query()  # the kernel still spins, so the device has not begun any call
             torch.cuda.synchronize(self.device)
             if in_time:
-                return [before.elapsed_time(after) * NS_PER_MS for before, after in pairs]
+                return [passed_ns(before, after) for before, after in pairs]
             self.seconds_per_call *= 2
         raise OpscopeError("the host could not issue calls before the device was done with the ones before")
 

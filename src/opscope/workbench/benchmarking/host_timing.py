@@ -4,16 +4,15 @@ Also how often equal functions are said to differ on this machine, by comparing 
 """
 
 from collections.abc import Callable, Sequence
-from time import perf_counter, perf_counter_ns
+from time import perf_counter
 from typing import Final
 
 import torch
 
 from opscope.base.units import utc_timestamp
 from opscope.documents.bench import FalseAlarms, Measure, SpeedVerdict
-from opscope.torch_support.tensors import synchronize
-from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
-from opscope.workbench.benchmarking.rounds import (
+from opscope.measuring.clock import time_once
+from opscope.measuring.rounds import (
     Calls,
     MeasuringLimits,
     Timer,
@@ -23,7 +22,8 @@ from opscope.workbench.benchmarking.rounds import (
     ratios,
     sign_test,
 )
-from opscope.workbench.benchmarking.verdicts import verdict_of
+from opscope.measuring.verdicts import verdict_of
+from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer
 
 # ---------------------------------------------------------------- false alarms
 
@@ -78,7 +78,7 @@ def wall(device: torch.device) -> Timer:
     """Return a timer of calls, each with a synchronise before and after; only the one after is timed."""
 
     def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
-        return [[_once(calls, name, device, waits=True) for name in order] for order in orders]
+        return [[float(time_once(calls[name], device)) for name in order] for order in orders]
 
     return rounds
 
@@ -87,21 +87,9 @@ def issue(device: torch.device) -> Timer:
     """Return a timer of calls without the synchronise after them: on a GPU, of issuing work to an idle device."""
 
     def rounds(calls: Calls, orders: Sequence[Sequence[str]]) -> list[list[float]]:
-        return [[_once(calls, name, device, waits=False) for name in order] for order in orders]
+        return [[float(time_once(calls[name], device, waits=False)) for name in order] for order in orders]
 
     return rounds
-
-
-def _once(calls: Calls, name: str, device: torch.device, *, waits: bool) -> float:
-    call = calls[name]
-    synchronize(device)
-    began = perf_counter_ns()
-    result = call()
-    if waits:
-        synchronize(device)
-    elapsed = perf_counter_ns() - began
-    del result
-    return float(elapsed)
 
 
 def warm_up(calls: Calls, device: torch.device) -> None:
@@ -111,6 +99,6 @@ def warm_up(calls: Calls, device: torch.device) -> None:
         began = perf_counter()
         while perf_counter() - began < _LONGEST_WARMUP_S:
             count = _BATCH if batches and batches[0][0] <= _SLOW_NS else 1
-            batches.append([_once(calls, name, device, waits=True) for _ in range(count)])
+            batches.append([float(time_once(calls[name], device)) for _ in range(count)])
             if is_steady(batches, sum(map(sum, batches))):
                 break

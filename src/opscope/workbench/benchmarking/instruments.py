@@ -152,7 +152,12 @@ _OF_CUDA: Final = ("CUDAGraph", "Event", "Stream", "_sleep", "current_stream", "
 _OF_EVENTS: Final = ("elapsed_time", "query", "record", "synchronize", "wait")
 # Programs and libraries replace these for reasons of their own, and nothing is measured by them.
 _FREE: Final = frozenset({"__build_class__", "__import__", "breakpoint", "help", "input", "open", "print"})
-_OWN: Final = ("opscope.workbench.benchmarking.", "opscope.torch_support.", "opscope.base.processes")
+_OWN: Final = (
+    "opscope.workbench.benchmarking.",
+    "opscope.measuring.",
+    "opscope.torch_support.",
+    "opscope.base.processes",
+)
 _ABSENT: Final = object()
 
 

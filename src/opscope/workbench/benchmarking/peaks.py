@@ -12,7 +12,8 @@ from typing import Final
 import torch
 
 from opscope.base.errors import EnvironmentLacksError, UsageError
-from opscope.base.units import utc_timestamp
+from opscope.base.units import NS_PER_S, utc_timestamp
+from opscope.measuring.clock import passed_ns
 from opscope.record.machine import MeasuredPeaks, PeakSample
 from opscope.torch_support.tensors import current, resolve_device
 from opscope.workbench.benchmarking.case import tf32
@@ -154,4 +155,4 @@ def _seconds(work: Callable[[], object], times: int) -> float:
         work()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) / 1_000
+    return passed_ns(start, end) / NS_PER_S

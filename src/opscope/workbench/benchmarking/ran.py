@@ -20,8 +20,8 @@ from opscope.base.units import NS_PER_S
 from opscope.documents.bench import LimitShare
 from opscope.knowledge.devices import datasheet_peaks, device_called, peaks_called
 from opscope.knowledge.kernels.kinds import short_name
+from opscope.measuring.clock import synchronize
 from opscope.readers.reading import read
-from opscope.torch_support.tensors import synchronize
 from opscope.workbench.benchmarking.case import Function
 
 _RANGE = "opscope.bench.ran"

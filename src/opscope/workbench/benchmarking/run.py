@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from opscope.base.errors import OpscopeError
 from opscope.base.processes import waited_for_cpu_ns
 from opscope.documents.bench import BenchResult, Correct, Correctness, Duration, LimitShare, Measure, Steady
+from opscope.measuring.rounds import Calls, MeasuringLimits, Prepared, Series, Timer, in_turns
+from opscope.measuring.verdicts import at_precision
 from opscope.record.capture import Clocks
 from opscope.torch_support.tensors import tensors_of
 from opscope.workbench.benchmarking import host_timing
@@ -20,9 +22,7 @@ from opscope.workbench.benchmarking.correctness import Inputs, check_timed, chec
 from opscope.workbench.benchmarking.device_timing import Flush, KernelTimer, captured, events
 from opscope.workbench.benchmarking.instruments import ClockSampler, Instruments
 from opscope.workbench.benchmarking.ran import least_work, limit_share, what_ran
-from opscope.workbench.benchmarking.rounds import Calls, MeasuringLimits, Prepared, Series, Timer, in_turns
 from opscope.workbench.benchmarking.steady import steady_time
-from opscope.workbench.benchmarking.verdicts import at_precision
 
 NOT_A_GPU: Final = "not measured: the device is not a GPU"
 _WRONG: Final = "not measured: its result is wrong"

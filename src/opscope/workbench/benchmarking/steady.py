@@ -21,10 +21,10 @@ import torch
 from opscope.base.processes import waited_for_cpu_ns
 from opscope.base.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from opscope.documents.bench import Steady
+from opscope.measuring.clock import EventTimer, time_once
+from opscope.measuring.rounds import Calls, Interval, Prepared, median_interval
 from opscope.record.capture import Benchmark
-from opscope.torch_support.tensors import synchronize
 from opscope.workbench.benchmarking.instruments import ClockSampler
-from opscope.workbench.benchmarking.rounds import Calls, Interval, Prepared, median_interval
 
 # ---------------------------------------------------------------- steps without a profiler
 
@@ -37,15 +37,6 @@ _ENOUGH_SECONDS = 0.5  # 200 steps of a few microseconds say little
 _MAX_STEPS = 20_000
 _MAX_SECONDS = 3.0
 _PROGRESS_SECONDS = 0.1
-
-
-def time_once(step: Callable[[], object], device: torch.device) -> int:
-    """Return the wall time of one step and a synchronise, in nanoseconds."""
-    synchronize(device)
-    begin = time.perf_counter_ns()
-    step()
-    synchronize(device)
-    return time.perf_counter_ns() - begin
 
 
 def benchmark(step: Callable[[], object], device: torch.device, progress: Callable[[float], None]) -> Benchmark:
@@ -61,7 +52,7 @@ def benchmark(step: Callable[[], object], device: torch.device, progress: Callab
     """
     progress(0.0)
     warmup = _warm_up(step, device)
-    timer = _EventTimer(device) if device.type == "cuda" else None
+    timer = EventTimer(device) if device.type == "cuda" else None
     wall: list[int] = []
     events: list[int] = []
     with ClockSampler(device) as sampler:
@@ -99,28 +90,6 @@ def _warm_up(step: Callable[[], object], device: torch.device) -> int:
         time_once(step, device)
         count += 1
     return count
-
-
-class _EventTimer:
-    """A pair of events, recorded on the current stream before and after a step."""
-
-    def __init__(self, device: torch.device) -> None:
-        with torch.cuda.device(device):
-            self.before = torch.cuda.Event(enable_timing=True)
-            self.after = torch.cuda.Event(enable_timing=True)
-
-    def around(self, step: Callable[[], object]) -> Callable[[], object]:
-        def timed() -> None:
-            self.before.record()
-            step()
-            self.after.record()
-
-        return timed
-
-    def elapsed_ns(self) -> int:
-        """Return the time between the events of a step that has ended; the driver resolves about half a microsecond."""
-        milliseconds: float = self.before.elapsed_time(self.after)
-        return round(milliseconds * NS_PER_MS)
 
 
 # ---------------------------------------------------------------- steady steps

@@ -8,9 +8,9 @@ from torch.utils.benchmark import Timer
 
 from opscope.base.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from opscope.documents.bench import BenchResult, Measure
-from opscope.torch_support.tensors import synchronize
+from opscope.measuring.clock import synchronize
+from opscope.measuring.rounds import MeasuringLimits, duration_of
 from opscope.workbench.benchmarking.case import Case
-from opscope.workbench.benchmarking.rounds import MeasuringLimits, duration_of
 from opscope.workbench.benchmarking.run import bench_case
 from opscope.workbench.gallery.available import has_triton
 

@@ -20,10 +20,10 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import PRIVATE_FILE, cache_folder, private_folder, scratch, write_whole
 from opscope.base.processes import own_environment, own_process
 from opscope.documents.bench import BenchDocument, BenchResult, Confirmation, Correct, Duration, FalseAlarms, Measure
+from opscope.measuring.rounds import duration_of
+from opscope.measuring.verdicts import compare, in_a_row_ns, pairs_of
 from opscope.record.bench import BenchJob, BenchRequest, Claim, Judged, JudgeJob
 from opscope.record.codec import encode
-from opscope.workbench.benchmarking.rounds import duration_of
-from opscope.workbench.benchmarking.verdicts import compare, in_a_row_ns, pairs_of
 from opscope.workbench.gallery.cases import TIMERS
 
 _Progress = Callable[[str], None]

@@ -14,9 +14,9 @@ from opscope.base.text import lazy_pattern
 from opscope.base.units import utc_timestamp
 from opscope.collect.environment import describe_framework, describe_machine
 from opscope.documents.bench import BenchDocument, BenchResult
+from opscope.measuring.verdicts import compare, pairs_of
 from opscope.record.bench import BenchRequest
 from opscope.workbench.benchmarking.case import Case, Function
-from opscope.workbench.benchmarking.verdicts import compare, pairs_of
 from opscope.workbench.gallery.cases import GALLERY, TIMERS, gallery_case
 from opscope.workloads.custom import load_function, load_module
 

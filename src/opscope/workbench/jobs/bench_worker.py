@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.processes import end_with_parent
 from opscope.documents.bench import BenchDocument, BenchResult, FalseAlarms
+from opscope.measuring.rounds import MeasuringLimits
 from opscope.record.bench import BenchJob
 from opscope.record.codec import encode
 from opscope.torch_support.tensors import current, resolve_device
 from opscope.workbench.benchmarking.case import Case, Function
 from opscope.workbench.benchmarking.host_timing import measure_false_alarms
 from opscope.workbench.benchmarking.instruments import Instruments
-from opscope.workbench.benchmarking.rounds import MeasuringLimits
 from opscope.workbench.benchmarking.run import bench_case
 from opscope.workbench.gallery.cases import TIMERS
 from opscope.workbench.jobs.bench_targets import bench_document_of, cases_of, points_of

@@ -19,7 +19,8 @@ from opscope.documents.bench import (
     VariantComparison,
     compared_by,
 )
-from opscope.workbench.benchmarking.rounds import (
+from opscope.documents.difference import Gate
+from opscope.measuring.rounds import (
     Interval,
     differs_from_itself,
     holm,
@@ -192,12 +193,36 @@ def _between(before: Duration, now: Duration) -> tuple[float | None, float | Non
     return now.ci_low / before.ci_high, now.ci_high / before.ci_low
 
 
+def exceeds(low: float | None, high: float | None, allowed: float) -> bool | None:
+    """Tell whether a ratio of times is proven to exceed what is allowed (True), or not to (False); None if neither is.
+
+    Args:
+        low: the least ratio that is possible; None where there is no interval.
+        high: the greatest; None likewise.
+        allowed: how much longer it may take, as a share (0.05 is 5 %).
+    """
+    if low is None or high is None:
+        return None
+    if low > 1 + allowed:
+        return True
+    return False if high <= 1 + allowed else None
+
+
+def gate_of(low: float | None, high: float | None, fail_over: float) -> Gate:
+    """Judge whether a step takes longer than allowed: proven, disproven, or neither; see `exceeds`."""
+    return _GATES[exceeds(low, high, fail_over)]
+
+
+_GATES: Final = {True: Gate.REGRESSION, False: Gate.FINE, None: Gate.INCONCLUSIVE}
+_REGRESSION: Final = {
+    True: RegressionVerdict.REGRESSION,
+    False: RegressionVerdict.FINE,
+    None: RegressionVerdict.INCONCLUSIVE,
+}
+
+
 def _verdict(low: float | None, high: float | None, threshold: float, doubts: Sequence[str]) -> RegressionVerdict:
-    if low is None or high is None or doubts:
-        return RegressionVerdict.INCONCLUSIVE
-    if low > 1 + threshold:
-        return RegressionVerdict.REGRESSION
-    return RegressionVerdict.FINE if high <= 1 + threshold else RegressionVerdict.INCONCLUSIVE
+    return RegressionVerdict.INCONCLUSIVE if doubts else _REGRESSION[exceeds(low, high, threshold)]
 
 
 # ---------------------------------------------------------------- verdicts
