@@ -86,6 +86,8 @@ def identity(kind: type) -> dict[str, str]:
 
 
 def main() -> None:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python tools/build_schemas.py FOLDER")
     directory = Path(sys.argv[1])
     directory.mkdir(parents=True, exist_ok=True)
     for name, kind in DOCUMENTS.items():

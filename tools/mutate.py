@@ -126,7 +126,7 @@ def passes(tests: Sequence[str], seconds: float, file: Path | None = None, sourc
             (copy / name).symlink_to(ROOT / name)
         if file is not None:
             (copy / file.relative_to(ROOT)).write_text(source)
-        path = os.pathsep.join([str(copy / "src"), str(copy)])
+        path = os.pathsep.join(filter(None, [str(copy / "src"), str(copy), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
         try:

@@ -274,7 +274,7 @@ def test_every_command_has_help_that_says_what_it_does() -> None:
     for name in COMMANDS:
         result = CliRunner().invoke(cli, [name, "--help"])
         assert result.exit_code == 0
-        assert len(result.output.splitlines()) > 8
+        assert len(result.output.splitlines()) > 8, f"opscope {name} --help needs a paragraph on what the command does"
 
 
 def test_every_option_of_profile_has_an_explanation() -> None:

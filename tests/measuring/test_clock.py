@@ -1,10 +1,6 @@
 """The one clock of a step: what lies within its time, and what does not."""
 
-import json
-
 import pytest
-
-from tests.command import fresh_opscope
 
 torch = pytest.importorskip("torch")
 
@@ -45,8 +41,3 @@ def test_marks_of_a_cpu_are_of_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) 
     first, second = (clock.Mark(torch.device("cpu")) for _ in range(2))
     second.wait()
     assert second.since(first) == 250
-
-
-def test_the_clock_imports_no_pytorch() -> None:
-    code = "import json, sys, opscope.measuring.clock\nprint(json.dumps('torch' in sys.modules))"
-    assert json.loads(fresh_opscope(code=code).stdout) is False

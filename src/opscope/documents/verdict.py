@@ -24,21 +24,33 @@ class BoundKind(StrEnum):
         CAPTURE: the recording is mostly a graph's capture, in which nothing runs.
         HOST_ONLY: nothing ran on a device.
         UNKNOWN: the recording allows opposite answers.
+        awaited: what the device waits for in such a step, as the object of "waits for"; None if it does not.
+        is_pause: whether the host does something else than launching and waiting meanwhile.
     """
+
+    awaited: str | None
+    is_pause: bool
+
+    def __new__(cls, word: str, awaited: str | None = None, is_pause: bool = False) -> Self:
+        """Make a member whose value is its word."""
+        kind = str.__new__(cls, word)
+        kind._value_ = word
+        kind.awaited, kind.is_pause = awaited, is_pause
+        return kind
 
     DEVICE = "device"
     COMMUNICATION = "communication"
     MEMCPY = "memcpy"
-    DISPATCH = "dispatch"
-    BLOCKING = "blocking"
-    ALLOCATION = "allocation"
-    HOST_WORK = "host_work"
-    INPUT = "input"
-    DEPENDENCY = "dependency"
-    COLD_START = "cold_start"
+    DISPATCH = "dispatch", "the host to issue launches"
+    BLOCKING = "blocking", "calls in which the host sits"
+    ALLOCATION = "allocation", "calls that allocate or free memory"
+    HOST_WORK = "host_work", "the host's other work", True
+    INPUT = "input", "data to be loaded", True
+    DEPENDENCY = "dependency", "other streams, devices or programs"
+    COLD_START = "cold_start", "contexts to be created and code to be loaded"
     CAPTURE = "capture"
     HOST_ONLY = "host_only"
-    UNKNOWN = "unknown"
+    UNKNOWN = "unknown", "work whose launch was not recorded"
 
 
 class Actor(StrEnum):

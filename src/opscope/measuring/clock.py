@@ -1,27 +1,21 @@
-"""The one clock of a step: by the host, with or without a wait for the device, and by marks on the device.
-
-Importing this imports no PyTorch: a script that is followed is to import it by itself.
-"""
+"""The one clock of a step: by the host, with or without a wait for the device, and by marks on the device."""
 
 from collections.abc import Callable
 from time import perf_counter_ns  # the real one, whatever clock a script sees
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from opscope.base.units import NS_PER_MS
 
-if TYPE_CHECKING:
-    import torch
 
-
-def synchronize(device: "torch.device") -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until a device has done all its work; nothing to wait for on a CPU."""
     if device.type == "cuda":
-        import torch
-
         torch.cuda.synchronize(device)
 
 
-def time_once(call: Callable[[], object], device: "torch.device", *, waits: bool = True) -> int:
+def time_once(call: Callable[[], object], device: torch.device, *, waits: bool = True) -> int:
     """Return how long a call takes on the host's clock, in nanoseconds; an idle device is waited for before it begins.
 
     What the call returns is forgotten after the time was taken.
@@ -53,9 +47,7 @@ class EventTimer:
         device: the GPU whose events they are.
     """
 
-    def __init__(self, device: "torch.device") -> None:
-        import torch
-
+    def __init__(self, device: torch.device) -> None:
         with torch.cuda.device(device):
             self._before = torch.cuda.Event(enable_timing=True)
             self._after = torch.cuda.Event(enable_timing=True)
@@ -86,11 +78,9 @@ class Mark:
         host_ns: when the host came by, by `time.perf_counter_ns`.
     """
 
-    def __init__(self, device: "torch.device") -> None:
+    def __init__(self, device: torch.device) -> None:
         self._event: Any = None
         if device.type == "cuda":
-            import torch
-
             self._event = torch.cuda.Event(enable_timing=True)
             self._event.record(torch.cuda.current_stream(device))
         self.host_ns = perf_counter_ns()

@@ -213,7 +213,8 @@ NSYS: Final = TraceFormat(
     endings=(".sqlite",),
 )
 FORMATS: Final = (CUDA, NSYS, KINETO)
-TRACE_ENDINGS: Final = tuple(ending for known in (KINETO, CUDA, NSYS) for ending in known.endings)
+# What anyone can write is listed first.
+TRACE_ENDINGS: Final = tuple(ending for known in reversed(FORMATS) for ending in known.endings)
 # Files that users may mistake for traces, by how they begin.
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"PK\x03\x04", "a ZIP archive"),

@@ -11,6 +11,7 @@ from opscope.analysis.advice.remedies import without_calls, without_waits
 from opscope.analysis.advice.rule import RuleDescription, derived, measured, nanoseconds, seen, share_of, states
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.steps import PAUSES
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of, calls_that, names_that
 from opscope.analysis.structure.arrays import Intervals, column, count_distinct, end_of
@@ -181,7 +182,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         pieces &= ~context.waits.kinds[BoundKind.UNKNOWN]
         # A call that found the device idle did not keep the host from working: other work after it has another cause.
         idly = np.isin(context.waits.after, chosen[~waited])
-        pieces &= ~(idly & (context.waits.kinds[BoundKind.HOST_WORK] | context.waits.kinds[BoundKind.INPUT]))
+        pieces &= ~(idly & np.logical_or.reduce([context.waits.kinds[kind] for kind in PAUSES]))
         if not pieces.any():
             continue
         saving = context.of_waiting(pieces)

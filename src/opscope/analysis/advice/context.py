@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from opscope.analysis.costs.limits import mostly_modelled, peaks_of
 from opscope.analysis.idle.gaps import Place, Places
 from opscope.analysis.idle.host_time import HostTime
-from opscope.analysis.idle.steps import Waits
+from opscope.analysis.idle.steps import PAUSES, Waits
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
@@ -322,7 +322,7 @@ class Context:
         for kind, time in self.waits.by_kind.items():
             high = time / self.steps
             # Recording stacks slows Python itself down, so its other work may be shorter without the profiler.
-            slowed = kind in (BoundKind.HOST_WORK, BoundKind.INPUT) and self.cost is STACKS
+            slowed = kind in PAUSES and self.cost is STACKS
             results[kind] = Range(high / self.cost.most, high, 0.8 * high) if slowed else Range(high, high)
         if BoundKind.DISPATCH in results:
             results[BoundKind.DISPATCH] = self._dispatch(results.pop(BoundKind.DISPATCH).high, results)
@@ -357,7 +357,7 @@ class Context:
     @property
     def _serial_ns(self) -> float:
         """Idle time that stays whatever the device's work takes."""
-        kinds = (BoundKind.BLOCKING, BoundKind.ALLOCATION, BoundKind.HOST_WORK, BoundKind.INPUT, BoundKind.DEPENDENCY)
+        kinds = (BoundKind.BLOCKING, BoundKind.ALLOCATION, *PAUSES, BoundKind.DEPENDENCY)
         return sum(self.idle_for(kind).likely for kind in kinds)
 
     def of_device(self, low: float, high: float) -> Range:

@@ -1,8 +1,11 @@
 """What the host did while a device was idle, as far as names tell: this has the last word on causes of idle time."""
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
@@ -14,10 +17,27 @@ from opscope.documents.verdict import IdleCause
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 
-# PyTorch's own range around fetching a batch, and the frames that fetch one.
-_LOADING_RANGE: Final = lazy_pattern(r"^enumerate\(DataLoader\)")
+
+class _Inside(Struct, frozen=True):
+    """A cause that the host's ranges and frames tell: it is in such a call for most of the wait.
+
+    Attributes:
+        ranges: finds the names of the ranges.
+        frames: finds the names of the frames of Python.
+    """
+
+    ranges: re.Pattern[str]
+    frames: re.Pattern[str]
+
+
+# Where two hold, the later one counts.
+_INSIDE: Final[Mapping[IdleCause, _Inside]] = {
+    # PyTorch's own range around fetching a batch, and the frames that fetch one.
+    IdleCause.INPUT: _Inside(
+        lazy_pattern(r"^enumerate\(DataLoader\)"), lazy_pattern(r"torch/utils/data/|Loader\.__next__")
+    ),
+}
 _OF_WORKERS: Final = ("_MultiProcessingDataLoaderIter", "_try_get_data")
-_LOADING_FRAME: Final = lazy_pattern(r"torch/utils/data/|Loader\.__next__")
 BETWEEN_KERNELS_NS: Final = 5_000  # shorter waits of queued work are the device's own
 PAUSE_UNDER_STACKS_NS: Final = 350_000  # takes the place of `PAUSE_NS` where stacks were recorded
 
@@ -35,7 +55,7 @@ class Causes:
         self._host = host
         self._manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
         self._managing = Intervals.union_of(host.start[self._manages], host.end[self._manages])
-        self._loading = loading_by_thread(trace)
+        self._inside = {cause: _by_thread(trace, names) for cause, names in _INSIDE.items()}
         recorded = has_long_pauses(operators=trace.operators.height > 0, frames=trace.frames.height > 0)
         self._long_pauses = recorded if long_pauses is None else long_pauses
 
@@ -52,7 +72,7 @@ class Causes:
             (IdleCause.QUEUED, self._queued(idle)),
             (IdleCause.DEPENDENCY, self._waiting_for_others(idle, others)),
             (IdleCause.ALLOCATION, self._allocating(idle)),
-            (IdleCause.INPUT, self._loading_data(idle)),
+            *((cause, self._in_calls(idle, threads)) for cause, threads in self._inside.items()),
             (IdleCause.DISPATCH, self._pauses(idle)),
             (IdleCause.COLD_START, self._cold(idle)),
         ):
@@ -92,10 +112,12 @@ class Causes:
         result = within >= 0
         return idle.with_cause(tails[result], IdleCause.BLOCKING, calls[within[result]])
 
-    def _loading_data(self, idle: IdleTime) -> Ints:
+    @staticmethod
+    def _in_calls(idle: IdleTime, threads: Mapping[int, Intervals]) -> Ints:
+        """Return the waits for the host in most of which its thread was within some intervals."""
         host_caused = (IdleCause.HOST_WORK, IdleCause.BLOCKING, IdleCause.TAIL, *LAUNCH_BOUND_CAUSES)
         waiting = np.flatnonzero(idle.is_any_of(host_caused))
-        return waiting[self._loads(idle, waiting)]
+        return waiting[_mostly_within(idle, waiting, threads)]
 
     def _pauses(self, idle: IdleTime) -> Ints:
         if not self._long_pauses:
@@ -108,14 +130,15 @@ class Causes:
         loads = np.flatnonzero((idle.record >= 0) & idle.is_any_of((IdleCause.BLOCKING,)))
         return np.union1d(sits[self._host.cold[idle.call[sits]]], loads)
 
-    def _loads(self, idle: IdleTime, pieces: Ints) -> Bools:
-        """Tell per piece of idle time whether its thread was loading a batch in most of it."""
-        result = np.zeros(len(pieces), np.bool_)
-        for number, loads in self._loading.items():
-            asked = np.flatnonzero(idle.thread[pieces] == number)
-            own = pieces[asked]
-            result[asked] = Intervals(idle.pieces.start[own], idle.pieces.end[own]).mostly_within(loads)
-        return result
+
+def _mostly_within(idle: IdleTime, pieces: Ints, threads: Mapping[int, Intervals]) -> Bools:
+    """Tell per piece of idle time whether most of it lies in intervals of its thread."""
+    result = np.zeros(len(pieces), np.bool_)
+    for number, intervals in threads.items():
+        asked = np.flatnonzero(idle.thread[pieces] == number)
+        own = pieces[asked]
+        result[asked] = Intervals(idle.pieces.start[own], idle.pieces.end[own]).mostly_within(intervals)
+    return result
 
 
 def has_long_pauses(*, operators: bool, frames: bool) -> bool:
@@ -138,8 +161,12 @@ def _is_of_workers(name: str) -> bool:
 
 def loading_by_thread(trace: Trace) -> dict[int, Intervals]:
     """Return when each thread was loading a batch."""
+    return _by_thread(trace, _INSIDE[IdleCause.INPUT])
+
+
+def _by_thread(trace: Trace, inside: _Inside) -> dict[int, Intervals]:
     parts = []
-    for table, names in ((trace.annotations, _LOADING_RANGE), (trace.frames, _LOADING_FRAME)):
+    for table, names in ((trace.annotations, inside.ranges), (trace.frames, inside.frames)):
         rows = np.flatnonzero(names_that(table, names.search))
         parts.append((column(table, "thread")[rows], column(table, "start_ns")[rows], end_of(table)[rows]))
     thread, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))

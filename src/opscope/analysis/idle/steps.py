@@ -32,7 +32,7 @@ CAUSES: Final[Mapping[BoundKind, tuple[IdleCause, ...]]] = {
 }
 
 # What the host does other than launching and waiting.
-PAUSES: Final[tuple[BoundKind, ...]] = (BoundKind.HOST_WORK, BoundKind.INPUT)
+PAUSES: Final[tuple[BoundKind, ...]] = tuple(kind for kind in BoundKind if kind.is_pause)
 
 
 class Waits(Struct, frozen=True):
@@ -89,7 +89,7 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     asked = np.flatnonzero(kinds[BoundKind.DISPATCH] | kinds[BoundKind.HOST_WORK])
     after[asked] = _waited_before(host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
-    others = kinds[BoundKind.HOST_WORK] | kinds[BoundKind.INPUT]
+    others = np.logical_or.reduce([kinds[kind] for kind in PAUSES])
     quiet = {number: _quiet_stretches(trace, number) for number in numbers_in(idle.thread[others]).tolist()}
     return Waits(
         idle=idle,

@@ -16,16 +16,7 @@ from opscope.documents.verdict import BoundKind, Check, CheckName, Trust
 # ---------------------------------------------------------------- the verdict in words
 
 
-WAITS_FOR: Final[Mapping[BoundKind, str]] = {
-    BoundKind.DISPATCH: "the host to issue launches",
-    BoundKind.BLOCKING: "calls in which the host sits",
-    BoundKind.ALLOCATION: "calls that allocate or free memory",
-    BoundKind.HOST_WORK: "the host's other work",
-    BoundKind.INPUT: "data to be loaded",
-    BoundKind.DEPENDENCY: "other streams, devices or programs",
-    BoundKind.COLD_START: "contexts to be created and code to be loaded",
-    BoundKind.UNKNOWN: "work whose launch was not recorded",
-}
+WAITS_FOR: Final[Mapping[BoundKind, str]] = {kind: kind.awaited for kind in BoundKind if kind.awaited is not None}
 MOVES: Final[Mapping[BoundKind, str]] = {
     BoundKind.COMMUNICATION: "between devices",
     BoundKind.MEMCPY: "to, from or within its memory",

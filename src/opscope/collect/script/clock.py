@@ -28,7 +28,6 @@ from msgspec.structs import replace
 
 from opscope.base.units import NS_PER_MS, NS_PER_S
 from opscope.collect.script.found import synchronize_if_used
-from opscope.measuring.clock import passed_ns
 from opscope.record.capture import Between, Timed
 
 _LEAST: Final = 10  # cycles (or blocks of them on a device) in any case
@@ -131,7 +130,7 @@ class _Stretch(Struct, frozen=True):
 
     def took_ns(self) -> int:
         """Return how long it took: on the device, if there is one."""
-        return (round(passed_ns(*self.marks)) if self.marks else 0) or self.host_ns
+        return (_passed_ns(self.marks) if self.marks else 0) or self.host_ns
 
 
 class _Beginning(Struct, frozen=True):
@@ -331,7 +330,13 @@ class CycleClock:
     def _duration_ns(self, sample: _Sample) -> int:
         if sample.marks is None:
             return round(sample.host_ns)
-        return max(1, round(passed_ns(*sample.marks) / self._block))
+        return max(1, round(_passed_ns(sample.marks) / self._block))
+
+
+def _passed_ns(marks: tuple[Any, Any]) -> int:
+    from opscope.measuring.clock import passed_ns  # PyTorch comes with it, which the script has imported by now
+
+    return round(passed_ns(*marks))
 
 
 def _differ(first: Sequence[float], rest: Sequence[float]) -> bool:
