@@ -105,6 +105,33 @@ def test_configurations_of_sweeps_are_paired(tmp_path: Path) -> None:
     assert {pair["unprofiled"]["verdict"] for pair in document["pairs"]} == {"no difference found"}
 
 
+def with_entries(sweep: Path, name: str, kept: tuple[int, ...], failed: tuple[int, ...] = ()) -> Path:
+    """A copy of a sweep that has only some configurations, of which some have no result."""
+    copy = shutil.copytree(sweep, sweep.parent / name)
+    manifest = json.loads((copy / "manifest.json").read_bytes())
+    for number in failed:
+        failure = {"kind": "error", "message": "it broke"}
+        manifest["entries"][number] |= {"status": "failed", "measured": False, "failure": failure, "trust": None}
+    manifest["entries"] = [manifest["entries"][number] for number in (*kept, *failed)]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+def test_configurations_of_other_names_are_paired_only_where_each_side_has_one_and_no_other(tmp_path: Path) -> None:
+    sweep = shutil.copytree(DATA / "h200_bert_small", tmp_path / "sweep")
+    one, other = with_entries(sweep, "one", (0,)), with_entries(sweep, "other", (2,))
+    (pair,) = json.loads(diff(one, other, "--any-steps", "--format", "json").stdout)["pairs"]
+    assert pair["name"] == "bs1_seq128, bs16_seq128"
+    # What failed may be what the other side has, so the two that are left need not belong together.
+    for sides in (
+        (with_entries(sweep, "lost", (0,), (1,)), other),
+        (other, with_entries(sweep, "lost_after", (0,), (1,))),
+        (with_entries(sweep, "two", (0, 1)), other),
+    ):
+        refused = diff(*sides, "--any-steps")
+        assert (refused.returncode, "no configuration in common" in refused.stderr) == (2, True), refused.stdout
+
+
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     sweep = shutil.copytree(DATA / "h200_bert_small", tmp_path / "sweep")
     apart = diff(sweep, CHANGES / "before")

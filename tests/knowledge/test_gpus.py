@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 
 import msgspec
 import pytest
@@ -213,6 +214,12 @@ def test_without_a_driver_detection_says_so() -> None:
     result = opscope("gpus", "--detect")
     assert result.returncode == 3
     assert "there is no CUDA driver" in result.stderr
+
+
+def test_entries_of_one_name_are_told_apart_by_size_or_memory() -> None:
+    """Otherwise neither would ever be found."""
+    facts = [(name, one.multiprocessors, one.memory_bytes) for one in known_devices() for name in one.matches]
+    assert [one for one, count in Counter(facts).items() if count > 1] == []
 
 
 def test_entries_read_one_by_one_are_those_of_the_whole_table() -> None:

@@ -27,7 +27,7 @@ def test_a_missing_part_of_a_large_result_is_a_problem_however_small_its_share()
     result[7] = 0
     found = compared(result, right)
     assert found.relative_error == pytest.approx(100_000**-0.5)
-    assert found.problem == "is off by 5.0e-01 of an element's size in one or more elements"
+    assert found.problem == "is off in one or more elements, by up to 5.0e-01 of their size"
 
 
 @pytest.mark.parametrize(

@@ -359,6 +359,7 @@ def test_from_python() -> None:
     assert found.to_dict()["schema"] == "opscope.bench/1"
     assert found.comparisons[0].verdict == "wrong"
     assert "two beside one: two is wrong" in repr(found)
+    assert "(right)\ntwo: not timed (wrong)\n" in repr(found)
     with pytest.raises(package.UsageError):
         package.bench({})
 

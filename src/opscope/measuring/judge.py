@@ -185,6 +185,6 @@ def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtyp
     norm = max(float(values.norm()), smallest * values.numel() ** 0.5)
     far = float(difference.norm()) / norm
     if element > _ELEMENT.get(dtype, _ANY_ELEMENT):
-        problem = f"is off by {element:.1e} of an element's size in one or more elements"
+        problem = f"is off in one or more elements, by up to {element:.1e} of their size"
         return Compared(relative_error=far, element_error=element, problem=problem)
     return Compared(relative_error=far, element_error=element)

@@ -4,7 +4,7 @@ The operators that cost most have a section each.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -41,7 +41,7 @@ _HOW_TO_READ = (
     "Idle is the window minus busy. Every profiled step ends with a synchronise, so the idle time at a step's edges is "
     "part of what is measured.",
     "Launch-bound idle time is time in which the device waited for the host to launch the next kernel. The profiler "
-    "slows the host down, so it is larger here than without; the verdict in section 2 uses the unprofiled step time "
+    "slows the host down, so it is larger here than without; the verdict in the overview uses the unprofiled step time "
     "where there is one.",
     "Wall, event and profiled times are measured differently and are never mixed in one column.",
     "Theoretical occupancy follows from the launch geometry and the device's limits; it was not measured.",
@@ -55,16 +55,14 @@ _CALLERS_SHOWN = 3
 
 
 def operator_sections(document: TraceDocument) -> Section:
-    """Build the section on the ten most expensive operators."""
+    """Build the section on the ten most expensive operators; `kernel_report` numbers the parts of each section."""
     by = "self device time" if document.has_device_times else "self CPU time, since no device time was measured"
     top = [row for row in document.operators[:_TOP] if row.detail is not None]
     return Section(
         (f"Top {len(top)} operators",),
         (Paragraph.of(f"By {by}. Self times may be added up; total times include nested operators and may not."),),
         tuple(
-            Section((f"4.{number} ", row.name), tuple(_operator(row, row.detail, document)))
-            for number, row in enumerate(top, 1)
-            if row.detail is not None
+            Section((row.name,), tuple(_operator(row, row.detail, document))) for row in top if row.detail is not None
         ),
     )
 
@@ -179,10 +177,15 @@ def kernel_report(document: TraceDocument, losses: Losses | None = None) -> Sect
     return Section(
         (f"Kernel analysis: {name}{which}",),
         sections=tuple(
-            Section((f"{number}. ", *section.title), section.blocks, section.sections)
+            Section((f"{number}. ", *section.title), section.blocks, tuple(_numbered(section.sections, number)))
             for number, section in enumerate(sections, 1)
         ),
     )
+
+
+def _numbered(parts: Sequence[Section], number: int) -> Iterator[Section]:
+    for place, part in enumerate(parts, 1):
+        yield Section((f"{number}.{place} ", *part.title), part.blocks, part.sections)
 
 
 def _sections(title: str, make: Callable[[], Iterable[Section]], losses: Losses) -> tuple[Section, ...]:

@@ -848,5 +848,97 @@ def test_each_rule_states_itself_once() -> None:
     of_sweeps, on_cpu = {Rule.SMALL_BATCH}, Counter(statement.rule for statement in ON_CPU)
     assert set(on_cpu.values()) == {1}
     alone = {rule for rule in on_cpu if rule not in counts}
-    assert alone == set(list(Rule)[-5:])
+    assert alone == {
+        *(Rule.IDLE_CORES, Rule.DOUBLE_PRECISION, Rule.SCALAR_READS),
+        *(Rule.ACTIVE_DROPOUT, Rule.UNUSED_GRAPH),
+    }
     assert counts == {rule: by_blocking_copies.get(rule, 1) for rule in Rule if rule not in of_sweeps | of_jobs | alone}
+
+
+# ---------------------------------------------------------------- several steps
+
+
+def repeated(trace: KinetoTrace, times: int) -> KinetoTrace:
+    """The same step several times, one right after the other."""
+    result = KinetoTrace(**trace.header)
+    for number in range(times):
+        for event in trace.events:
+            args = dict(event["args"])
+            if "correlation" in args:
+                args["correlation"] += 1_000_000 * number
+            name = f"ProfilerStep#{number + 1}" if event["name"].startswith("ProfilerStep#") else event["name"]
+            result.events.append({**event, "name": name, "ts": event["ts"] + number * STEP / 1000, "args": args})
+    return result
+
+
+def of_calls(*calls: tuple[str, str, int, list[Any], list[str]], times: int = 1) -> KinetoTrace:
+    step = Step()
+    for _ in range(times):
+        for call in calls:
+            step.call(*call)
+    return step.done()
+
+
+def of_products(kernel: str, time: int, sizes: tuple[int, int, int], dtype: str, times: int) -> KinetoTrace:
+    rows, depth, columns = sizes
+    return of_calls(("aten::mm", kernel, time, [[rows, depth], [depth, columns]], [dtype, dtype]), times=times)
+
+
+CONVERT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, __nv_bfloat16, float, false, true, (cudnnKernelDataType_t)2>(cudnn::engines_precompiled::nchw2nhwc_params_t<float>, __nv_bfloat16 const*, __nv_bfloat16*)"  # noqa: E501
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+BF = "c10::BFloat16"
+BIG = ("aten::mm", BF16, 4 * MS, [[8192, 8192], [8192, 16384]], [BF, BF])
+ONE_STEP: dict[str, Callable[[], KinetoTrace]] = {
+    "products in FP32": lambda: of_products(FFMA, 2_400 * US, CUBE, "float", 4),
+    "unaligned products": lambda: of_products(UNALIGNED, 1_600 * US, (2048, 768, 50257), BF, 4),
+    "short unaligned products": lambda: of_products(UNALIGNED, 2_500, (64, 64, 67), BF, 900),
+    "dispatch": lambda: dispatching(2 * US),
+    "reads": lambda: iterations("cudaStreamSynchronize", operator="aten::_local_scalar_dense"),
+    "synchronizations": lambda: iterations("cudaDeviceSynchronize"),
+    "loading": lambda: waiting(
+        lambda t: t.annotation("enumerate(DataLoader)#_Single.__next__", 1_100 * US, 7_500 * US)
+    ),
+    "host work": lambda: waiting(lambda t: t.annotation("preprocess", 1_100 * US, 7_500 * US)),
+    "allocation": lambda: waiting(lambda t: t.launch(1_010 * US, 7_900 * US, name="cudaMalloc") and None),
+    "chain": lambda: chain(["aten::add", "aten::mul", "aten::tanh", "aten::sub", "aten::mul", "aten::add"] * 2),
+    "layout": lambda: of_calls(
+        ("aten::cudnn_convolution", CONVERT, 300 * US, [[32, 64, 56, 56]], [BF]),
+        ("aten::cudnn_convolution", "sm90_xmma_fprop", 500 * US, [[32, 64, 56, 56]], [BF]),
+        times=10,
+    ),
+    "casts": lambda: of_calls(
+        ("aten::copy_", ADD, 100 * US, [[4096, 4096], [4096, 4096], []], [BF, "float", "Scalar"]),
+        ("aten::mm", BF16, 300 * US, [[1024, 4096], [4096, 4096]], [BF, BF]),
+        times=20,
+    ),
+    "communication": lambda: of_calls(BIG, ("record_param_comms", REDUCE, 5 * MS, [[1 << 24]], ["float"])),
+    "copies": lambda: of_calls(BIG, *[("aten::add", ADD, 40 * US, [[1 << 20], [1 << 20]], ["float", "float"])] * 50),
+}
+
+
+def words_and_times(sentence: str) -> tuple[str, list[float]]:
+    """A sentence without its times, and these in nanoseconds."""
+    pattern, units = r"([\d.,]+) (ns|us|ms|s)\b", {"ns": 1, "us": US, "ms": MS, "s": 1_000 * MS}
+    times = [float(number.replace(",", "")) * units[unit] for number, unit in re.findall(pattern, sentence)]
+    return re.sub(pattern, "TIME", sentence), times
+
+
+@pytest.mark.parametrize("name", ONE_STEP)
+@pytest.mark.parametrize("wall", [STEP, None])
+def test_three_equal_steps_say_what_one_says(analyzed: Analyze, name: str, wall: float | None) -> None:
+    trace = ONE_STEP[name]()
+    one = analyzed(trace)
+    three = analyzed(repeated(trace, 3))
+    single = one.findings_with(one.evidence_with(steps=1, wall_ns=wall, ran_on_gpu=True), None)
+    several = three.findings_with(three.evidence_with(steps=3, wall_ns=wall, ran_on_gpu=True), None)
+    assert single
+    assert [finding.rule for finding in several] == [finding.rule for finding in single]
+    for before, after in zip(single, several, strict=True):
+        # The first step begins with nothing before it, the others do not.
+        room = {"rel": 0.02, "abs": 0.01 * STEP}
+        (words, times), (same, others) = (words_and_times(finding.title) for finding in (before, after))
+        assert same == words
+        assert others == pytest.approx(times, **room)
+        assert after.likely_ns == pytest.approx(before.likely_ns, **room)
+        assert after.saving_ns.low == pytest.approx(before.saving_ns.low, **room)
+        assert after.saving_ns.high == pytest.approx(before.saving_ns.high, **room)
