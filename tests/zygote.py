@@ -118,6 +118,19 @@ class _Forked:
     kill = terminate
 
 
+class _NoWarmProcess:
+    """Stands for a process that workers are forked from: this one is."""
+
+    def __init__(self, target: str) -> None:
+        pass
+
+    def fork(self, request: Any, log: Path) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def fork_worker(request: Any, log: Path) -> _Forked:
     """Start a worker as `opscope.sweep.process` does, by forking this process."""
     import msgspec
@@ -316,7 +329,7 @@ def main() -> None:
         from opscope.collect import native_functions
 
         opscope.sweep.process.start_worker = fork_worker
-        opscope.cli.profile.warm_processes = lambda target: None  # this process is warm
+        opscope.cli.profile.warm_process = _NoWarmProcess
         opscope.cli.profile.InProcess = functools.partial(opscope.sweep.process.InProcess, start=fork_worker)
         _remember_operators(native_functions)
     answers = os.fdopen(os.dup(1), "w", buffering=1)

@@ -1,5 +1,7 @@
 """The one judge of results, by tensors whose errors are worked out by hand."""
 
+from collections import UserDict
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -37,6 +39,8 @@ def test_a_missing_part_of_a_large_result_is_a_problem_however_small_its_share()
         (torch.zeros(2).long(), double(0, 0), "returns int64, where floating-point numbers are right"),
         (torch.zeros(2), torch.zeros(2).long(), "returns float32, where int64 is right"),
         (torch.ones(2).long(), torch.ones(2).bool(), "returns int64, where bool is right"),
+        (torch.tensor([3]), torch.tensor([3 + 4j], dtype=torch.complex128), "returns int64, where complex128 is right"),
+        (torch.tensor([3 + 4j]), torch.tensor([3]), "returns complex64, where int64 is right"),
         (torch.tensor([1, 2, 4]), torch.tensor([1, 3, 5]), "returns another number in 2 of 3 elements"),
         (
             torch.tensor([1.0, float("nan")]),
@@ -70,7 +74,9 @@ def test_a_number_that_the_type_cannot_hold_is_right_as_infinity() -> None:
 def test_equal_whole_numbers_and_nothing_are_right() -> None:
     assert compared(torch.arange(3), torch.arange(3)).problem is None
     empty = compared(torch.zeros(0), torch.zeros(0, dtype=torch.float64))
-    assert (empty.is_empty, empty.problem, empty.relative_error) == (True, None, 0.0)
+    assert (empty.is_empty, empty.problem, empty.relative_error) == (True, None, None)
+    nowhere = torch.tensor([float("nan")])
+    assert compared(nowhere, nowhere.double()).is_empty
 
 
 def test_complex_results_are_compared_part_by_part() -> None:
@@ -120,10 +126,21 @@ def test_what_a_reference_raises_is_passed_on() -> None:
 
 
 def test_tensors_in_containers_are_copied_and_converted() -> None:
-    inputs = ({"a": torch.ones(1)}, [torch.ones(1)])
+    first, second = {"a": torch.ones(1)}, [torch.ones(1)]
 
     def adds(one: dict[str, "torch.Tensor"], other: list["torch.Tensor"]) -> "torch.Tensor":
         return one["a"].add_(other[0])
 
-    assert of(right_of(adds, inputs)) == [(torch.float64, [2.0])]
-    assert inputs[0]["a"].tolist() == [1.0]
+    assert of(right_of(adds, (first, second))) == [(torch.float64, [2.0])]
+    assert first["a"].tolist() == [1.0]
+
+
+def test_a_mapping_of_another_class_stays_one() -> None:
+    """Such as what a tokenizer returns, whose parts are attributes, too."""
+
+    class Batch(UserDict[str, "torch.Tensor"]):
+        @property
+        def ids(self) -> "torch.Tensor":
+            return self["ids"]
+
+    assert of(right_of(lambda batch: 2 * batch.ids, (Batch(ids=torch.ones(1)),))) == [(torch.float64, [2.0])]

@@ -27,8 +27,8 @@ def right(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def judged(variant: Callable[..., Any], **more: Any) -> Correctness:
-    case = Case("case", {"baseline": right, "variant": variant}, inputs, **more)
+def judged(variant: Callable[..., Any], *, baseline: Callable[..., Any] | None = None, **more: Any) -> Correctness:
+    case = Case("case", {"baseline": baseline or right, "variant": variant}, inputs, **more)
     return check_variants(case, case.make_inputs(CPU, {}), case.make_inputs(CPU, {"size": 61}))["variant"]
 
 
@@ -87,6 +87,28 @@ def test_a_wrong_variant_is_found(variant: Callable[..., Any], sentence: str) ->
     found = judged(variant)
     assert found.verdict is Correct.WRONG
     assert sentence in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("baseline", "variant", "sentence"),
+    [
+        (lambda a, b: right(a, b) > 0, lambda a, b: (right(a, b) > 0).long(), "returns int64, where bool is right"),
+        (lambda a, b: right(a, b) > 0, lambda a, b: right(a, b) > 0, None),
+        (torch.complex, lambda a, b: torch.complex(a, b).real, "where complex128 is right"),
+        (torch.complex, torch.complex, None),
+        # Ten times what float16 holds, and the same cut off at its largest number.
+        (lambda a, b: (a.half() + 1) * 6e5, lambda a, b: ((a.half() + 1) * 6e5).clamp(-65_504, 65_504), "is infinite"),
+    ],
+)
+def test_kinds_of_numbers_and_overflow(
+    baseline: Callable[..., Any], variant: Callable[..., Any], sentence: str | None
+) -> None:
+    found = judged(variant, baseline=baseline)
+    if sentence is None:
+        assert found.verdict is Correct.RIGHT
+    else:
+        assert found.verdict is Correct.WRONG
+        assert sentence in found.sentence
 
 
 def test_a_result_that_is_not_written_whole_is_found() -> None:

@@ -6,26 +6,34 @@ import multiprocessing.util
 import os
 import random
 import signal
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from opscope.advise.messages import FAILED, Broken, Built, Compiling, Time, Turn, VariantJob
 from opscope.base.errors import InconclusiveError, OpscopeError
 from opscope.base.files import scratch
-from opscope.base.processes import cores
+from opscope.base.processes import SAFE_PATH, cores
 from opscope.measuring.pinning import fastest_cores
-from opscope.measuring.warm import WarmProcesses
 
 S = TypeVar("S")
 T = TypeVar("T")
+# PyTorch then asks the driver's library for management whether there is a GPU, which does not set up the driver: a
+# process that has set it up cannot be forked.
+_ASKS_MANAGEMENT: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
 # Each process that compiles would start as many others as there are cores.
 _COMPILING_PROCESSES: Final = "TORCHINDUCTOR_COMPILE_THREADS"
 _PRELOADED: Final = ["torch", "torch._dynamo", "opscope.advise.worker"]
+# Bytes of a folder with room for `/pymp-XXXXXXXX/listener-XXXXXXXX` in the path of a socket, which has 103 on macOS.
+_LONGEST_FOLDER: Final = 70
+_HIDING: Final = threading.Lock()
 _SETTLES_S: Final = 0.005  # after another process has run: its threads wait for work a little before they sleep
 _ENDS_S: Final = 5.0
 # For so long the others wait at most. On an H200, compiling took 15 to 20 s (nanoGPT, minGPT, makemore). Before that,
@@ -124,6 +132,17 @@ class Worker:
         return result
 
 
+def _shorten_sockets() -> None:
+    """Have multiprocessing make its sockets in /tmp where their paths would be too long in TMPDIR, as on clusters."""
+    if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_FOLDER:
+        return
+    before, tempfile.tempdir = tempfile.tempdir, "/tmp"
+    try:
+        multiprocessing.util.get_temp_dir()  # made once, and removed at the end of the process
+    finally:
+        tempfile.tempdir = before
+
+
 class Session:
     """Starts processes and times them against each other.
 
@@ -147,7 +166,10 @@ class Session:
         self._is_stopped = False
         self._at_a_time = width  # how many of the processes that start now compile at once
         self._orders = random.Random(seed)
-        self._processes = WarmProcesses(_PRELOADED)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOADED)
+        _shorten_sockets()
+        self._is_path_safe = SAFE_PATH in os.environ
         self._open: list[Worker] = []
         self._each_bytes = 0  # of the device's memory, what a process takes
         self._capacity: int | None = None  # bytes of it that our processes may take; None where unknown
@@ -262,9 +284,12 @@ class Session:
             worker.kill()
 
     def _start(self, job: VariantJob) -> Worker:
-        ours, theirs = self._processes.pipe()
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=enter, args=(job, theirs, self._is_path_safe), daemon=False)
         compiling = str(max(1, cores() // self._at_a_time))
-        process = self._processes.start(enter, job, theirs, environment={_COMPILING_PROCESSES: compiling})
+        # The process that others are forked from begins as `python -c`, and must not import from the current folder.
+        with _environment({_ASKS_MANAGEMENT: "1", _COMPILING_PROCESSES: compiling, SAFE_PATH: "1"}), _without_main():
+            process.start()
         theirs.close()
         worker = Worker(job, process, ours)
         self._open.append(worker)
@@ -358,6 +383,30 @@ class _Gate:
             self._changed.wait_for(lambda: self._left <= 0, timeout)
 
 
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, where the user has not, for a process that is started inside."""
+    own = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name in own:  # another thread, which starts a process too, may have done so already
+            os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the program that runs from a process that is started: it would run it again, as multiprocessing has it."""
+    with _HIDING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
 def _writes_weights(job: VariantJob) -> bool:
     """Tell whether a job's process writes the weights that the others which are compared begin with."""
     return bool(job.begin) and job.is_as_written
@@ -368,13 +417,17 @@ def _is_launched_by_host(worker: Worker) -> bool:
     return worker.built is not None and worker.built.facts.device == "cuda" and not worker.built.facts.loaders
 
 
-def enter(job: VariantJob, connection: Connection) -> None:
+def enter(job: VariantJob, connection: Connection, is_path_safe: bool) -> None:
     """Begin a process of a variant.
 
     Args:
         job: what it builds.
         connection: to who asks.
+        is_path_safe: whether the user has set ``PYTHONSAFEPATH``; otherwise what the user's code starts is not to
+            find it set.
     """
+    if not is_path_safe:
+        os.environ.pop(SAFE_PATH, None)
     from opscope.advise.worker import serve_variant
 
     serve_variant(job, connection)

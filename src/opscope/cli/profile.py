@@ -40,7 +40,8 @@ from opscope.record.sweep import Manifest
 from opscope.runs.folders import named_folder, new_folder, point_latest, rank_here
 from opscope.runs.store import RunDirectory
 from opscope.sweep.plan import PRESETS, default_sizes, expand, is_size, launch_named, new_manifest, resumed
-from opscope.sweep.process import InProcess, warm_processes
+from opscope.sweep.process import InProcess
+from opscope.sweep.warm import warm_process
 from opscope.workloads.catalog import BUILT_IN, is_script, target_name
 
 # Failures that would hit every configuration alike, by their kind: the command ends with the exit code of their cause.
@@ -327,7 +328,9 @@ def _measurer(target: str, timeout: float | None, actual: Mapping[str, Value], *
         return Here(actual)
     if is_script(target):
         return InProcess(timeout, actual)
-    return InProcess(timeout, actual, warm=warm_processes(target))
+    warm = warm_process(target)
+    click.get_current_context().call_on_close(warm.close)
+    return InProcess(timeout, actual, warm=warm)
 
 
 class _Sweep(Struct, frozen=True):

@@ -4,7 +4,8 @@
 errors add up over many operators: there the limit is what simulated arithmetic explains (`opscope.advise.proof`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -35,11 +36,11 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a value with every tensor in it (in mappings, tuples and lists) replaced by what ``change`` returns."""
+    """Return a value with every tensor in it (in dictionaries, tuples, lists) replaced by what ``change`` returns."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, Mapping):
-        return {key: changed(part, change) for key, part in value.items()}
+    if type(value) in (dict, OrderedDict):  # a mapping of another class may be more than what it holds
+        return type(value)((key, changed(part, change)) for key, part in value.items())
     if type(value) in (tuple, list):
         return type(value)(changed(part, change) for part in value)
     return value
@@ -77,7 +78,7 @@ def right_of(reference: Callable[..., object], inputs: Sequence[object]) -> Righ
 
     Args:
         reference: called with copies, twice.
-        inputs: its arguments; tensors may lie in mappings, tuples and lists.
+        inputs: its arguments; tensors may lie in dictionaries, tuples and lists.
 
     Raises:
         Exception: whatever the reference raises with unchanged inputs, if it does not take float64 either.
@@ -116,7 +117,7 @@ class Compared(Struct, frozen=True):
 
     Attributes:
         relative_error: the norm of the difference over that of the right values, of elements that are finite in both;
-            0.0 if all elements are equal whole numbers, or there are none; None if the two cannot be compared.
+            0.0 if all elements are equal whole numbers; None if there are none, or the two cannot be compared.
         element_error: the largest error of an element, over its size and the typical one; None for whole numbers.
         problem: what is wrong beside the errors, as the predicate of a sentence; None if nothing is.
         is_empty: whether there were no numbers to compare.
@@ -139,14 +140,21 @@ def compared(result: torch.Tensor, right: torch.Tensor) -> Compared:
         return Compared(problem=f"returns the shape {tuple(result.shape)}, not {tuple(right.shape)}")
     if result.is_complex() and right.is_complex():
         return compared(*(torch.view_as_real(one.resolve_conj()) for one in (result, right)))
-    if result.is_floating_point() != right.is_floating_point() or (
-        not right.is_floating_point() and (result.dtype is torch.bool) != (right.dtype is torch.bool)
-    ):
+    if _kind(result) != _kind(right):
         wanted = "floating-point numbers are" if right.is_floating_point() else f"{name_of(right.dtype)} is"
         return Compared(problem=f"returns {name_of(result.dtype)}, where {wanted} right")
     if not right.is_floating_point():
         return _of_whole(result, right)
     return _of_floating(result, right.double())
+
+
+def _kind(value: torch.Tensor) -> str:
+    """Return what a tensor holds: numbers that are rounded, complex ones, truth values, or whole numbers."""
+    if value.is_floating_point():
+        return "rounded"
+    if value.is_complex():
+        return "complex"
+    return "truth" if value.dtype is torch.bool else "whole"
 
 
 def _of_whole(result: torch.Tensor, right: torch.Tensor) -> Compared:
@@ -178,7 +186,7 @@ def _of_floating(result: torch.Tensor, right: torch.Tensor) -> Compared:
 
 def _of_finite(difference: torch.Tensor, values: torch.Tensor, dtype: torch.dtype) -> Compared:
     if not values.numel():
-        return Compared(relative_error=0.0, is_empty=True)
+        return Compared(is_empty=True)
     smallest = torch.finfo(dtype).tiny  # below it there is no relative precision
     typical = max(float(values.square().mean().sqrt()), smallest)
     element = float((difference.abs() / (values.abs() + typical)).max())

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Final, Protocol
 
@@ -17,13 +16,13 @@ from msgspec.structs import replace
 
 from opscope.base.errors import EnvironmentLacksError
 from opscope.base.processes import own_environment, own_process
-from opscope.measuring.warm import Descriptor, WarmProcesses
 from opscope.record.capture import ScriptRun, StepKind, WantedSteps
 from opscope.record.configuration import CaptureOptions, Value
 from opscope.record.sweep import Entry, Failure, rank_among_several
 from opscope.runs.store import RunDirectory
-from opscope.sweep.worker import Message, Request, Sender, enter
-from opscope.workloads.catalog import BUILT_IN, is_built_in, is_script
+from opscope.sweep.warm import WarmProcess
+from opscope.sweep.worker import Message, Request, Sender
+from opscope.workloads.catalog import is_script
 
 RUNS_AGAIN: Final = "--- opscope: the script runs again"  # a line of its log
 _STORE_OF_TORCHRUN = "TORCHELASTIC_USE_AGENT_STORE"
@@ -72,7 +71,11 @@ def start_worker(request: Request, log: Path) -> "FollowedWorker":
     Raises:
         EnvironmentLacksError: the log cannot be written.
     """
-    with _opened(log) as output:
+    try:
+        output = log.open("ab")  # a script may be run several times
+    except OSError as error:
+        raise EnvironmentLacksError(f"cannot write {log}: {error.strerror or error}") from error
+    with output:
         if request.script.reason is not None or request.script.clock:
             output.write(f"{RUNS_AGAIN}\n".encode())
             output.flush()
@@ -90,54 +93,6 @@ def start_worker(request: Request, log: Path) -> "FollowedWorker":
             process.stdin.write(msgspec.json.encode(request))
             process.stdin.close()
     return process
-
-
-def warm_processes(target: str) -> WarmProcesses:
-    """Start to import what measuring a target takes. Not for scripts, which choose their own imports."""
-    more = BUILT_IN[target].modules if is_built_in(target) else ()
-    processes = WarmProcesses(("torch", "torch.profiler", "opscope.sweep.measure", *more))
-    processes.begin()
-    return processes
-
-
-def fork_worker(warm: WarmProcesses, request: Request, log: Path) -> "FollowedWorker | None":
-    """Start a worker that is forked from a warm process; None where that cannot be done.
-
-    Args:
-        warm: starts it.
-        request: what it measures; it gets the descriptor ``messages``.
-        log: the file that gets what it prints, at its end.
-
-    Raises:
-        EnvironmentLacksError: the log cannot be written.
-    """
-    with _opened(log) as output, contextlib.suppress(OSError, EOFError):
-        return _Forked(warm.start(enter, request, Descriptor(output.fileno()), Descriptor(request.messages)))
-    return None
-
-
-class _Forked:
-    """A worker that was forked, as it is followed."""
-
-    def __init__(self, process: BaseProcess) -> None:
-        self._process, self.pid = process, process.pid or 0
-        self.terminate, self.kill = process.terminate, process.kill
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if (code := self.poll()) is None:
-            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
-        return code
-
-
-def _opened(log: Path) -> IO[bytes]:
-    try:
-        return log.open("ab")  # a script may be run several times
-    except OSError as error:
-        raise EnvironmentLacksError(f"cannot write {log}: {error.strerror or error}") from error
 
 
 def _recording(request: Request, ended: Message) -> ScriptRun | None:
@@ -171,13 +126,13 @@ class InProcess(Struct, frozen=True):
         timeout_s: ends a configuration that takes longer, all its runs together; None for no limit.
         actual: the true values of settings that are redacted where they are written.
         start: starts the worker of a request, with its output in a log.
-        warm: starts workers that are forked from a warm process; None where each is started anew.
+        warm: the process that workers are forked from; None where each is started.
     """
 
     timeout_s: float | None = None
     actual: Mapping[str, Value] = field(default_factory=dict)
     start: Callable[[Request, Path], FollowedWorker] = start_worker
-    warm: WarmProcesses | None = None
+    warm: WarmProcess | None = None
 
     def measure(
         self, entry: Entry, options: CaptureOptions, directory: RunDirectory, progress: Sender
@@ -241,7 +196,7 @@ class InProcess(Struct, frozen=True):
         with os.fdopen(reading, "rb", buffering=0) as messages:
             try:
                 log = directory.inside(request.files.log)
-                process = (self.warm and fork_worker(self.warm, request, log)) or self.start(request, log)
+                process = (self.warm and self.warm.fork(request, log)) or self.start(request, log)
             finally:
                 os.close(writing)  # the worker has the other copy, so the pipe closes when it ends
             try:

@@ -5,15 +5,12 @@ the workload itself prints goes to the process's own output, which the parent ke
 """
 
 import contextlib
-import gc
-import multiprocessing
 import os
-import random
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +20,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from opscope.base.errors import NOT_SET, EnvironmentLacksError, OpscopeError, UsageError, unset_variable
-from opscope.base.processes import end_with_parent, own_process
+from opscope.base.processes import end_with_parent
 from opscope.base.text import lazy_pattern
-from opscope.measuring.warm import has_touched_a_device
 from opscope.record.capture import ScriptRun
 from opscope.record.configuration import CaptureOptions, Configuration, Value
 from opscope.record.sweep import EntryFiles, Failure, FailureKind
@@ -106,41 +102,13 @@ Sender = Callable[[Message], None]
 
 def main() -> None:
     """Measure what the request asks for and end the process: with exit code 0 if it worked."""
-    _follow_signals()
+    # Ctrl-C reaches the whole group; the parent decides when this process ends, and it ends with the parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(signal.SIGTERM)
+    with contextlib.suppress(OSError):  # it leads a session already
+        os.setpgid(0, 0)  # what the user's code starts ends with it: see `process._end`
     content = sys.stdin.buffer.read()
     request = msgspec.json.decode(content, type=Request)
-    _serve(request, content)
-
-
-def enter(request: Request, log: int, messages: int) -> None:
-    """Become a worker in a process that was forked from one that has imported PyTorch, as if it had been started.
-
-    Args:
-        request: what it measures.
-        log: the descriptor of the file that gets what it prints.
-        messages: the descriptor that messages go to.
-    """
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    os.close(log)
-    sys.stdout, sys.stderr = (os.fdopen(stream, "w", closefd=False) for stream in (1, 2))
-    os.set_inheritable(messages, True)
-    request = replace(request, messages=messages)
-    content = msgspec.json.encode(request)
-    if has_touched_a_device():
-        _restart(content, os.environ, own_process("opscope.sweep.worker"))
-    os.set_inheritable(messages, False)
-    gc.freeze()  # what was imported before is never garbage, and looking through it would copy it
-    sys.argv = [__file__]
-    multiprocessing.current_process().name = "MainProcess"  # by which programs tell whether they are one of several
-    random.seed()  # otherwise all workers would draw the same numbers
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
-    _follow_signals()
-    _serve(request, content)
-
-
-def _serve(request: Request, content: bytes) -> None:
     pipe = os.fdopen(request.messages, "wb", buffering=0)
 
     def send(message: Message) -> None:
@@ -154,15 +122,7 @@ def _serve(request: Request, content: bytes) -> None:
     os._exit(0 if ended.failure is None else 1)
 
 
-def _follow_signals() -> None:
-    # Ctrl-C reaches the whole group; the parent decides when this process ends, and it ends with the parent.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(signal.SIGTERM)
-    with contextlib.suppress(OSError):  # it leads a session already
-        os.setpgid(0, 0)  # what the user's code starts ends with it: see `process._end`
-
-
-def _restart(content: bytes, environment: Mapping[str, str], command: Sequence[str] = ()) -> None:
+def _restart(content: bytes, environment: Mapping[str, str]) -> None:
     """Begin this process anew with the same request, and another environment."""
     reading, writing = os.pipe()
     # More than a pipe holds would never be read: requests are smaller by far.
@@ -171,7 +131,7 @@ def _restart(content: bytes, environment: Mapping[str, str], command: Sequence[s
         return
     os.close(writing)
     os.dup2(reading, 0)
-    os.execve(sys.executable, list(command) or sys.orig_argv, {**environment})
+    os.execve(sys.executable, sys.orig_argv, {**environment})
 
 
 def run(

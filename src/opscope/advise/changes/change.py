@@ -61,8 +61,8 @@ class Change(Struct, frozen=True, kw_only=True):
         slots: what it decides; changes that decide the same exclude each other.
         refuses: returns why it makes no sense for a step; None where it may.
         edit: how it is written.
-        error_class: how precise arithmetic is with it. Only what is EXACT has no `arithmetic`; LOWER is for what
-            rounds weights alone, so it has no ``bits``.
+        error_class: how precise arithmetic is with it. Only EXACT has no `arithmetic`. LOWER is for changes
+            that round weights alone; the ``bits`` of their `arithmetic` are None.
         arithmetic: how it computes; None for as precisely as before.
         caveat: what to know of it; empty where there is nothing.
         alone: whether it is tried alone; others, which take minutes or seldom are the best, only in place of another

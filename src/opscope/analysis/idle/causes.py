@@ -19,7 +19,7 @@ from opscope.trace.model import Trace
 
 
 class _Inside(Struct, frozen=True):
-    """A cause that the host's ranges and frames tell: it is in such a call for most of the wait.
+    """The names by which a cause is recognised: of ranges and Python frames that the host is in for most of the wait.
 
     Attributes:
         ranges: finds the names of the ranges.

@@ -102,7 +102,7 @@ def _judged(one: Compared, dtype: torch.dtype, *, tf32: bool) -> _Judged:
     far, allowed = one.relative_error or 0.0, _tolerance(dtype)
     sentence = f"relative error {far:.1e}, {allowed:.0e} allowed for {name_of(dtype)}"
     right = far <= allowed
-    if not right and tf32 and dtype is torch.float32 and far <= TF32_ERROR:
+    if not right and tf32 and dtype in (torch.float32, torch.complex64) and far <= TF32_ERROR:
         right, sentence = True, f"{sentence}, but no more than TF32 products have, the default of tl.dot"
     if right and one.problem is not None:
         right, sentence = False, f"{sentence}, but it {one.problem}"
