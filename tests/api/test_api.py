@@ -2,6 +2,8 @@
 
 import gc
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,52 @@ def test_one_profiler_at_a_time() -> None:
     assert "aten::mm" in set(session.run.analysis.operators["name"])
 
 
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Say which threads the program has beside the main one; tests before this one may have left some."""
+
+    def beside(*others: threading.Thread) -> None:
+        monkeypatch.setattr(threading, "enumerate", lambda: [threading.main_thread(), *others])
+
+    return beside
+
+
+@pytest.fixture
+def running() -> Iterator[threading.Thread]:
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, daemon=True)
+    thread.start()
+    yield thread
+    ended.set()
+    thread.join()
+
+
+def test_a_program_with_threads_has_one_profiler_at_a_time_too(
+    threads: Callable[..., None], running: threading.Thread
+) -> None:
+    """Then all threads are recorded, of which PyTorch's own question whether a profiler runs knows nothing."""
+    threads(running)
+    with opscope.profile(device="cpu") as session:
+        torch.ones(8) + 1
+        with pytest.raises(UsageError, match="already running"), opscope.profile(device="cpu"):
+            pass
+        for switch in (session.start, session.stop):
+            with pytest.raises(UsageError, match="threads of its own"):
+                switch("cpu")
+    assert "aten::add" in set(session.run.analysis.operators["name"])
+
+
+def test_threads_of_a_notebook_do_not_count(threads: Callable[..., None]) -> None:
+    kind = type("Heartbeat", (threading.Thread,), {"__module__": "ipykernel.heartbeat", "is_alive": lambda _: True})
+    threads(kind())
+    with opscope.profile(device="cpu") as session:
+        session.stop("cpu")
+        torch.relu(torch.ones(8))
+        session.start("cpu")
+        torch.ones(8) + 1
+    assert "aten::relu" not in set(session.run.analysis.operators["name"])
+
+
 def test_whole_numbers_of_any_kind_are_numbers(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     left = torch.randn(8, 8)
@@ -224,7 +272,8 @@ def test_a_session_is_for_one_block() -> None:
         pass
 
 
-def test_a_with_block_collects_only_what_is_switched_on() -> None:
+def test_a_with_block_collects_only_what_is_switched_on(threads: Callable[..., None]) -> None:
+    threads()
     left = torch.randn(64, 64)
     with opscope.profile(device="cpu", name="parts") as session:
         session.stop("cpu")

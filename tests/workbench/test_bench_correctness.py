@@ -94,7 +94,7 @@ def test_a_wrong_variant_is_found(variant: Callable[..., Any], sentence: str) ->
     [
         (lambda a, b: right(a, b) > 0, lambda a, b: (right(a, b) > 0).long(), "returns int64, where bool is right"),
         (lambda a, b: right(a, b) > 0, lambda a, b: right(a, b) > 0, None),
-        (torch.complex, lambda a, b: torch.complex(a, b).real, "where complex128 is right"),
+        (torch.complex, lambda a, b: torch.complex(a, b).real, "where complex numbers are right"),
         (torch.complex, torch.complex, None),
         # Ten times what float16 holds, and the same cut off at its largest number.
         (lambda a, b: (a.half() + 1) * 6e5, lambda a, b: ((a.half() + 1) * 6e5).clamp(-65_504, 65_504), "is infinite"),
@@ -109,6 +109,25 @@ def test_kinds_of_numbers_and_overflow(
     else:
         assert found.verdict is Correct.WRONG
         assert sentence in found.sentence
+
+
+def test_a_variant_in_float64_is_as_right_as_a_reference_that_takes_float32_alone() -> None:
+    weight = torch.ones(64, 64)
+
+    def only_float(a: Any, b: Any) -> Any:
+        return torch.softmax(a @ weight[: a.shape[1]] + b[0], -1)
+
+    found = judged(
+        lambda a, b: torch.softmax(a.double() @ weight[: a.shape[1]].double() + b[0].double(), -1),
+        baseline=only_float,
+    )
+    assert found.verdict is Correct.RIGHT, found.sentence
+
+
+def test_where_nothing_was_compared_nothing_is_right() -> None:
+    found = judged(lambda a, b: (a * 3)[:0], baseline=lambda a, b: (a * 2)[:0])
+    assert found.verdict is Correct.NOT_CHECKED
+    assert found.sentence.startswith("nothing was compared: its results hold no finite numbers")
 
 
 def test_a_result_that_is_not_written_whole_is_found() -> None:

@@ -411,7 +411,7 @@ class ProfileSession:
         """Collect these activities (``"cpu"``, ``"cuda"``) from here on.
 
         Raises:
-            UsageError: no activity is named.
+            UsageError: no activity is named, or the program runs threads of its own.
             OpscopeError: the ``with`` block has not begun.
         """
         self._toggle(activities, enable=True)
@@ -420,7 +420,7 @@ class ProfileSession:
         """Stop collecting these activities from here on.
 
         Raises:
-            UsageError: no activity is named.
+            UsageError: no activity is named, or the program runs threads of its own.
             OpscopeError: the ``with`` block has not begun.
         """
         self._toggle(activities, enable=False)
@@ -448,6 +448,11 @@ class ProfileSession:
         chosen: list[ProfilerActivity] = collected_activities(activities, self._device) if activities else []
         if not chosen:
             raise UsageError("name the activities to start or stop: 'cpu', 'cuda', or both")
+        if self._profiler.of_all_threads:
+            raise UsageError(
+                "the program runs threads of its own, so all threads are recorded, and PyTorch cannot switch that: "
+                "begin the block where recording is to start, or end these threads before it"
+            )
         self._profiler.toggle_collection_dynamic(enable, chosen)
 
     def _finished(self) -> Run:

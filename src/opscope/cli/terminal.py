@@ -30,8 +30,8 @@ _FILLS: Final = {"█": "blue", "▓": "magenta", "▒": "cyan", "░": "yellow"
 
 
 def on_terminal() -> bool:
-    """Tell whether standard output is a terminal."""
-    return sys.stdout.isatty()
+    """Tell whether standard output is a terminal; it may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def echo_lines(lines: Iterable[str]) -> None:
@@ -168,7 +168,7 @@ def echo_section(section: Section) -> None:
 
 def in_colours() -> bool:
     """Tell whether standard output shows colours: a terminal does, unless NO_COLOR is set (no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def coloured(text: str, tone: Tone) -> str:

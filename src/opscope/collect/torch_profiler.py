@@ -33,6 +33,8 @@ _RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
 # Which work of one stream another stream waits for stands in no other record. They make a profiled step of two streams
 # 2.7 % longer (benchmarks/results/h100-waits-recorded.json).
+# Packages whose threads run no operators.
+_COMPUTE_NOTHING: Final = frozenset(("ipykernel", "IPython", "zmq", "tornado", "debugpy", "tqdm"))
 _WAITS: Final = _ExperimentalConfig(enable_cuda_sync_events=True)
 _ALL_THREADS_FROM: Final = (2, 13)  # of PyTorch; before, threads that a program starts itself are not recorded
 
@@ -54,7 +56,12 @@ class _Profile(profile):  # type: ignore[misc]
 
     PyTorch's own imports Inductor to ask whether compiled code uses CUDA graphs: 3.3 s of the first start on an H200's
     host, 1.5 s elsewhere. An Inductor that was not imported has compiled nothing.
+
+    Attributes:
+        of_all_threads: whether it records all threads; what it collects cannot be switched then.
     """
+
+    of_all_threads = False
 
     def prepare_trace(self) -> None:
         """Prepare as PyTorch does."""
@@ -185,15 +192,18 @@ class TorchProfiler(Struct, frozen=True):
         timing = None
         if plan is not None:
             timing = schedule(wait=plan.wait, warmup=plan.warmup, active=plan.active, repeat=plan.repeat)
-        return _Profile(
+        extras = _extras() if "cpu" in self.options.activities else None
+        result = _Profile(
             activities=collected_activities(self.options.activities, self.device),
             schedule=timing,
             on_trace_ready=on_ready,
             record_shapes="cpu" in self.options.activities,
             profile_memory=self.options.profile_memory,
             with_stack=self.options.with_stack,
-            experimental_config=_extras() if "cpu" in self.options.activities else None,
+            experimental_config=extras,
         )
+        result.of_all_threads = extras not in (None, _WAITS)
+        return result
 
     def describe(self, profiler: profile) -> None:
         """Write into the trace what Kineto does not record: the versions of opscope and PyTorch, and the device."""
@@ -215,9 +225,18 @@ def _extras() -> _ExperimentalConfig:
 
 
 def _has_threads() -> bool:
-    """Tell whether the program runs Python threads of its own."""
+    """Tell whether the program runs Python threads of its own, beside those that show progress or serve a notebook."""
     others = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
-    return any(thread.is_alive() and not thread.name.startswith("opscope") for thread in others)
+    return any(
+        thread.is_alive()
+        and not thread.name.startswith("opscope")
+        and _COMPUTE_NOTHING.isdisjoint((_package(type(thread)), _package(getattr(thread, "_target", None))))
+        for thread in others
+    )
+
+
+def _package(one: object) -> str:
+    return str(getattr(one, "__module__", "")).partition(".")[0]
 
 
 def refuse_second_profiler() -> None:
@@ -226,7 +245,8 @@ def refuse_second_profiler() -> None:
     Raises:
         UsageError: a profiler is running.
     """
-    if torch.autograd._profiler_enabled():
+    # The first knows nothing of a profiler of all threads, the second nothing of one that was started from C++.
+    if torch.autograd._profiler_enabled() or getattr(torch.autograd.profiler, "_is_profiler_enabled", False):
         raise UsageError("a profiler is already running in this process, and PyTorch can only run one at a time")
 
 

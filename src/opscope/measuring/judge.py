@@ -141,7 +141,9 @@ def compared(result: torch.Tensor, right: torch.Tensor) -> Compared:
     if result.is_complex() and right.is_complex():
         return compared(*(torch.view_as_real(one.resolve_conj()) for one in (result, right)))
     if _kind(result) != _kind(right):
-        wanted = "floating-point numbers are" if right.is_floating_point() else f"{name_of(right.dtype)} is"
+        wanted = {"rounded": "floating-point numbers are", "complex": "complex numbers are"}.get(
+            _kind(right), f"{name_of(right.dtype)} is"
+        )
         return Compared(problem=f"returns {name_of(result.dtype)}, where {wanted} right")
     if not right.is_floating_point():
         return _of_whole(result, right)

@@ -60,6 +60,8 @@ _SPECIAL: Final = "special values"
 _READS: Final = ("__iter__", "__getitem__", "__len__", "values")  # by which the parts of a container are read
 _TIES: Final = ("zeros", "large", _SPECIAL)  # regimes in which results that are whole numbers are not compared
 
+_NOTHING_COMPARED: Final = "nothing was compared: its results hold no finite numbers, or the reference gives none"
+
 Inputs = tuple[object, ...]
 
 
@@ -414,7 +416,9 @@ def _compared(
         if one.problem is not None:
             return RegimeError(regime=kind, error=None, problem=one.problem)
         # In units of the first result's tolerance, because errors are judged by that.
-        far = one.relative_error or 0.0
+        if one.relative_error is None:
+            continue  # it is empty, or NaN and infinities alone
+        far = one.relative_error
         far *= TOLERANCE.get(results[0].dtype, 1.0) / TOLERANCE.get(result.dtype, TOLERANCE.get(results[0].dtype, 1.0))
         errors.append(far)
     other = [place for place, pair in enumerate(zip(inputs, own, strict=True)) if not _equal(*pair)]
@@ -495,6 +499,8 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     reference = f"{of_what} in float64" if result.exact else f"{of_what} at its own precision: it does not take float64"
     dtype = result.dtype
     tolerance = TOLERANCE.get(dtype, 0.0) if dtype is not None else None
+    if tolerance is not None and not result.exact and result.of_baseline is not None:
+        tolerance = max(tolerance, TOLERANCE.get(result.of_baseline, 0.0))  # the reference's own error is as large
 
     def judged(
         verdict: Correct, sentence: str, precision: str | None = None, worst: RegimeError | None = None
@@ -522,15 +528,8 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
         if error.error is not None and error.error > max(tolerance, _OF_BASELINE * own.get(error.regime, 0.0))
     ]
     if not far:
-        largest = max((error.error for error in errors if error.error is not None), default=0.0)
         also = "" if special is None else f"; of infinities and NaN it {special.problem}"
-        outcome = f"relative error {largest:.1e} at most, {tolerance:.0e} allowed for {name_of(dtype)}{also}"
-        if result.of_baseline is None or tolerance <= TOLERANCE.get(result.of_baseline, 0.0):
-            return judged(Correct.RIGHT, outcome)
-        return judged(
-            Correct.LOWER_PRECISION,
-            f"it returns {name_of(dtype)}, the baseline {name_of(result.of_baseline)}: {outcome}",
-        )
+        return judged(*_within_tolerance(errors, result, tolerance, also))
     worst = max(far, key=lambda error: error.error or 0.0)
     outcome = f"relative error {worst.error:.1e} (inputs: {worst.regime}), {tolerance:.0e} allowed for {name_of(dtype)}"
     most, like = _LOWER.get(dtype, (0.0, ""))
@@ -540,3 +539,17 @@ def _judged(case: Case, errors: Sequence[RegimeError], own: dict[str, float], re
     if (worst.error or 0.0) <= most:
         outcome += "; nothing that it computes is done in a lower precision"
     return judged(Correct.WRONG, outcome, worst=worst)
+
+
+def _within_tolerance(
+    errors: Sequence[RegimeError], result: _Result, tolerance: float, also: str
+) -> tuple[Correct, str]:
+    """Return what is said of a result of which no error is too large."""
+    known = [error.error for error in errors if error.error is not None]
+    if not known or result.dtype is None:
+        return Correct.NOT_CHECKED, _NOTHING_COMPARED
+    types, outcome = name_of(result.dtype), f"relative error {max(known):.1e} at most, {tolerance:.0e} allowed for "
+    if result.of_baseline is None or TOLERANCE.get(result.dtype, 0.0) <= TOLERANCE.get(result.of_baseline, 0.0):
+        return Correct.RIGHT, f"{outcome}{types}{also}"
+    returned = f"it returns {types}, the baseline {name_of(result.of_baseline)}"
+    return Correct.LOWER_PRECISION, f"{returned}: {outcome}{types}{also}"
