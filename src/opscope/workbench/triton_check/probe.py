@@ -42,24 +42,24 @@ class _Judged(Struct, frozen=True):
     compared: Compared
 
 
-class Expected(Struct, frozen=True):
+class RightResults(Struct, frozen=True):
     """The right results, and where they come from, as words for a sentence."""
 
     results: tuple[torch.Tensor, ...]
     origin: str
 
 
-def expected_of(reference: Callable[..., object], inputs: tuple[Any, ...]) -> Expected:
+def right_results_of(reference: Callable[..., object], inputs: tuple[Any, ...]) -> RightResults:
     """Call the reference with float64 inputs, or unchanged inputs if it does not take float64.
 
     Results that are whole numbers or truth values always come from unchanged inputs.
     """
     right = right_of(reference, inputs)
     in_float64 = right.exact and any(map(is_inexact, right.results))
-    return Expected(right.results, "its reference in float64" if in_float64 else "its reference")
+    return RightResults(right.results, "its reference in float64" if in_float64 else "its reference")
 
 
-def agreement_of(results: Sequence[torch.Tensor], right: Expected, *, tf32: bool = False) -> Agreement:
+def agreement_of(results: Sequence[torch.Tensor], right: RightResults, *, tf32: bool = False) -> Agreement:
     """Compare the results of a case with the right ones; the answer is that of the worst result.
 
     Args:
@@ -197,7 +197,7 @@ class _Case:
         reference = getattr(self._module, "reference", None)
         if reference is not None:
             try:
-                right = expected_of(reference, self.kept)
+                right = right_results_of(reference, self.kept)
             except Exception as error:
                 return None, f"its reference raises {type(error).__name__}: {error}"[:_LONGEST] + _where(error)
             return agreement_of(results, right, tf32=not interpreted), None
@@ -206,7 +206,7 @@ class _Case:
             return None, None
         if not Path(kept).exists():
             return None, None
-        right = Expected(tuple(torch.load(kept, weights_only=True)), "the interpreter's results")
+        right = RightResults(tuple(torch.load(kept, weights_only=True)), "the interpreter's results")
         return agreement_of(results, right, tf32=True), None
 
 
