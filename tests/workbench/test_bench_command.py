@@ -5,8 +5,10 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -370,6 +372,82 @@ def test_product(opscope_bench):
     x = torch.randn(200, 200)
     opscope_bench(lambda x: BODY, (x,), device="cpu", seconds=0.1, max_regression="30%")
 """
+
+
+class Measured:
+    """What takes the place of measuring: one document after the other, for as long as was asked."""
+
+    def __init__(self, *documents: BenchDocument) -> None:
+        self.documents, self.seconds = list(documents), list[float]()
+
+    def __call__(self, *_: object, seconds: float, **__: object) -> SimpleNamespace:
+        self.seconds.append(seconds)
+        return SimpleNamespace(document=self.documents.pop(0))
+
+
+@pytest.fixture
+def plugin(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Callable[[], BenchDocument]]:
+    """The fixture as a test gets it, with a baseline, or with none and one to be saved."""
+
+    def used(measured: Measured, before: BenchDocument | None) -> Callable[[], BenchDocument]:
+        path = tmp_path / "baseline.json"
+        if before is not None:
+            path.write_bytes(msgspec.json.encode({request.node.nodeid: before}))
+        monkeypatch.setattr(request.config.option, "opscope_baseline", str(path))
+        monkeypatch.setattr(request.config.option, "opscope_save", before is None)
+        monkeypatch.setattr("opscope.api.bench.bench", measured)
+        bench = request.getfixturevalue("opscope_bench")
+        return lambda: bench(None, seconds=1.0, max_regression="5%")
+
+    return used
+
+
+def times(tmp_path: Path, factor: float) -> BenchDocument:
+    return msgspec.json.decode(saved(tmp_path, f"{factor}.json", factor).read_bytes(), type=BenchDocument)
+
+
+def test_a_regression_of_a_test_counts_once_it_shows_twice(
+    plugin: Callable[..., Callable[[], BenchDocument]], tmp_path: Path
+) -> None:
+    before, slower = times(tmp_path, 1.0), times(tmp_path, 1.2)
+    measured = Measured(slower, slower, slower, slower)
+    with pytest.raises(pytest.fail.Exception, match="regression: 1,000 ns before, 1,200 ns now"):
+        plugin(measured, before)()
+    assert measured.seconds == [1.0, 4.0]
+
+
+def test_a_regression_that_does_not_show_again_is_none(
+    plugin: Callable[..., Callable[[], BenchDocument]], tmp_path: Path
+) -> None:
+    before, slower = times(tmp_path, 1.0), times(tmp_path, 1.2)
+    measured = Measured(slower, before)
+    assert plugin(measured, before)() is before
+    assert measured.seconds == [1.0, 4.0]
+
+
+def test_what_stays_unclear_is_measured_for_ever_longer(
+    plugin: Callable[..., Callable[[], BenchDocument]], tmp_path: Path
+) -> None:
+    unclear = times(tmp_path, 1.055)
+    measured = Measured(unclear, unclear, unclear, unclear)
+    with pytest.raises(pytest.xfail.Exception, match="not decided: it takes 1.04"):
+        plugin(measured, times(tmp_path, 1.0))()
+    assert measured.seconds == [1.0, 4.0, 8.0, 16.0]
+
+
+def test_a_baseline_that_other_processes_disturbed_is_measured_again_before_it_is_saved(
+    plugin: Callable[..., Callable[[], BenchDocument]], tmp_path: Path
+) -> None:
+    quiet = times(tmp_path, 1.0)
+    first, *others = quiet.results
+    disturbed = replace(quiet, results=(replace(first, contention="threads waited for a core"), *others))
+    measured = Measured(disturbed, quiet)
+    assert plugin(measured, None)() is quiet
+    assert measured.seconds == [1.0, 4.0]
+    (kept,) = msgspec.json.decode((tmp_path / "baseline.json").read_bytes(), type=dict[str, BenchDocument]).values()
+    assert kept == quiet
 
 
 def test_processes_that_save_at_once_lose_nothing(tmp_path: Path) -> None:
