@@ -124,6 +124,14 @@ def test_a_variant_in_float64_is_as_right_as_a_reference_that_takes_float32_alon
     assert found.verdict is Correct.RIGHT, found.sentence
 
 
+def test_parts_of_a_dictionary_are_compared_by_their_keys() -> None:
+    def baseline(a: Any, b: Any) -> Any:
+        return {"sum": a + 1, "product": a * 2}
+
+    assert judged(lambda a, b: {"product": a * 2, "sum": a + 1}, baseline=baseline).verdict is Correct.RIGHT
+    assert judged(lambda a, b: {"product": a + 1, "sum": a * 2}, baseline=baseline).verdict is Correct.WRONG
+
+
 def test_where_nothing_was_compared_nothing_is_right() -> None:
     found = judged(lambda a, b: (a * 3)[:0], baseline=lambda a, b: (a * 2)[:0])
     assert found.verdict is Correct.NOT_CHECKED

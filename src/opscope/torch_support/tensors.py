@@ -74,11 +74,12 @@ _ARRAYS: Final = "biufc" + _TEXTS
 
 
 def tensors_of(result: object) -> list[torch.Tensor]:
-    """Return the tensors in what a call returned, in order; a number is one, too."""
+    """Return the tensors in what a call returned, in order, those of a mapping by its keys; a number is one, too."""
     if isinstance(result, torch.Tensor):
         return [result.detach() if result.layout is torch.strided else result.detach().to_dense()]
     if isinstance(result, Mapping):
-        return [tensor for part in result.values() for tensor in tensors_of(part)]
+        # Two implementations of one function may fill theirs in another order.
+        return [tensor for key in sorted(result, key=str) for tensor in tensors_of(result[key])]
     if isinstance(result, (tuple, list)):
         return [tensor for part in result for tensor in tensors_of(part)]
     return [torch.tensor(result)] if isinstance(result, (float, int, complex)) else []
