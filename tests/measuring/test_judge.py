@@ -37,14 +37,14 @@ def test_a_missing_part_of_a_large_result_is_a_problem_however_small_its_share()
     [
         (torch.zeros(2), double(0, 0, 0), "returns the shape (2,), not (3,)"),
         (torch.zeros(2).long(), double(0, 0), "returns int64, where floating-point numbers are right"),
-        (torch.zeros(2), torch.zeros(2).long(), "returns float32, where int64 is right"),
-        (torch.ones(2).long(), torch.ones(2).bool(), "returns int64, where bool is right"),
+        (torch.zeros(2), torch.zeros(2).long(), "returns float32, where integers are right"),
+        (torch.ones(2).long(), torch.ones(2).bool(), "returns int64, where booleans are right"),
         (
             torch.tensor([3]),
             torch.tensor([3 + 4j], dtype=torch.complex128),
             "returns int64, where complex numbers are right",
         ),
-        (torch.tensor([3 + 4j]), torch.tensor([3]), "returns complex64, where int64 is right"),
+        (torch.tensor([3 + 4j]), torch.tensor([3]), "returns complex64, where integers are right"),
         (torch.tensor([1, 2, 4]), torch.tensor([1, 3, 5]), "returns another number in 2 of 3 elements"),
         (
             torch.tensor([1.0, float("nan")]),

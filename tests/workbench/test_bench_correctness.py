@@ -92,7 +92,11 @@ def test_a_wrong_variant_is_found(variant: Callable[..., Any], sentence: str) ->
 @pytest.mark.parametrize(
     ("baseline", "variant", "sentence"),
     [
-        (lambda a, b: right(a, b) > 0, lambda a, b: (right(a, b) > 0).long(), "returns int64, where bool is right"),
+        (
+            lambda a, b: right(a, b) > 0,
+            lambda a, b: (right(a, b) > 0).long(),
+            "returns int64, where booleans are right",
+        ),
         (lambda a, b: right(a, b) > 0, lambda a, b: right(a, b) > 0, None),
         (torch.complex, lambda a, b: torch.complex(a, b).real, "where complex numbers are right"),
         (torch.complex, torch.complex, None),
