@@ -237,7 +237,7 @@ def test_a_recording_begins_once_cuda_is_set_up(monkeypatch: pytest.MonkeyPatch)
     from types import SimpleNamespace
 
     from opscope.collect.script import running
-    from opscope.collect.script.watcher import Phase
+    from opscope.collect.script.phases import Phase
 
     ready: list[bool] = []
     asked: list[bool] = []

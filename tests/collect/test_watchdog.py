@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from opscope.collect.script import running
-from opscope.collect.script.watcher import Phase
+from opscope.collect.script.phases import Phase
 
 pytestmark = pytest.mark.torch
 

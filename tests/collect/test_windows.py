@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from opscope.collect.script import found, watcher
+from opscope.collect.script import found, phases, watcher
 from opscope.collect.script.found import Found
-from opscope.collect.script.watcher import EnoughMeasured, Phase, Watcher
+from opscope.collect.script.phases import Phase
+from opscope.collect.script.watcher import EnoughMeasured, Watcher
 from opscope.collect.script.windows import EarlyWindow
 from opscope.record.capture import ScriptRun, StepKind, WantedSteps
 from opscope.record.configuration import CaptureOptions
@@ -34,7 +35,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: list[Found]) ->
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.version, "cuda", None)
     for name, value in (("_FIRST_WINDOW_S", 0.2), ("_LONGEST_WINDOW_S", 0.2), ("_LOOKS_FOR_S", 0.6)):
-        monkeypatch.setattr(watcher, name, value)
+        monkeypatch.setattr(phases, name, value)
     monkeypatch.setattr(watcher, "_end_later", lambda _: None)
     monkeypatch.setattr(watcher, "has_model", lambda: False)  # other tests leave some
     started: list[Watcher] = []
@@ -80,11 +81,11 @@ def test_where_nothing_repeats_a_part_is_kept_and_said(
     start: Callable[..., Watcher], kept: list[Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = start(RECORDS)
-    monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+    monkeypatch.setattr(phases, "_LOOKS_FOR_S", 60.0)
     for number in range(3):
         assert number == 0 or not ended(one)
         work(0.25, f"window {number}")
-    monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 0.0)
+    monkeypatch.setattr(phases, "_LOOKS_FOR_S", 0.0)
     assert ended(one)
     assert kept[0].kind is StepKind.RUN
     assert kept[0].part is not None
@@ -108,8 +109,8 @@ def test_what_ended_soon_is_recorded_to_its_end_after_a_first_look(
 ) -> None:
     """But not where that were more operators than PyTorch can prepare in a while."""
     for most, results in ((30_000_000, {"part 1", "part 2", "part 3"}), (1_000, {"part 3"})):
-        monkeypatch.setattr(watcher, "_OPERATORS_OF_A_WINDOW", most)
-        monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+        monkeypatch.setattr(phases, "_OPERATORS_OF_A_WINDOW", most)
+        monkeypatch.setattr(phases, "_LOOKS_FOR_S", 60.0)
         one = start(ENDED_SOON)
         for number in range(4):
             work(0.25, f"part {number}")
@@ -121,7 +122,7 @@ def test_what_ended_soon_is_recorded_to_its_end_after_a_first_look(
 def test_a_window_that_ends_early_as_it_has_many_operators_counts(
     start: Callable[..., Watcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+    monkeypatch.setattr(phases, "_LOOKS_FOR_S", 60.0)
     one = start(RECORDS)
     work(0.5, "long")
     one.asked_by_watchdog()
@@ -172,7 +173,7 @@ def test_what_ended_at_once_is_recorded_in_one_piece(
 def test_a_short_rest_does_not_replace_a_window(
     window: str, start: Callable[..., Watcher], kept: list[Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+    monkeypatch.setattr(phases, "_LOOKS_FOR_S", 60.0)
     one = start(RECORDS)
     work(0.6, "whole")
     lasted = one._early.seconds
@@ -188,7 +189,7 @@ def test_a_short_rest_does_not_replace_a_window(
 def test_a_rest_in_which_nothing_ran_does_not_replace_a_window(
     start: Callable[..., Watcher], kept: list[Found], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_LOOKS_FOR_S", 60.0)
+    monkeypatch.setattr(phases, "_LOOKS_FOR_S", 60.0)
     one = start(RECORDS)
     work(0.3, "whole")
     lasted = one._early.seconds
@@ -215,7 +216,7 @@ class _Raises:
 def test_a_program_whose_end_is_lost_is_asked_again(
     start: Callable[..., Watcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_NO_BOUNDARY_S", 0.0)
+    monkeypatch.setattr(phases, "_NO_BOUNDARY_S", 0.0)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     results: list[object] = []
     monkeypatch.setattr(watcher, "end_process", lambda: results.append("ended"))
@@ -234,7 +235,7 @@ def test_a_program_whose_end_is_lost_is_asked_again(
 def test_the_last_lines_of_a_script_are_not_interrupted(
     start: Callable[..., Watcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_NO_BOUNDARY_S", 0.0)
+    monkeypatch.setattr(phases, "_NO_BOUNDARY_S", 0.0)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     one = start(ScriptRun())
     time.sleep(0.01)

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from opscope.base.files import is_users
 from opscope.base.text import printable
-from opscope.collect.script.watcher import Phase, Watcher
+from opscope.collect.script.phases import Phase
+from opscope.collect.script.watcher import Watcher
 
 # ---------------------------------------------------------------- the watchdog
 

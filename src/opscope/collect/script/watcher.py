@@ -1,21 +1,21 @@
-"""Decides, while a script runs, which of its steps are its steady state, times them, and profiles a few.
+"""Follows a script while it runs, times the steps of its steady state, and profiles a few.
 
 A repetition that has settled (durations alike, nothing compiled meanwhile) is timed before any profiler is started in
 the process, and then profiled. If a run ends too soon for that, or has no boundaries, another run records from the
-beginning.
+beginning. What follows from what is decided in `opscope.collect.script.phases`; here it is done.
 """
 
-import math
 import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable
-from enum import Enum
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from opscope.base.processes import waited_for_cpu_ns
 from opscope.collect.script.clock import CycleClock, HostWaits
@@ -30,33 +30,37 @@ from opscope.collect.script.found import (
     profiler_running,
 )
 from opscope.collect.script.passes import Passes
-from opscope.collect.script.step_events import PATIENCE_S, Generations, Pattern, Stream, next_run, settled, what
+from opscope.collect.script.phases import (
+    Action,
+    Cycle,
+    Ending,
+    Interruption,
+    Phase,
+    Question,
+    Recorded,
+    State,
+    Step,
+    after_window,
+    asked,
+    clocked,
+    cycle_begins,
+    cycle_ends,
+    ended,
+    first_window_s,
+    interrupted,
+    lacks_boundaries,
+    profiler_starts,
+    taken,
+)
+from opscope.collect.script.step_events import PATIENCE_S, Generations, Pattern, Stream, next_run, what
 from opscope.collect.script.together import RankAgreement, group_here
 from opscope.collect.script.windows import EarlyWindow, OwnProfiler
 from opscope.record.capture import ScriptRun, StepKind, Timed
 from opscope.record.configuration import CaptureOptions
 
-_ATTEMPTS: Final = 3  # how often profiling is tried when something interrupts it
 _ENDINGS: Final = 3  # how often a script is asked to end
 _PATIENCE_AT_THE_END_S: Final = 30.0  # from the first time it is asked
-# A program is taken for one without boundaries where none came for so long since it imported PyTorch. Choices: to
-# prepare data takes minutes, and leaves a GPU alone; what has a model may load it for long, and will call it.
-_NO_BOUNDARY_S: Final = 300.0
-_NO_BOUNDARY_ON_DEVICE_S: Final = 15.0  # without a model, and with many allocations of device memory
-_AT_WORK_ON_DEVICE_S: Final = 60.0  # without a model, and with any allocation since the question was asked before
-_ALLOCATIONS: Final = 1_000
-# Recordings of programs without boundaries. Choices, but for the operators: PyTorch takes 14 s to prepare 200,000 of
-# them, and it takes 13 s to write and read them (two cores of 2.5 GHz, PyTorch 2.13).
-_FIRST_WINDOW_S: Final = 1.0
-_LONGEST_WINDOW_S: Final = 8.0
-_OPERATORS_OF_A_WINDOW: Final = 300_000
-_LOOKS_FOR_S: Final = 60.0  # from the first operator on: then no repetition is found, and what there is has to do
-_WHOLE_S: Final = 2.0  # a script that ends by itself within that is recorded in one window
-_SLOWED: Final = 3.0  # by which factor recording may make a script longer
-_FASTER: Final = 2.0  # by which factor operators may come faster than in the window before
-
-# A choice: what takes the place of steps for longer, such as another part of the training, is measured instead of them.
-_LOST_S: Final = 20.0
+_INTERRUPTED: Final = "Something else interrupted the steps while they were profiled"
 _REPLACED: Final = (
     "The script replaced its loss, model or optimizer meanwhile; training with the new one counts as the same steps"
 )
@@ -65,17 +69,6 @@ _FIRST_TOKENS: Final = (
 )
 
 _DRIVER: Final = Path("/dev/nvidiactl")  # is there where NVIDIA's driver is
-
-
-class Phase(Enum):
-    """Where the watcher stands."""
-
-    WATCH = "no repetition yet"
-    SETTLE = "a repetition was found, and settles"
-    TIME = "unprofiled cycles are timed"
-    READY = "to be profiled as soon as a cycle begins"
-    RECORD = "profiling"
-    DONE = "done"
 
 
 class EnoughMeasured(SystemExit):  # not an error: it ends the script as sys.exit() does
@@ -87,7 +80,6 @@ class Watcher(StepFinder):
 
     Attributes:
         result: what was found and measured so far.
-        phase: where the watcher stands.
         active: False in forked children, and after the script's end.
         again: another run of the script that makes up for this one; None if none is needed.
     """
@@ -119,15 +111,13 @@ class Watcher(StepFinder):
             ends: called with the run that makes up for this one, where the process has to be ended by force.
         """
         super().__init__(run or ScriptRun())
-        self.phase = Phase.WATCH
+        self._state = State()
         self.again: ScriptRun | None = None
         self._options, self._done = options, done
         self._run_on, self._progress, self._ends = run_on, progress, ends
         self._pid = os.getpid()
         self._generations: Generations | None = None  # of module calls without an optimizer
         self._taken_at = 0.0
-        self._graphs, self._attempts = 0, 0  # _graphs counts compiled graphs
-        self._settling: list[int] = []  # durations of cycles since the last interruption or compilation
         self._typical_ns = 0.0  # of cycles, once they have settled
         self._clock: CycleClock | None = None
         self._waits = HostWaits()
@@ -135,14 +125,45 @@ class Watcher(StepFinder):
         self._timing_began = 0
         self._passes = Passes(options, trace, light)
         self._early = EarlyWindow(options, trace)
-        self._window_s = _first_window_s(self._run)
+        self._window_s = first_window_s(self._run.ended_after_s)
         self._allocations = 0  # of device memory, when it was asked last
         self._has_model = False
         self._end_was_lost = False
         self._own = OwnProfiler(trace)
-        self._lost_at = 0.0  # when the first event since the last whole cycle came that is none of the repetition's
         self._raised = 0  # how often the script was asked to end
+        self._effects: dict[Action, Callable[[int], None]] = {
+            Action.STEADY: self._steady,
+            Action.TIME: self._begin_timing,
+            Action.START_CLOCK: self._start_clock,
+            Action.CLOCK_CYCLE: self._clock_cycle,
+            Action.KEEP_TIMES: lambda _: self._keep_times(),
+            Action.PROFILE: lambda _: self._start_together(),
+            Action.RECORD_CYCLE: self._record_cycle,
+            Action.KEEP_PASSES: lambda _: self._keep_passes(_INTERRUPTED),
+            Action.ABANDON: lambda _: self._passes.abandon(),
+            Action.SKIP_CYCLE: lambda _: self._skip_cycle(),
+            Action.FORGET_EVENTS: lambda _: self._forget_events(),
+            Action.LOOK_AGAIN: lambda _: self._look_again(),
+            Action.OPEN_WINDOW: lambda _: self._start_early(),
+            Action.CLOSE_WINDOW: lambda _: self._window_over(),
+            Action.KEEP_WINDOW: lambda _: self._keep_recording(),
+            Action.RUN_AGAIN: lambda _: self._leave_to(next_run(self._run, self._streams, Timed())),
+        }  # KEEP_OWN comes only where the script ends
         self._ranks = RankAgreement(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
+
+    @property
+    def phase(self) -> Phase:
+        """Where the watcher stands."""
+        return self._state.phase
+
+    def _go_to(self, phase: Phase) -> None:
+        self._state = replace(self._state, phase=phase)
+
+    def _follow_up(self, step: Step, now: int = 0) -> None:
+        """Take the new state, and do what follows; ``now`` is by ``time.perf_counter_ns``."""
+        self._state, actions = step
+        for action in actions:
+            self._effects[action](now)
 
     @property
     def _unseen(self) -> bool:
@@ -197,15 +218,10 @@ class Watcher(StepFinder):
         if self._passes.owns(profiler) or self._early.starting or not self.active:
             return
         self._own.started(profiler)
-        if self.phase is Phase.TIME:  # steps under a profiler are slower
-            self._look_again()
-        if not self._passes.running and not self._early.running:
-            return
-        self.result.notes.append("The script started a profiler of its own, and this one gave way")
+        if self._passes.running or self._early.running:
+            self.result.notes.append("The script started a profiler of its own, and this one gave way")
         self._early.stop()
-        if self.phase is Phase.RECORD:
-            self._passes.abandon()
-            self._look_again()
+        self._follow_up(profiler_starts(self._state))
 
     def trace_exported(self, profiler: Any, path: Any) -> None:
         """Note that a profiler has written its trace."""
@@ -248,12 +264,10 @@ class Watcher(StepFinder):
         """Let the steps settle."""
         if stream.kind in (StepKind.CALLS, StepKind.EVALUATION):  # calls may be those of a loop of tokens
             self._generations = Generations(stream.events.keys[0], pattern.first)
-        self._lost_at = 0.0
         self._taken_at = time.monotonic()
         self._early.stop()
-        self.phase, self._graphs = Phase.SETTLE, compiled_graphs()
+        self._state = taken(compiled_graphs())
         self._progress("settling")
-        self._settling.clear()
 
     def _follows(self, keys: tuple[Hashable, ...]) -> None:
         if self._generations is not None:
@@ -267,37 +281,17 @@ class Watcher(StepFinder):
         self._end_script()
 
     def _begin_cycle(self, now: int) -> None:
-        if self.phase is Phase.READY:
-            self._start_together()
-        elif self.phase is Phase.TIME and self._clock is not None:
-            self._clock.start(now, *self._boundaries())
+        self._follow_up(cycle_begins(self._state), now)
 
     def _end_cycle(self, now: int) -> None:
-        self._lost_at = 0.0
+        cycle = Cycle(now - self._cycle_began if self._cycle_began else 0)
         if self.phase is Phase.SETTLE:
-            self._settle(now)
-        elif self.phase is Phase.TIME:
-            self._time(now)
-        elif self.phase is Phase.READY:
-            self._start_together()
-        elif self._passes.cycle(now - self._cycle_began):
-            self._profiled()
+            is_prelude, hindered = self._waits_for_generation(), profiler_running()
+            cycle = Cycle(cycle.duration_ns, compiled_graphs(), is_prelude=is_prelude, hindered=hindered)
+        self._follow_up(cycle_ends(self._state, cycle), now)
 
-    def _settle(self, now: int) -> None:
-        graphs = compiled_graphs()
-        if graphs != self._graphs:  # something was compiled in this cycle: settle anew
-            self._graphs = graphs
-            self._settling.clear()
-            return
-        if self._waits_for_generation():
-            self._settling.clear()
-            return
-        if self._cycle_began:
-            self._settling.append(now - self._cycle_began)
-        state = settled(self._settling)
-        if state is None or profiler_running():
-            return
-        self.result.settled, self._typical_ns = state, median(self._settling)
+    def _steady(self, now: int) -> None:
+        self.result.settled, self._typical_ns = bool(self._state.settled), median(self._state.settling)
         if self._generations is not None and self._generations.is_first and _FIRST_TOKENS not in self.result.notes:
             self.result.notes.append(_FIRST_TOKENS)
         if not self._may_time():
@@ -330,7 +324,7 @@ class Watcher(StepFinder):
         return True
 
     def _begin_timing(self, now: int) -> None:
-        self.phase = Phase.TIME
+        self._go_to(Phase.TIME)
         self._progress("timing")
         self._waited, self._timing_began = waited_for_cpu_ns(), time.perf_counter_ns()
         assert self._stream is not None
@@ -344,18 +338,21 @@ class Watcher(StepFinder):
         )
         self._clock.start(now, *self._boundaries())
 
-    def _time(self, now: int) -> None:
+    def _start_clock(self, now: int) -> None:
+        if self._clock is not None:
+            self._clock.start(now, *self._boundaries())
+
+    def _clock_cycle(self, now: int) -> None:
         clock = self._clock
         assert clock is not None
         clock.cycle(now, *self._boundaries())
-        if compiled_graphs() != self._graphs:  # a step in which something was compiled is not steady: time anew
-            self._graphs = compiled_graphs()
-            self._begin_timing(now)
-        elif clock.enough and (self._ranks.is_one_of_several or not clock.goes_on()):  # ranks time the same steps
-            self._keep_times(clock)
-            self._start_together()
+        # Ranks time the same steps.
+        enough = clock.enough and (self._ranks.is_one_of_several or not clock.goes_on())
+        self._follow_up(clocked(self._state, graphs=compiled_graphs(), enough=enough), now)
 
-    def _keep_times(self, clock: CycleClock) -> None:
+    def _keep_times(self) -> None:
+        clock = self._clock
+        assert clock is not None
         assert self._stream is not None
         self.result.before = clock.began_at or self.result.before
         self.result.timed = self._stream.events.count - self.result.before
@@ -365,44 +362,31 @@ class Watcher(StepFinder):
             self.result.waited_for_cpu_ns = max(0, waited - self._waited)
 
     def _lost(self) -> None:
-        assert self._stream is not None
         assert self._follower is not None
-        self._lost_at = self._lost_at or time.monotonic()
-        # No further attempt will follow: what was recorded is better than nothing.
-        last = self._attempts + 1 >= _ATTEMPTS or not self._follower.may_resume
-        if self.phase is Phase.RECORD and self._passes.usable and last:
-            self.result.notes.append("Something else interrupted the steps while they were profiled")
-            self._passes.stop()
-            self._profiled()
-            return
-        if self.phase is Phase.RECORD:
-            self._passes.abandon()
+        event = Interruption(time.monotonic(), self._passes.usable, self._follower.may_resume, self._astray)
+        step = interrupted(self._state, event)
+        if Action.ABANDON in step[1]:
             self._ranks.give_up("something interrupted them on one rank while they were profiled")
-            self._attempts += 1
-            self.phase = Phase.READY
-        is_over = self._astray >= CYCLES_OF_OTHERS and self._is_lost_for_long
-        if is_over or not self._follower.may_resume or self._attempts >= _ATTEMPTS:
-            if not is_over:  # what went on for long may do so again
-                self._stream.events.broke(self._level)
-            self._look_again()
-            return
+        self._follow_up(step)
+
+    def _forget_events(self) -> None:
+        assert self._stream is not None
+        self._stream.events.broke(self._level)
+
+    def _skip_cycle(self) -> None:
         # The repetition may resume: keep it, but drop the interrupted cycle.
         self._cycle_began = 0
-        self._settling.clear()
         if self._clock is not None:
             self._clock.skip()
-
-    @property
-    def _is_lost_for_long(self) -> bool:
-        return bool(self._lost_at) and time.monotonic() - self._lost_at > _LOST_S
 
     def _may_go_on(self, before: Follower, after: Follower) -> bool:
         # Two models may be trained in turns, thousands of steps each: the first may come back. But not what is gone; of
         # folds, models are often kept, and optimizers are not.
         optimizers = before.optimizers - after.optimizers
-        if not (self._is_lost_for_long or self._names.are_gone(optimizers or before.objects - after.objects)):
+        lost = self._state.lost_for_long(time.monotonic())
+        if not (lost or self._names.are_gone(optimizers or before.objects - after.objects)):
             return False
-        self._lost_at = 0.0
+        self._state = replace(self._state, lost_at=0.0)
         if _REPLACED not in self.result.notes:
             self.result.notes.append(_REPLACED)
         if self._clock is not None and not optimizers:  # to make a fold's model belongs to its steps
@@ -416,13 +400,13 @@ class Watcher(StepFinder):
 
     def _look_again(self) -> None:
         super()._look_again()
-        self.phase, self._clock, self._attempts, self._generations = Phase.WATCH, None, 0, None
+        self._state, self._clock, self._generations = State(), None, None
         self.result.times, self.result.profiled_ns, self.result.untimed = Timed(), [], None
 
     # ---------------------------------------------------------------- profiling
 
     def _start_together(self) -> None:
-        self.phase = Phase.READY
+        self._go_to(Phase.READY)
         # Ranks that record from the beginning, as their script is short, have what they need by now.
         if self._run.records and self._ranks.is_one_of_several:
             return
@@ -438,8 +422,17 @@ class Watcher(StepFinder):
 
     def _start(self) -> None:
         self._passes.begin()
-        self.phase = Phase.RECORD
+        self._go_to(Phase.RECORD)
         self._progress("profiling")
+
+    def _record_cycle(self, now: int) -> None:
+        if self._passes.cycle(now - self._cycle_began):
+            self._profiled()
+
+    def _keep_passes(self, why: str) -> None:
+        self.result.notes.append(why)
+        self._passes.stop()
+        self._profiled()
 
     def _profiled(self) -> None:
         """Keep what the passes wrote."""
@@ -448,7 +441,7 @@ class Watcher(StepFinder):
         self._finished()
 
     def _finished(self) -> None:
-        self.phase = Phase.DONE
+        self._go_to(Phase.DONE)
         if self._steps_elsewhere > CYCLES_OF_OTHERS:
             self.result.notes.append(
                 f"Optimizers have stepped {self._steps_elsewhere:,} times on other threads than the main one: those "
@@ -491,45 +484,46 @@ class Watcher(StepFinder):
             return
         self._busy = True
         try:
-            if self._run.records or self._early.began:
-                self._window_over()
-            elif self._has_no_boundaries():
-                self._without_boundaries()
+            self._follow_up(asked(self._state, self._question()))
         except Exception:  # this runs in the midst of the script, which must not fail because it is watched
             traceback.print_exc()
         finally:
             self._busy = False
         self._end_script()
 
+    def _question(self) -> Question:
+        records = self._run.records or self._early.began
+        return Question(
+            records,
+            self._window_s,
+            is_open=self._early.running,
+            seconds=self._early.seconds,
+            marked=self._run.wanted.kind in self._streams,
+            awaits=self._awaits,
+            no_boundaries=not records and self._has_no_boundaries(),
+            may_repeat=self._run.may_repeat,
+        )
+
+    @property
+    def _awaits(self) -> bool:
+        """Whether an optimizer's steps will be boundaries."""
+        return bool(self._expected.optimizers) and not self._by_operators_alone
+
     def _window_over(self) -> None:
-        if self._run.wanted.kind in self._streams:
-            return  # boundaries of that kind are marked, until they repeat or the script ends
-        if self._early.running:
-            if self._early.seconds < self._window_s:
-                return
-            self._early.stop()
-            self._by_operators(5, going_on=True)
-            if self.phase is Phase.DONE:
-                return
-            if self._has_looked_for_long():
-                self._keep_recording()
-                return
-            self._window_s = self._next_window_s()
-        if not self._expected.optimizers or self._by_operators_alone:  # an optimizer's steps will be boundaries
-            self._start_early()
-
-    def _has_looked_for_long(self) -> bool:
-        """Tell whether a program has been at work for a minute without a repetition, and nothing else is to come."""
+        self._early.stop()
+        self._by_operators(5, going_on=True)
+        if self.phase is Phase.DONE:
+            return
         since = self._early.since
-        if since is None or time.monotonic() - since < _LOOKS_FOR_S or self._by_operators_alone:
-            return False
-        return not (self.has_events or self._expected.optimizers or has_model())
-
-    def _next_window_s(self) -> float:
-        most = _OPERATORS_OF_A_WINDOW / (_FASTER * max(self._early.operators_per_s, 1.0))
-        if self._run.ended_after_s is not None and _SLOWED * self._run.ended_after_s < most:
-            return math.inf  # to the script's end
-        return min(2 * self._window_s, _LONGEST_WINDOW_S, most)
+        recorded = Recorded(
+            at_work_s=None if since is None else time.monotonic() - since,
+            may_step=self._by_operators_alone or self.has_events or has_model(),
+            awaits=self._awaits,
+            operators_per_s=self._early.operators_per_s,
+            ended_after_s=self._run.ended_after_s,
+        )
+        self._window_s, actions = after_window(self._window_s, recorded)
+        self._follow_up((self._state, actions))
 
     def _keep_recording(self) -> None:
         """Keep the window that was written last, of a program in which nothing repeats."""
@@ -548,24 +542,18 @@ class Watcher(StepFinder):
     def _has_no_boundaries(self) -> bool:
         if self.has_events:
             return False
-        waited = time.monotonic() - self._expected.began
-        if waited > _NO_BOUNDARY_S or not on_device():
-            return waited > _NO_BOUNDARY_S
-        before, self._allocations = self._allocations, _allocations()
-        many = waited > _NO_BOUNDARY_ON_DEVICE_S and self._allocations > _ALLOCATIONS
-        more = waited > _AT_WORK_ON_DEVICE_S and 0 < before < self._allocations
-        if self._has_model or not (many or more):
+        allocations = None
+        if on_device():
+            allocations = self._allocations, _allocations()
+            self._allocations = allocations[1]
+        waited_s = time.monotonic() - self._expected.began
+        if not lacks_boundaries(waited_s, allocations, has_model=self._has_model):
             return False
         self._has_model = has_model()
-        return not self._has_model
+        return lacks_boundaries(waited_s, allocations, has_model=self._has_model)
 
-    def _without_boundaries(self) -> None:
-        """Leave the script to another run, which records; if none is allowed, record now."""
-        if not self._run.may_repeat:
-            self._start_early()
-            return
-        self.again = next_run(self._run, self._streams, Timed())
-        self.phase = Phase.DONE
+    def _leave_to(self, again: ScriptRun) -> None:
+        self.again = again
 
     def _by_operators(self, minimum: int, *, going_on: bool) -> None:
         """Take steps from the operators of the early window, if hardly any boundary was seen.
@@ -638,9 +626,7 @@ class Watcher(StepFinder):
         if failure is not None:
             self.result.notes.append(failure)
         if self.phase is Phase.RECORD and self._passes.usable:
-            self.result.notes.append("The script ended while it was profiled")
-            self._passes.stop()
-            self._profiled()
+            self._keep_passes("The script ended while it was profiled")
             return
         self._passes.abandon()
         # Read before _look_again, which drops the clock: another run takes these times over.
@@ -648,18 +634,35 @@ class Watcher(StepFinder):
         self._look_again()
         self._close_open_calls()
         self._early.stop()
-        if self._own.was_used and failure is None and (taken := self._own.kept()) is not None:
+        seen = any(stream.events.count for stream in self._streams.values())
+        for action in ended(
+            Ending(
+                failed=failure is not None,
+                own=self._own.was_used,
+                recorded=self._run.records or self._early.began,
+                may_repeat=self._run.may_repeat and "torch" in sys.modules and not self._unseen,
+                seen=seen,
+            )
+        ):
+            if self._keep(action, timed, failed=failure is not None):
+                return
+
+    def _keep(self, action: Action, timed: Timed, *, failed: bool) -> bool:
+        """Keep something of a script that has ended; return whether there was anything."""
+        if action is Action.KEEP_OWN:
+            kept = self._own.kept()
+            if kept is None:
+                return False
             self.result.notes.clear()
-            self.result.own, self.result.trace = True, taken
+            self.result.own, self.result.trace = True, kept
             self._finished()
-        elif self._run.records or self._early.began:
+        elif action is Action.KEEP_WINDOW:
             if self._early.write():
-                self._keep_early(whole=failure is None)
-        elif self._run.may_repeat and "torch" in sys.modules:
-            seen = sum(stream.events.count for stream in self._streams.values())
-            if (failure is None or seen) and not self._unseen:
-                ended = time.monotonic() - self._expected.began
-                self.again = next_run(self._run, self._streams, timed, None if failure is not None else ended)
+                self._keep_early(whole=not failed)
+        else:
+            ended_after_s = None if failed else time.monotonic() - self._expected.began
+            self._leave_to(next_run(self._run, self._streams, timed, ended_after_s))
+        return True
 
     def _close_open_calls(self) -> None:
         for stream in self._streams.values():
@@ -700,12 +703,6 @@ def end_process() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _first_window_s(run: ScriptRun) -> float:
-    """Return how long the first window is that a run records."""
-    whole = run.ended_after_s is not None and run.ended_after_s < _WHOLE_S
-    return _SLOWED * _WHOLE_S if whole else _FIRST_WINDOW_S
 
 
 def _end_later(end_process: Callable[[], None]) -> None:
