@@ -8,21 +8,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from opscope.agents.calls import Caller
-from opscope.agents.tools import MOST_TOOL_ROWS, RUNNING, TOOLS, Kind, tools
+from opscope.agents.tools import Kind
 from opscope.base.errors import UsageError
 from opscope.base.text import count_tokens
 from opscope.cli import cli
+from opscope.cli.mcp import tools
 from opscope.render.brief import MOST_TOKENS
+from opscope.report.by import By
 from tests.command import opscope
 from tests.conftest import DATA, ROOT
 
+TOOLS = {tool.name: tool for tool in tools(allow_run=False)}
 GPT2 = DATA / "traces" / "gpt2_train_amp_stacks.json.gz"
 # A call of each tool, and the command that a user would type for it.
 CALLS: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -46,6 +49,10 @@ CALLS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
+def caller_of(roots: Sequence[Path], *, allow_run: bool = False, seconds: float = 300.0) -> Caller:
+    return Caller.of(roots, tools(allow_run=allow_run), seconds=seconds)
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("root")
@@ -65,33 +72,33 @@ def printed(root: Path, words: list[str]) -> str:
 # ---------------------------------------------------------------- one table for both
 
 
-def test_every_tool_is_a_command_with_these_options() -> None:
-    assert set(CALLS) == {tool.name for tool in TOOLS}
-    for tool in (*TOOLS, *RUNNING):
-        command = cli.get_command(None, tool.command)  # type: ignore[arg-type]
-        assert command is not None
-        options = {name: option for option in command.params for name in option.opts}
-        assert "--brief" in options
-        for one in tool.parameters:
-            if not one.option:
-                continue
-            option = options[one.option]
-            assert option.multiple == (one.kind is Kind.TEXTS), (tool.name, one.name)  # type: ignore[attr-defined]
-            if one.choices:
-                assert set(one.choices) == set(option.type.choices), (tool.name, one.name)  # type: ignore[attr-defined]
+def test_options_are_offered_as_their_commands_declare_them() -> None:
+    assert set(CALLS) == set(TOOLS)
+    whatif = {one.name: one for one in TOOLS["whatif"].parameters}
+    assert {name: one.kind for name, one in whatif.items()} == {
+        "trace": Kind.PATH,
+        **dict.fromkeys(("findings", "remove", "scale", "to_limit", "no_wait"), Kind.TEXTS),
+        "step_time_ms": Kind.NUMBER,
+    }
+    assert whatif["remove"].about == "Without these operators and all that they launch: aten::item."
+    assert {one.name: one.kind for one in TOOLS["explain"].parameters} == {"name": Kind.TEXT, "trace": Kind.PATH}
+    table = {one.name: one for one in TOOLS["table"].parameters}
+    assert (table["top"].kind, table["sort"].kind) == (Kind.COUNT, Kind.TEXT)
+    assert table["by"].choices == tuple(map(str, By))
+    assert all(one.about for tool in TOOLS.values() for one in tool.parameters)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_tool_answers_what_its_command_prints(root: Path, name: str) -> None:
     values, words = CALLS[name]
-    answer = Caller.of([root])(name, values)
+    answer = caller_of([root])(name, values)
     assert not answer.failed, answer.text
     assert answer.text == printed(root, words)
     assert 50 < count_tokens(answer.text) <= MOST_TOKENS
 
 
 def test_any_value_is_addressed_again(root: Path) -> None:
-    caller = Caller.of([root])
+    caller = caller_of([root])
     text = caller("overview", {"trace": "gpt2.json.gz"}).text
     for address in re.findall(r"\[(findings/\w+)\]", text):
         answer = caller("findings", {"trace": "gpt2.json.gz", "address": address})
@@ -102,9 +109,9 @@ def test_any_value_is_addressed_again(root: Path) -> None:
 
 
 def test_schemas_say_what_is_needed() -> None:
-    schema = next(tool for tool in TOOLS if tool.name == "table").schema()
+    schema = TOOLS["table"].schema()
     assert schema["required"] == ["trace", "by"]
-    assert schema["properties"]["top"]["maximum"] == MOST_TOOL_ROWS
+    assert schema["properties"]["top"]["maximum"] == 50
     assert "kernel" in schema["properties"]["by"]["enum"]
     assert [tool.name for tool in tools(allow_run=False)] == list(CALLS)
     assert [tool.name for tool in tools(allow_run=True)] == [*CALLS, "profile"]
@@ -135,7 +142,7 @@ def test_schemas_say_what_is_needed() -> None:
     ],
 )
 def test_wrong_values_are_refused_with_a_reason(root: Path, name: str, values: dict[str, Any], words: str) -> None:
-    answer = Caller.of([root])(name, values)
+    answer = caller_of([root])(name, values)
     assert answer.failed
     assert words in answer.text
 
@@ -147,7 +154,7 @@ def test_nothing_outside_of_the_roots_is_read(root: Path, tmp_path: Path) -> Non
         shutil.copy(GPT2, folder / "t.json.gz")
     (inside / "link.json.gz").symlink_to(outside / "t.json.gz")
     (inside / "folder").symlink_to(outside)
-    caller = Caller.of([inside, root])
+    caller = caller_of([inside, root])
     for path in (
         "../outside/t.json.gz",
         str(outside / "t.json.gz"),
@@ -174,16 +181,16 @@ def test_nothing_outside_of_the_roots_is_read(root: Path, tmp_path: Path) -> Non
     assert not caller("overview", {"trace": "t.json.gz"}).failed
     assert not caller("overview", {"trace": str(root / "gpt2.json.gz")}).failed
     with pytest.raises(UsageError, match="is not a folder"):
-        Caller.of([inside / "t.json.gz"])
+        caller_of([inside / "t.json.gz"])
 
 
 def test_values_cannot_become_options(root: Path) -> None:
-    caller = Caller.of([root])
+    caller = caller_of([root])
     written = root / "written.html"
     for values in (
         {"name": f"--save={written}"}, {"name": "--help"}, {"name": "-"}, {"name": "aten::mm", "trace": "--help"},
     ):  # fmt: skip
-        words = next(tool for tool in TOOLS if tool.name == "explain").words(values)
+        words = TOOLS["explain"].words(values)
         assert words.index("--") < words.index(values["name"])
     answer = caller("whatif", {"trace": "gpt2.json.gz", "remove": [f"--chrome={written}"]})
     assert answer.failed
@@ -191,24 +198,25 @@ def test_values_cannot_become_options(root: Path) -> None:
 
 
 def test_a_command_that_takes_too_long_is_ended(root: Path) -> None:
-    answer = Caller.of([root], seconds=0.05)("overview", {"trace": "gpt2.json.gz"})
+    answer = caller_of([root], seconds=0.05)("overview", {"trace": "gpt2.json.gz"})
     assert answer.failed
     assert "took longer than 0.05 s" in answer.text
 
 
 def test_a_configuration_of_a_run_is_named_as_the_command_line_does(root: Path) -> None:
-    answer = Caller.of([root])("overview", {"trace": "before/bs8"})
+    answer = caller_of([root])("overview", {"trace": "before/bs8"})
     assert not answer.failed, answer.text
     assert answer.text.startswith(f"# `{root}/before/bs8`")
-    assert Caller.of([root])("overview", {"trace": "before/../../x"}).failed
+    assert caller_of([root])("overview", {"trace": "before/../../x"}).failed
 
 
 def test_a_program_ends_with_the_server(tmp_path: Path) -> None:
     script = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(120)\n"
     (tmp_path / "train.py").write_text(script)
     code = (
-        "import sys, pathlib; from opscope.agents.calls import Caller\n"
-        f"Caller.of([pathlib.Path({str(tmp_path)!r})], allow_run=True)('profile', {{'script': 'train.py'}})\n"
+        "import pathlib; from opscope.agents.calls import Caller; from opscope.cli.mcp import tools\n"
+        f"caller = Caller.of([pathlib.Path({str(tmp_path)!r})], tools(allow_run=True))\n"
+        "caller('profile', {'script': 'train.py'})\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     server = subprocess.Popen([sys.executable, "-c", code], env=environment)
@@ -237,9 +245,9 @@ def waited(condition: Callable[[], bool], seconds: float = 60) -> None:
 def test_programs_run_only_where_that_was_allowed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("open('ran', 'w').close()\nraise SystemExit(3)\n")
     values = {"script": "train.py", "arguments": ["--lr", "3"]}
-    assert Caller.of([tmp_path])("profile", values).failed
+    assert caller_of([tmp_path])("profile", values).failed
     assert not (tmp_path / "ran").exists()
-    allowed = Caller.of([tmp_path], allow_run=True)
+    allowed = caller_of([tmp_path], allow_run=True)
     words = allowed.words("profile", values)
     assert words == ["profile", "--brief", "--", str(tmp_path / "train.py"), "--lr", "3"]
     assert allowed("profile", {"script": "../x.py"}).failed
@@ -275,7 +283,7 @@ def test_the_client_of_the_sdk_lists_and_calls_the_tools(root: Path, mcp: Any) -
 
     listed, answers = asyncio.run(asyncio.wait_for(talk(), 180))
     assert [tool.name for tool in listed] == list(CALLS)
-    for tool, ours in zip(listed, TOOLS, strict=True):
+    for tool, ours in zip(listed, TOOLS.values(), strict=True):
         assert tool.input_schema == ours.schema()
         assert (tool.description, tool.annotations.read_only_hint) == (ours.about, True)
     assert answers["outside"].is_error
@@ -349,9 +357,9 @@ def test_what_is_no_file_is_refused_before_it_is_opened(name: str, kind: str) ->
     with tempfile.TemporaryDirectory() as short:  # names of sockets are short
         place = Path(short, "t.json")
         _NO_FILES[kind](place)
-        tool = next(one for one in TOOLS if one.name == name)
+        tool = TOOLS[name]
         paths = {one.name: place.name for one in tool.parameters if one.kind is Kind.PATH}
-        answer = Caller.of([Path(short)], seconds=60)(name, {**CALLS[name][0], **paths})
+        answer = caller_of([Path(short)], seconds=60)(name, {**CALLS[name][0], **paths})
     assert answer.failed
     assert "not a regular file" in answer.text or "outside of" in answer.text
 
@@ -363,7 +371,7 @@ def test_a_pipe_at_any_place_of_a_run_ends_no_call_by_time(root: Path, tmp_path:
     shutil.copytree(root / "before", tmp_path / "run")
     (tmp_path / "run" / place).unlink()
     os.mkfifo(tmp_path / "run" / place)
-    caller = Caller.of([tmp_path], seconds=60)
+    caller = caller_of([tmp_path], seconds=60)
     for name, values in (
         ("overview", {"trace": "run"}),
         ("explain", {"name": "aten::mm", "trace": "run"}),
@@ -376,6 +384,6 @@ def test_a_pipe_beside_traces_is_left_alone(root: Path, tmp_path: Path) -> None:
     shutil.copy(root / "gpt2.json.gz", tmp_path)
     os.mkfifo(tmp_path / "pipe.json")
     os.mkfifo(tmp_path / "pipe.csv")
-    answer = Caller.of([tmp_path], seconds=60)("overview", {"trace": "."})
+    answer = caller_of([tmp_path], seconds=60)("overview", {"trace": "."})
     assert not answer.failed, answer.text
     assert "dispatch_bound" in answer.text

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from opscope.agents.tools import Tool, tools
+from opscope.agents.tools import Tool
 from opscope.base.errors import OpscopeError, UsageError
 from opscope.base.processes import own_environment, own_process, run_within
 from opscope.base.text import count_tokens, quoted
@@ -32,16 +32,16 @@ class Caller(Struct, frozen=True):
 
     Attributes:
         roots: the folders whose files may be read, resolved; relative paths are of the first.
-        allow_run: whether programs may be run.
+        tools: what is offered.
         seconds: how long a command may take.
     """
 
     roots: tuple[Path, ...]
-    allow_run: bool = False
+    tools: tuple[Tool, ...]
     seconds: float = 300.0
 
     @classmethod
-    def of(cls, roots: Sequence[Path], *, allow_run: bool = False, seconds: float = 300.0) -> "Caller":
+    def of(cls, roots: Sequence[Path], tools: Sequence[Tool], *, seconds: float = 300.0) -> "Caller":
         """Resolve the folders.
 
         Raises:
@@ -50,7 +50,7 @@ class Caller(Struct, frozen=True):
         for root in roots:
             if not root.is_dir():
                 raise UsageError(f"{root} is not a folder")
-        return cls(tuple(root.resolve() for root in roots), allow_run, seconds)
+        return cls(tuple(root.resolve() for root in roots), tuple(tools), seconds)
 
     def __call__(self, name: str, values: Mapping[str, Any]) -> Answer:
         """Call a tool.
@@ -92,7 +92,7 @@ class Caller(Struct, frozen=True):
         return tool.words({**values, **resolved}) if resolved else words
 
     def _tool(self, name: str) -> Tool:
-        for tool in tools(allow_run=self.allow_run):
+        for tool in self.tools:
             if tool.name == name:
                 return tool
         raise UsageError(f"there is no tool {name}")

@@ -9,7 +9,7 @@ from mcp.server.stdio import stdio_server
 
 from opscope._version import __version__
 from opscope.agents.calls import Caller
-from opscope.agents.tools import Tool, tools
+from opscope.agents.tools import Tool
 
 INSTRUCTIONS: Final = (
     "opscope tells what a PyTorch or CUDA program spends its time on, from a recorded trace. Begin with overview. "
@@ -24,7 +24,7 @@ def server_of(caller: Caller) -> "Server[Any]":
     """Return a server that answers with the tools of a caller."""
 
     async def listed(_context: Any, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in tools(allow_run=caller.allow_run)])
+        return types.ListToolsResult(tools=[_described(tool) for tool in caller.tools])
 
     async def called(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         answer = await anyio.to_thread.run_sync(caller, params.name, params.arguments or {})

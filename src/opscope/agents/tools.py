@@ -1,7 +1,7 @@
-"""The tools that opscope offers to language models, each of which is a command of the command line.
+"""A command of the command line as a tool for language models.
 
-There is one table of them: the server makes its list and its schemas of it, and every call becomes the words of a
-command, which runs in a process of its own with ``--brief``. So a tool can say nothing that the command does not.
+Every call becomes the words of a command, which runs in a process of its own with ``--brief``: a tool can say nothing
+that the command does not. Which commands are tools, and with which of their options, says `opscope.cli.mcp`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from opscope.base.errors import UsageError
-from opscope.report.by import By
 
-MOST_TOOL_ROWS: Final = 50
 _BRIEF: Final = "--brief"
 _LONGEST: Final = 4_096  # characters of a value
 _MOST_TEXTS: Final = 100  # of a list
@@ -145,105 +143,3 @@ def _texts(tool: str, one: Parameter, value: object) -> Sequence[str]:
 def _is_plain(text: str) -> bool:
     """Tell whether a text can be a word of a command line: without zero bytes and halves of characters."""
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
-
-
-def _trace(about: str = "a trace of torch.profiler, or a run directory of opscope") -> Parameter:
-    return Parameter("trace", Kind.PATH, about, required=True)
-
-
-_STEP_TIME: Final = Parameter(
-    "step_time_ms", Kind.NUMBER, "how long a step takes without the profiler, if that is known", "--step-time"
-)
-TOOLS: Final = (
-    Tool(
-        "overview",
-        "What a trace or run shows: what bounds a step, where it goes, up to three findings with what each could save, "
-        "what was not measured, and what to do next. Begin here. Square brackets hold addresses for `findings`.",
-        "analyze",
-        (_trace(), _STEP_TIME),
-    ),
-    Tool(
-        "findings",
-        "All findings of a trace; or, with an address, everything about one of them, or any other value of the "
-        "analysis with its unit and meaning.",
-        "show",
-        (
-            _trace(),
-            Parameter(
-                "address", Kind.TEXT,
-                "what to show: findings/ID, findings/ID/evidence, devices/0/busy_ns, operators/aten::mm, ...",
-                default="findings",
-            ),
-            _STEP_TIME,
-        ),
-    ),
-    Tool(
-        "table",
-        f"A table of a trace: its operators, kernels, modules, gaps, ..., at most {MOST_TOOL_ROWS} rows.",
-        "analyze",
-        (
-            _trace(),
-            Parameter("by", Kind.TEXT, "what a row stands for", "--by", required=True, choices=tuple(map(str, By))),
-            Parameter("top", Kind.COUNT, "how many rows", "--top", most=MOST_TOOL_ROWS),
-            Parameter("sort", Kind.TEXT, "a column to sort by, by its heading", "--sort"),
-        ),
-    ),
-    Tool(
-        "explain",
-        "What an operator or kernel is, where its source is, and what it costs in a trace.",
-        "explain",
-        (
-            Parameter("name", Kind.TEXT, "aten::addmm, or a kernel's name as a trace has it", required=True),
-            Parameter("trace", Kind.PATH, "a trace in which it runs", "--in"),
-        ),
-    ),
-    Tool(
-        "diff",
-        "What changed between two traces or runs: whether the step takes longer, and what that is made of.",
-        "diff",
-        (
-            Parameter("before", Kind.PATH, "the trace or run before the change", required=True),
-            Parameter("after", Kind.PATH, "the one after it", required=True),
-            Parameter("by", Kind.TEXT, "groups of work to list", "--by", choices=("kernel", "module", "category")),
-        ),
-    ),
-    Tool(
-        "whatif",
-        "How long a step would take with changes, by replay of its recording: a prediction with its range, no "
-        "measurement. Several changes are made one after the other.",
-        "whatif",
-        (
-            _trace("a trace of torch.profiler"),
-            Parameter("findings", Kind.TEXTS, "ids of findings whose advice is followed", "--finding"),
-            Parameter("remove", Kind.TEXTS, "operators to leave out, with what they launch", "--remove"),
-            Parameter("scale", Kind.TEXTS, "NAME=FACTOR: this work takes FACTOR times as long", "--scale"),
-            Parameter("to_limit", Kind.TEXTS, "operators that take the least time the device allows", "--to-limit"),
-            Parameter("no_wait", Kind.TEXTS, "calls that return without waiting for the device", "--no-wait"),
-            Parameter(
-                "step_time_ms", Kind.NUMBER, "how long a step takes without the profiler, if known", "--step-time"
-            ),
-        ),
-    ),
-)  # fmt: skip
-RUNNING: Final = (
-    Tool(
-        "profile",
-        "Run a Python script and profile its steps: times them without the profiler, records a few, and says what "
-        "bounds them. It runs the script.",
-        "profile",
-        (
-            Parameter("script", Kind.PATH, "the script, as python would run it", required=True),
-            Parameter("arguments", Kind.TEXTS, "its arguments"),
-        ),
-        runs=True,
-    ),
-)
-
-
-def tools(*, allow_run: bool) -> tuple[Tool, ...]:
-    """Return the tools that are offered.
-
-    Args:
-        allow_run: whether tools that run programs are among them.
-    """
-    return (*TOOLS, *RUNNING) if allow_run else TOOLS
