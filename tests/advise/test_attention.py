@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 
 from opscope.advise.attention import written_out
 from opscope.advise.attention_edit import fuse_attention
+from opscope.advise.changes.listed import BY_NAME
 from opscope.advise.source import EditedFile, NotWritableError
 
 BATCH, LENGTH, HEADS, DEPTH = 2, 7, 3, 4
@@ -333,6 +335,19 @@ def test_calls_that_are_not_like_the_traced_one_run_as_written() -> None:
         torch.testing.assert_close(module(x, **given), right)
     torch.testing.assert_close(module(x, None), wanted)
     torch.testing.assert_close(module(x, mask), masked)
+
+
+def test_what_no_call_of_the_step_uses_took_no_effect() -> None:
+    torch._dynamo.utils.counters.clear()  # of what other tests compile
+    variant: Any = SimpleNamespace(tops=[Scaled()], notes={})
+    change = BY_NAME["fused_attention"]
+    change.apply(variant)
+    x, mask = torch.randn(BATCH, LENGTH, WIDTH), torch.randn(1, 1, LENGTH, LENGTH)
+    variant.tops[0](x, mask)
+    reason = change.took_effect(variant)
+    assert reason == "the step calls its attention with arguments that the fused form does not take, such as a mask"
+    variant.tops[0](x)
+    assert change.took_effect(variant) is None
 
 
 def test_an_evaluation_runs_as_written() -> None:

@@ -70,8 +70,12 @@ class WrittenOut(Struct, frozen=True):
         """Where that is, for people: class, file and line."""
         return f"{type(self.module).__name__}, {self.at[0]}:{self.at[1]}"
 
-    def fuse(self) -> None:
-        """Have the module use the fused operator from now on, in calls that are like the one that was traced."""
+    def fuse(self, note: Callable[[], None] = lambda: None) -> None:
+        """Have the module use the fused operator from now on, in calls that are like the one that was traced.
+
+        Args:
+            note: called where a call does so, but not while it is compiled.
+        """
         vars(self.module).update(self.constants)
         as_written, fused = self.module.forward, types.MethodType(self.forward, self.module)
         trains, absent = self.module.training, tuple(self.absent.items())
@@ -83,6 +87,8 @@ class WrittenOut(Struct, frozen=True):
             )
             if has_other or module.training is not trains:
                 return as_written(*args, **kwargs)
+            if not torch.compiler.is_compiling():
+                note()
             return fused(*args, **kwargs)
 
         self.module.forward = types.MethodType(forward, self.module)

@@ -45,7 +45,15 @@ def _fuse(variant: "Variant") -> None:
     from opscope.advise.attention import written_out
 
     for one in written_out(variant.tops):
-        one.fuse()
+        one.fuse(lambda: variant.notes.update(attended=1))
+
+
+def _fused(variant: "Variant") -> str | None:
+    from opscope.advise.changes.compiling import compiled_frames
+
+    if variant.notes.get("attended") or compiled_frames():  # calls within what is compiled are not seen
+        return None
+    return "the step calls its attention with arguments that the fused form does not take, such as a mask"
 
 
 def _write_fused(writer: "Writer") -> None:
@@ -73,4 +81,5 @@ FUSED_ATTENTION: Final = Change(
     caveat="masks are True where something is seen, and a row that sees nothing becomes NaN or zero; "
     "for a plain causal mask, is_causal=True instead",
     apply=_fuse,
+    took_effect=_fused,
 )
