@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 
-.PHONY: help setup demo docs test static sanitize fuzz wheel release check format schemas charts collector clean
+.PHONY: help setup demo docs test static sanitize fuzz mutants wheel release check format schemas charts collector clean
 
 MINUTES ?= 60
 CPP := src/opscope/readers/native/kineto.cpp src/opscope/analysis/structure/native/nesting.cpp \
@@ -50,6 +50,9 @@ sanitize: setup  ## Run the tests of readers on C++ built with AddressSanitizer 
 fuzz: setup  ## Attack readers and analyses for MINUTES (60 unless told)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt atheris
 	$(BIN)/python tools/fuzz.py $(MINUTES) $(FUZZ_OPTIONS)
+
+mutants: setup  ## Change code at random, and see whether its tests notice: a few changes of a room whose tests are fast
+	$(BIN)/python tools/mutate.py collect/script/phases.py --count 20 --seed 2 --tests tests/collect/test_phases.py
 
 wheel: setup  ## Build the wheel, install it into an empty environment, and run its commands
 	$(BIN)/python tools/check_wheel.py

@@ -245,40 +245,32 @@ def test_the_last_lines_of_a_script_are_not_interrupted(
     assert one._raised == 1
 
 
-@pytest.mark.parametrize(
-    ("waited", "allocations", "has_model", "again"),
-    [
-        (10, [5_000, 6_000], False, False),
-        (20, [5_000, 6_000], False, True),
-        (20, [50, 60], False, False),
-        (70, [50, 60], False, True),
-        (70, [60, 60], False, False),  # it prepares data, and leaves the GPU alone
-        (70, [5_000, 6_000], True, False),  # a large model is loaded: it will be called
-        (310, [60, 60], True, True),
-    ],
-)
-def test_when_a_program_is_taken_for_one_without_boundaries(
-    waited: float,
-    allocations: list[int],
-    has_model: bool,
-    again: bool,
-    start: Callable[..., Watcher],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_program_without_boundaries_is_left_to_another_run(
+    start: Callable[..., Watcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It allocates on a device, and has no model: both are asked for as often as the watchdog comes."""
     began = time.monotonic()
-    now, left = [began], list(allocations)
+    now, left = [began], [50, 60]
     monkeypatch.setattr(
         watcher, "time", SimpleNamespace(monotonic=lambda: now[0], perf_counter_ns=time.perf_counter_ns)
     )
     monkeypatch.setattr(watcher, "on_device", lambda: True)
     monkeypatch.setattr(watcher, "_allocations", lambda: left.pop(0))
-    monkeypatch.setattr(watcher, "has_model", lambda: has_model)
     one = start(ScriptRun())
     one._expected.began = began
-    now[0] = began + waited - 1
-    first = ended(one)
-    now[0] += 1
-    assert (first or ended(one)) is again
+    now[0] = began + 69
+    assert not ended(one)
+    now[0] = began + 70
+    assert ended(one)
+    assert one.again is not None
+
+
+def test_a_model_that_is_loaded_is_waited_for(start: Callable[..., Watcher], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "_NO_BOUNDARY_ON_DEVICE_S", 0.0)
+    monkeypatch.setattr(watcher, "on_device", lambda: True)
+    monkeypatch.setattr(watcher, "_allocations", lambda: 5_000)
+    monkeypatch.setattr(watcher, "has_model", lambda: True)
+    assert not ended(start(ScriptRun()))
 
 
 def test_a_model_is_seen() -> None:

@@ -46,7 +46,7 @@ class Phase(Enum):
     DONE = "done"
 
 
-class Action(Enum):
+class Effect(Enum):
     """What the watcher does."""
 
     START_CLOCK = "the clock takes the running cycle from here on"
@@ -96,7 +96,7 @@ class State(Struct, frozen=True):
         return bool(self.lost_at) and now - self.lost_at > _LOST_S
 
 
-Step = tuple[State, tuple[Action, ...]]
+Transition = tuple[State, tuple[Effect, ...]]
 
 
 def taken(graphs: int) -> State:
@@ -104,9 +104,9 @@ def taken(graphs: int) -> State:
     return State(Phase.SETTLE, graphs)
 
 
-def cycle_begins(state: State) -> Step:
+def cycle_begins(state: State) -> Transition:
     """A cycle begins after something other than a whole cycle."""
-    actions = {Phase.READY: (Action.PROFILE,), Phase.TIME: (Action.START_CLOCK,)}
+    actions = {Phase.READY: (Effect.PROFILE,), Phase.TIME: (Effect.START_CLOCK,)}
     return state, actions.get(state.phase, ())
 
 
@@ -126,28 +126,28 @@ class Cycle(Struct, frozen=True):
     hindered: bool = False
 
 
-def cycle_ends(state: State, cycle: Cycle) -> Step:
+def cycle_ends(state: State, cycle: Cycle) -> Transition:
     """A whole cycle has ended, and the next one begins."""
     state = replace(state, lost_at=0.0)
     if state.phase is Phase.SETTLE:
         return _settle(state, cycle)
     actions = {
-        Phase.TIME: (Action.CLOCK_CYCLE,),
-        Phase.READY: (Action.PROFILE,),
-        Phase.RECORD: (Action.RECORD_CYCLE,),
+        Phase.TIME: (Effect.CLOCK_CYCLE,),
+        Phase.READY: (Effect.PROFILE,),
+        Phase.RECORD: (Effect.RECORD_CYCLE,),
     }
     return state, actions.get(state.phase, ())
 
 
-def _settle(state: State, cycle: Cycle) -> Step:
+def _settle(state: State, cycle: Cycle) -> Transition:
     if cycle.graphs != state.graphs or cycle.is_prelude:  # of a cycle in which something was compiled: settle anew
         return replace(state, graphs=cycle.graphs, settling=()), ()
     if cycle.duration_ns:
         state = replace(state, settling=(*state.settling, cycle.duration_ns)[-_SETTLING:])
-    return state, (Action.STEADY,) if state.settled is not None and not cycle.hindered else ()
+    return state, (Effect.STEADY,) if state.settled is not None and not cycle.hindered else ()
 
 
-def clocked(state: State, *, graphs: int, enough: bool) -> Step:
+def clocked(state: State, *, graphs: int, enough: bool) -> Transition:
     """The clock has taken a cycle.
 
     Args:
@@ -156,8 +156,8 @@ def clocked(state: State, *, graphs: int, enough: bool) -> Step:
         enough: whether enough cycles were timed.
     """
     if graphs != state.graphs:
-        return replace(state, graphs=graphs), (Action.TIME,)
-    return state, (Action.KEEP_TIMES, Action.PROFILE) if enough else ()
+        return replace(state, graphs=graphs), (Effect.TIME,)
+    return state, (Effect.KEEP_TIMES, Effect.PROFILE) if enough else ()
 
 
 class Interruption(Struct, frozen=True):
@@ -176,27 +176,27 @@ class Interruption(Struct, frozen=True):
     astray: int = 0
 
 
-def interrupted(state: State, event: Interruption) -> Step:
+def interrupted(state: State, event: Interruption) -> Transition:
     """Something else comes between the steps, or these were none."""
     state = replace(state, lost_at=state.lost_at or event.now)
-    actions: tuple[Action, ...] = ()
+    actions: tuple[Effect, ...] = ()
     if state.phase is Phase.RECORD:
         # Where no further attempt will follow, what was recorded is better than nothing.
         if event.usable and (state.attempts + 1 >= _ATTEMPTS or not event.may_resume):
-            return state, (Action.KEEP_PASSES,)
+            return state, (Effect.KEEP_PASSES,)
         state = replace(state, phase=Phase.READY, attempts=state.attempts + 1)
-        actions = (Action.ABANDON,)
+        actions = (Effect.ABANDON,)
     is_over = event.astray >= CYCLES_OF_OTHERS and state.lost_for_long(event.now)
     if is_over:
-        return State(), (*actions, Action.LOOK_AGAIN)
+        return State(), (*actions, Effect.LOOK_AGAIN)
     if not event.may_resume or state.attempts >= _ATTEMPTS:  # what went on for long may do so again
-        return State(), (*actions, Action.FORGET_EVENTS, Action.LOOK_AGAIN)
-    return replace(state, settling=()), (*actions, Action.SKIP_CYCLE)
+        return State(), (*actions, Effect.FORGET_EVENTS, Effect.LOOK_AGAIN)
+    return replace(state, settling=()), (*actions, Effect.SKIP_CYCLE)
 
 
-def profiler_starts(state: State) -> Step:
+def profiler_starts(state: State) -> Transition:
     """A profiler of the script's own is about to start: steps under it are slower, and PyTorch runs one at a time."""
-    actions = {Phase.TIME: (Action.LOOK_AGAIN,), Phase.RECORD: (Action.ABANDON, Action.LOOK_AGAIN)}
+    actions = {Phase.TIME: (Effect.LOOK_AGAIN,), Phase.RECORD: (Effect.ABANDON, Effect.LOOK_AGAIN)}
     return (State(), actions[state.phase]) if state.phase in actions else (state, ())
 
 
@@ -227,7 +227,7 @@ class Question(Struct, frozen=True):
     may_repeat: bool = False
 
 
-def asked(state: State, question: Question) -> Step:
+def asked(state: State, question: Question) -> Transition:
     """The watchdog asks what is to be done while no boundary comes."""
     if state.phase is not Phase.WATCH:
         return state, ()
@@ -236,19 +236,19 @@ def asked(state: State, question: Question) -> Step:
     if not question.no_boundaries:
         return state, ()
     if not question.may_repeat:
-        return state, (Action.OPEN_WINDOW,)
-    return replace(state, phase=Phase.DONE), (Action.RUN_AGAIN,)
+        return state, (Effect.OPEN_WINDOW,)
+    return replace(state, phase=Phase.DONE), (Effect.RUN_AGAIN,)
 
 
-def _windows(question: Question) -> tuple[Action, ...]:
+def _windows(question: Question) -> tuple[Effect, ...]:
     if question.marked:  # until they repeat, or the script ends
         return ()
     if question.is_open:
-        return (Action.CLOSE_WINDOW,) if question.seconds >= question.window_s else ()
-    return () if question.awaits else (Action.OPEN_WINDOW,)
+        return (Effect.CLOSE_WINDOW,) if question.seconds >= question.window_s else ()
+    return () if question.awaits else (Effect.OPEN_WINDOW,)
 
 
-class Recorded(Struct, frozen=True):
+class Unrepeated(Struct, frozen=True):
     """A window was recorded in which nothing repeats.
 
     Attributes:
@@ -266,16 +266,16 @@ class Recorded(Struct, frozen=True):
     ended_after_s: float | None
 
 
-def after_window(window_s: float, recorded: Recorded) -> tuple[float, tuple[Action, ...]]:
+def after_window(window_s: float, recorded: Unrepeated) -> tuple[float, tuple[Effect, ...]]:
     """Return how long the next window is; or that this one has to do."""
     lasts = recorded.at_work_s is not None and recorded.at_work_s >= _LOOKS_FOR_S
     if lasts and not recorded.may_step:
-        return window_s, (Action.KEEP_WINDOW,)
+        return window_s, (Effect.KEEP_WINDOW,)
     most = _OPERATORS_OF_A_WINDOW / (_FASTER * max(recorded.operators_per_s, 1.0))
     next_s = min(2 * window_s, _LONGEST_WINDOW_S, most)
     if recorded.ended_after_s is not None and _SLOWED * recorded.ended_after_s < most:
         next_s = math.inf  # to the script's end
-    return next_s, () if recorded.awaits else (Action.OPEN_WINDOW,)
+    return next_s, () if recorded.awaits else (Effect.OPEN_WINDOW,)
 
 
 def first_window_s(ended_after_s: float | None) -> float:
@@ -321,9 +321,9 @@ class Ending(Struct, frozen=True):
     seen: bool = False
 
 
-def ended(ending: Ending) -> tuple[Action, ...]:
+def what_is_kept(ending: Ending) -> tuple[Effect, ...]:
     """Return what is kept of a script that has ended: the first action that yields anything."""
-    own = (Action.KEEP_OWN,) if ending.own and not ending.failed else ()
+    own = (Effect.KEEP_OWN,) if ending.own and not ending.failed else ()
     if ending.recorded:
-        return (*own, Action.KEEP_WINDOW)
-    return (*own, Action.RUN_AGAIN) if ending.may_repeat and (ending.seen or not ending.failed) else own
+        return (*own, Effect.KEEP_WINDOW)
+    return (*own, Effect.RUN_AGAIN) if ending.may_repeat and (ending.seen or not ending.failed) else own

@@ -31,26 +31,26 @@ from opscope.collect.script.found import (
 )
 from opscope.collect.script.passes import Passes
 from opscope.collect.script.phases import (
-    Action,
     Cycle,
+    Effect,
     Ending,
     Interruption,
     Phase,
     Question,
-    Recorded,
     State,
-    Step,
+    Transition,
+    Unrepeated,
     after_window,
     asked,
     clocked,
     cycle_begins,
     cycle_ends,
-    ended,
     first_window_s,
     interrupted,
     lacks_boundaries,
     profiler_starts,
     taken,
+    what_is_kept,
 )
 from opscope.collect.script.step_events import PATIENCE_S, Generations, Pattern, Stream, next_run, what
 from opscope.collect.script.together import RankAgreement, group_here
@@ -131,23 +131,23 @@ class Watcher(StepFinder):
         self._end_was_lost = False
         self._own = OwnProfiler(trace)
         self._raised = 0  # how often the script was asked to end
-        self._effects: dict[Action, Callable[[int], None]] = {
-            Action.STEADY: self._steady,
-            Action.TIME: self._begin_timing,
-            Action.START_CLOCK: self._start_clock,
-            Action.CLOCK_CYCLE: self._clock_cycle,
-            Action.KEEP_TIMES: lambda _: self._keep_times(),
-            Action.PROFILE: lambda _: self._start_together(),
-            Action.RECORD_CYCLE: self._record_cycle,
-            Action.KEEP_PASSES: lambda _: self._keep_passes(_INTERRUPTED),
-            Action.ABANDON: lambda _: self._passes.abandon(),
-            Action.SKIP_CYCLE: lambda _: self._skip_cycle(),
-            Action.FORGET_EVENTS: lambda _: self._forget_events(),
-            Action.LOOK_AGAIN: lambda _: self._look_again(),
-            Action.OPEN_WINDOW: lambda _: self._start_early(),
-            Action.CLOSE_WINDOW: lambda _: self._window_over(),
-            Action.KEEP_WINDOW: lambda _: self._keep_recording(),
-            Action.RUN_AGAIN: lambda _: self._leave_to(next_run(self._run, self._streams, Timed())),
+        self._effects: dict[Effect, Callable[[int], None]] = {
+            Effect.STEADY: self._steady,
+            Effect.TIME: self._begin_timing,
+            Effect.START_CLOCK: self._start_clock,
+            Effect.CLOCK_CYCLE: self._clock_cycle,
+            Effect.KEEP_TIMES: lambda _: self._keep_times(),
+            Effect.PROFILE: lambda _: self._start_together(),
+            Effect.RECORD_CYCLE: self._record_cycle,
+            Effect.KEEP_PASSES: lambda _: self._keep_passes(_INTERRUPTED),
+            Effect.ABANDON: lambda _: self._passes.abandon(),
+            Effect.SKIP_CYCLE: lambda _: self._skip_cycle(),
+            Effect.FORGET_EVENTS: lambda _: self._forget_events(),
+            Effect.LOOK_AGAIN: lambda _: self._look_again(),
+            Effect.OPEN_WINDOW: lambda _: self._start_early(),
+            Effect.CLOSE_WINDOW: lambda _: self._window_over(),
+            Effect.KEEP_WINDOW: lambda _: self._keep_recording(),
+            Effect.RUN_AGAIN: lambda _: self._leave_to(next_run(self._run, self._streams, Timed())),
         }  # KEEP_OWN comes only where the script ends
         self._ranks = RankAgreement(group_here if among_ranks else lambda: None, soon=self._run.reason is not None)
 
@@ -159,7 +159,7 @@ class Watcher(StepFinder):
     def _go_to(self, phase: Phase) -> None:
         self._state = replace(self._state, phase=phase)
 
-    def _follow_up(self, step: Step, now: int = 0) -> None:
+    def _follow_up(self, step: Transition, now: int = 0) -> None:
         """Take the new state, and do what follows; ``now`` is by ``time.perf_counter_ns``."""
         self._state, actions = step
         for action in actions:
@@ -365,7 +365,7 @@ class Watcher(StepFinder):
         assert self._follower is not None
         event = Interruption(time.monotonic(), self._passes.usable, self._follower.may_resume, self._astray)
         step = interrupted(self._state, event)
-        if Action.ABANDON in step[1]:
+        if Effect.ABANDON in step[1]:
             self._ranks.give_up("something interrupted them on one rank while they were profiled")
         self._follow_up(step)
 
@@ -515,7 +515,7 @@ class Watcher(StepFinder):
         if self.phase is Phase.DONE:
             return
         since = self._early.since
-        recorded = Recorded(
+        recorded = Unrepeated(
             at_work_s=None if since is None else time.monotonic() - since,
             may_step=self._by_operators_alone or self.has_events or has_model(),
             awaits=self._awaits,
@@ -635,7 +635,7 @@ class Watcher(StepFinder):
         self._close_open_calls()
         self._early.stop()
         seen = any(stream.events.count for stream in self._streams.values())
-        for action in ended(
+        for action in what_is_kept(
             Ending(
                 failed=failure is not None,
                 own=self._own.was_used,
@@ -647,16 +647,16 @@ class Watcher(StepFinder):
             if self._keep(action, timed, failed=failure is not None):
                 return
 
-    def _keep(self, action: Action, timed: Timed, *, failed: bool) -> bool:
+    def _keep(self, action: Effect, timed: Timed, *, failed: bool) -> bool:
         """Keep something of a script that has ended; return whether there was anything."""
-        if action is Action.KEEP_OWN:
+        if action is Effect.KEEP_OWN:
             kept = self._own.kept()
             if kept is None:
                 return False
             self.result.notes.clear()
             self.result.own, self.result.trace = True, kept
             self._finished()
-        elif action is Action.KEEP_WINDOW:
+        elif action is Effect.KEEP_WINDOW:
             if self._early.write():
                 self._keep_early(whole=not failed)
         else:
