@@ -101,6 +101,7 @@ class IdleCause(StrEnum):
     INPUT = "data loading", BoundKind.INPUT, Actor.HOST, "#6d597a"
     COLD_START = "cold start", BoundKind.COLD_START, Actor.CALL, "#e09f3e"
     QUEUED = "between kernels", BoundKind.DEVICE, Actor.DEVICE, "#c9cba3"
+    CLOCKS = "clocks disagree", BoundKind.UNKNOWN, Actor.UNKNOWN, "#b8bec4"
 
     @property
     def counted_as(self) -> "IdleCause":
@@ -155,6 +156,8 @@ class CheckName(StrEnum):
     FILE_IS_VALID = "file_is_valid"
     RECORDING_COMPLETE = "recording_complete"
     IMPOSSIBLE_DURATIONS = "impossible_durations"
+    CLOCKS_AGREE = "clocks_agree"
+    IDLE_CAUSES_KNOWN = "idle_causes_known"
     OPERATORS_NEST = "operators_nest"
     ONE_PROCESS = "one_process"
     TIME_RESOLUTION = "time_resolution"

@@ -366,7 +366,9 @@ def _add_activity(
         kind=kind,
         **times,
         device=_integer(args.get("device", event.get("pid")), _INT32),
-        stream=_integer(args.get("stream", event.get("tid"))),
+        # Since PyTorch 2.14, kernels of a graph stand on lanes of their own, and the stream beside them.
+        stream=_integer(args.get("original_stream", args.get("stream", event.get("tid")))),
+        context=_integer(args.get("context")),
         **_ids(args),
         graph_id=_integer(args.get("graph id")),
         graph_node_id=_integer(args.get("graph node id")),

@@ -274,9 +274,10 @@ class _Export:
         return shaped("launches", frame.select("start_ns", "duration_ns").with_columns(**columns))
 
     def _kernels(self) -> pl.DataFrame:
-        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "mangledName",
-                  "demangledName", "shortName", "registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY",
-                  "blockZ", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId")  # fmt: skip
+        wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid",
+                  "mangledName", "demangledName", "shortName", "registersPerThread", "gridX", "gridY", "gridZ",
+                  "blockX", "blockY", "blockZ", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId",
+                  "graphId")  # fmt: skip
         frame = self._timed(_KERNELS, wanted)
         shown = _mapped(frame.select(pl.coalesce("demangledName", "shortName")).to_series(), self._text)
         # Names for display have T1 in place of types of parameters.
@@ -294,8 +295,8 @@ class _Export:
         )
 
     def _copies(self) -> pl.DataFrame:
-        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind", "srcKind",
-                  "dstKind", "graphNodeId")  # fmt: skip
+        wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes",
+                  "copyKind", "srcKind", "dstKind", "graphNodeId")  # fmt: skip
         kind = pl.col("copyKind")
         frame = self._timed(_COPIES, wanted, kind.is_null() | ~kind.is_in(list(_UNIFIED)))
         # Three small numbers as one. Unknown ones become 255, which has no name.
@@ -304,7 +305,7 @@ class _Export:
         return self._activities(frame, "memcpy", _mapped(code, _copy_name), bytes=pl.col("bytes"))
 
     def _fills(self) -> pl.DataFrame:
-        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "memKind",
+        wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes", "memKind",
                   "graphNodeId")  # fmt: skip
         frame = self._timed(_FILLS, wanted)
         names = _mapped(frame["memKind"], lambda memory: fill_name(named(_MEMORY, memory)))
@@ -312,7 +313,7 @@ class _Export:
 
     def _graphs(self) -> pl.DataFrame:
         """Return launches of graphs that were recorded as a whole, as one activity each, under a name that says so."""
-        wanted = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
+        wanted = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphId")
         frame = self._timed(_GRAPHS, wanted)
         names = pl.repeat("(a CUDA graph as a whole)", frame.height, dtype=pl.String, eager=True)
         return self._activities(frame, "kernel", names)
@@ -329,7 +330,13 @@ class _Export:
         numbers = {"graph_id": "graphId", "graph_node_id": "graphNodeId"}
         graph = {to: pl.col(of).replace(0, None) for to, of in numbers.items() if of in frame.columns}
         columns = frame.select(
-            "start_ns", "duration_ns", device=pl.col("deviceId"), stream=pl.col("streamId"), **graph, **own
+            "start_ns",
+            "duration_ns",
+            device=pl.col("deviceId"),
+            stream=pl.col("streamId"),
+            context=pl.col("contextId"),
+            **graph,
+            **own,
         )
         correlation = self._correlations(frame, "globalPid")
         return shaped("activities", columns.with_columns(kind=pl.lit(kind), name=names, correlation=correlation))

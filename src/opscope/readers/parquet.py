@@ -45,7 +45,7 @@ _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duratio
 _ADDED_LATER: Final = frozenset({"ranges", "synchronizations", "migrations", "communications"})
 _COLUMNS_ADDED_LATER: Final = frozenset(
     {
-        ("launches", "status"), ("allocations", "address"),
+        ("launches", "status"), ("allocations", "address"), ("activities", "context"),
         ("synchronizations", "awaited_stream"), ("synchronizations", "recorded_by"),
     }
 )  # fmt: skip

@@ -25,6 +25,8 @@ _WHAT_TO_DO: Final = {
     CheckName.FILE_IS_VALID: "Copy or record the file again; what is whole of it is shown",
     CheckName.RECORDING_COMPLETE: "Record fewer steps at once, or see what the sentence names",
     CheckName.IMPOSSIBLE_DURATIONS: _RECORD_AGAIN,
+    CheckName.CLOCKS_AGREE: "Device times are shifted; what the device waited for is right to within the range given",
+    CheckName.IDLE_CAUSES_KNOWN: _RECORD_AGAIN,
     CheckName.OPERATORS_NEST: _RECORD_AGAIN,
     CheckName.ONE_PROCESS: "Analyse the processes one by one",
     CheckName.TIME_RESOLUTION: "Record it with PyTorch 2.0 or newer, which keeps nanoseconds",

@@ -38,6 +38,7 @@
     COLUMN(name, NAME, "the kernel's function, or which copy") \
     COLUMN(device, INT32, "the device") \
     COLUMN(stream, INT64, "the stream") \
+    COLUMN(context, INT64, "the context, where recorded: streams of two contexts may have the same number") \
     COLUMN(start_ns, INT64, "when it began on the device") \
     COLUMN(duration_ns, INT64, "how long it took on the device") \
     COLUMN(correlation, INT64, "the number of the call that launched it; nodes of one graph launch share it") \

@@ -30,7 +30,7 @@ def test_a_healthy_trace_passes_every_check(analyzed: Analyze) -> None:
     analysis = analyzed(healthy())
     assert {check.verdict for check in analysis.trust.checks} == {Verdict.PASS}
     assert analysis.trust.verdict is Verdict.PASS
-    assert len(analysis.trust.checks) == 19
+    assert len(analysis.trust.checks) == 20
 
 
 def rounded(kernels: int, duration: int) -> KinetoTrace:

@@ -13,7 +13,7 @@ from opscope.analysis.structure.api_masks import any_name, calls_of, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of, latest_around
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.text import lazy_pattern
-from opscope.documents.verdict import IdleCause
+from opscope.documents.verdict import CheckName, IdleCause
 from opscope.knowledge.api_calls import ApiKind
 from opscope.trace.model import Trace
 
@@ -53,6 +53,7 @@ class Causes:
 
     def __init__(self, trace: Trace, host: HostTime, *, long_pauses: bool | None = None) -> None:
         self._host = host
+        self._clocks_disagree = CheckName.IDLE_CAUSES_KNOWN in trace.source.failed_checks
         self._manages = calls_of(trace.launches, ApiKind.ALLOCATE, ApiKind.FREE)
         self._managing = Intervals.union_of(host.start[self._manages], host.end[self._manages])
         self._inside = {cause: _by_thread(trace, names) for cause, names in _INSIDE.items()}
@@ -66,6 +67,8 @@ class Causes:
             idle: the device's idle time.
             others: when other devices work.
         """
+        if self._clocks_disagree:
+            return idle.with_cause(np.arange(len(idle.pieces)), IdleCause.CLOCKS)
         idle = self._draining(idle)
         # All are found from the same causes, those so far; where two fit a piece, the later one counts.
         for cause, pieces in (

@@ -1,11 +1,15 @@
 """Records that cannot be true. They are taken out before anything is computed, and counted."""
 
+from typing import Final
+
+import numpy as np
 import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.structure.api_masks import calls_that
-from opscope.analysis.structure.arrays import end_of, extent_of
+from opscope.analysis.structure.arrays import column, end_of, extent_of
+from opscope.analysis.trust.clocks import placed
 from opscope.base.errors import BadInputError
 from opscope.base.units import NS_PER_S
 from opscope.trace.model import Trace
@@ -16,23 +20,27 @@ class Implausible(Struct, frozen=True):
 
     Attributes:
         activities: device activities with a negative duration, one of more than an hour, or one that outlasts a host
-            that waited for them.
+            that waited for them; those that begin before their launch or end after a call that waited for them; and
+            those that run on while their successors on the stream do.
         activities_claimed_ns: the durations that these claim, added up.
+        claims_hold: whether each of them claims a duration above zero, which is the most that it can have taken.
         host_records: operators, launches, annotations, frames and overheads with a negative duration or one of more
             than a month.
     """
 
     activities: int
     activities_claimed_ns: int
+    claims_hold: bool
     host_records: int
 
 
 def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Trace, Implausible]:
-    """Return the trace without records whose duration is impossible, and how many there were.
+    """Return the trace without impossible records, and how many there were.
 
     Negative durations are impossible, and so are activities of more than an hour and host records of more than a month.
     So is an activity that began before the host's last blocking call returned, but claims to take longer than the time
-    from the first host record to the last: the host has waited for it.
+    from the first host record to the last: the host has waited for it. A device whose clock is off is set right (see
+    `opscope.analysis.trust.clocks`), which is noted among the trace's failed checks.
 
     Args:
         trace: the trace, or a part of it.
@@ -48,17 +56,25 @@ def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Tra
     if host_ns is None and trace.around is not None:
         host_ns = trace.around.host_ns
     possible = trace.activities.select(within_bounds & ~_outlasts_waiting_host(cleaned, host_ns)).to_series()
-    activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
+    kept_activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
+    overrun = _overruns(kept_activities)
+    out = pl.concat([out, kept_activities.filter(overrun)])
+    found = placed(replace(cleaned, activities=kept_activities.filter(~overrun)))
+    activities = found.activities
     implausible = Implausible(
-        activities=out.height,
+        activities=out.height + found.left_out,
         # Python's integers: claims of impossible records may add up to more than 64 bits hold.
-        activities_claimed_ns=sum(out["duration_ns"].to_list()),
+        activities_claimed_ns=sum(out["duration_ns"].to_list()) + found.left_out_ns,
+        claims_hold=bool((out["duration_ns"] > 0).all()),
         host_records=sum(table.height for table in host) - sum(table.height for table in kept),
     )
     for table in (*kept, activities):
         if float(table["duration_ns"].cast(pl.Float64).sum()) > _LARGEST_SUM_NS:
             raise BadInputError(f"{trace.source.path}: durations add up to more than a century, which no program ran")
-    return replace(cleaned, activities=activities), implausible
+    source = trace.source
+    if found.failed:
+        source = replace(source, failed_checks={**source.failed_checks, **found.failed})
+    return replace(cleaned, source=source, activities=activities), implausible
 
 
 def plausible_host(trace: Trace) -> Trace:
@@ -91,3 +107,30 @@ def _outlasts_waiting_host(trace: Trace, host_ns: tuple[int, int] | None) -> pl.
 def host_extent(trace: Trace) -> tuple[int, int] | None:
     """Return when the first operator, call or range of a trace begins and when the last one ends; None without any."""
     return extent_of((trace.operators, trace.launches, trace.annotations))
+
+
+# Choices: kernels of one name and shape differ by less, and one that is launched early overlaps the next one alone.
+_LIKES: Final = 5
+_TIMES_ITS_LIKES: Final = 100
+_SUCCESSORS: Final = 2
+
+
+def _overruns(activities: pl.DataFrame) -> pl.Series:
+    """Tell per activity whether it runs on while later ones of its stream begin and end, unlike all others of its name.
+
+    Nodes of one replay share a number of a stream though they run in branches, and so do contexts: but these last as
+    long as others of their name do.
+    """
+    middle = pl.col("duration_ns").median().over("name", "grid")
+    suspect = (pl.len().over("name", "grid") > _LIKES) & (pl.col("duration_ns") > _TIMES_ITS_LIKES * middle)
+    rows = activities.select(suspect.fill_null(value=False)).to_series()
+    if not rows.any():
+        return rows
+    start, end = column(activities, "start_ns"), end_of(activities)
+    lane = activities.select(pl.struct("device", "stream").rank("dense")).to_series().to_numpy()
+    correlation = activities["correlation"].fill_null(-1).to_numpy()
+    result = np.zeros(activities.height, np.bool_)
+    for row in np.flatnonzero(rows.to_numpy()).tolist():
+        within = (lane == lane[row]) & (start > start[row]) & (end <= end[row]) & (correlation != correlation[row])
+        result[row] = int(within.sum()) >= _SUCCESSORS
+    return pl.Series(result)

@@ -185,9 +185,10 @@ def _most(evidence: StepEvidence, waits: Waits, busy: int, whole: int) -> float:
 
 def _hidden(trust: Trust, device: DeviceTimeline) -> int:
     """Return how much longer the device may have been busy in the window, by the failed checks, in nanoseconds."""
-    if trust.failed(CheckName.IMPOSSIBLE_DURATIONS) is not None:
-        return device.idle_ns  # how long those activities really took is unknown
     hidden = 0
+    if (impossible := trust.failed(CheckName.IMPOSSIBLE_DURATIONS)) is not None:
+        # They took no longer than they claim, if all of them claim anything.
+        hidden = max(impossible.time_ns or 0, 0) or device.idle_ns
     for name in (CheckName.LAUNCHES_WITHOUT_ACTIVITY, CheckName.GRAPH_REPLAYS_COMPLETE):
         if (check := trust.failed(name)) is not None:
             hidden += device.idle_ns if check.time_ns is None else check.time_ns

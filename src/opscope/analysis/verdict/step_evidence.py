@@ -229,6 +229,10 @@ class StepEvidence(Struct, frozen=True):
     @property
     def host_unknown(self) -> Unknown | None:
         """Why it is unknown what a device waited for; None where it is known."""
+        if (contradiction := self.trust.failed(CheckName.IDLE_CAUSES_KNOWN)) is not None:
+            return Unknown(
+                "The clocks of the host and of the device disagree: record it again.", contradiction.sentence
+            )
         lost = self.trust.failed(CheckName.LAUNCH_RECORDED)
         if lost is not None and (lost.share or 0.0) >= _LOST:
             return launches_lost(lost)

@@ -289,7 +289,7 @@ struct Token {
 struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
-        kernel_file, device, stream, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
+        kernel_file, device, stream, original_stream, context, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
         memory_bytes, total_allocated, address, device_id, device_type, elements_in, elements_out, element_type,
         awaited_stream, recorded_by, awaited_event, group, group_description, group_ranks, group_size, group_rank,
         first_rank, rank_stride, communication_sequence, splits_in, splits_out, source_rank, destination_rank;
@@ -568,6 +568,7 @@ Token* argument_of(Event& event, std::string_view key) {
             if (is(key, "dtype")) return &event.element_type;
             return is(key, "Bytes") ? &event.memory_bytes : nullptr;
         case 6: return is(key, "device") ? &event.device : is(key, "stream") ? &event.stream : nullptr;
+        case 7: return is(key, "context") ? &event.context : nullptr;
         case 8:
             if (is(key, "graph id")) return &event.graph;
             if (is(key, "Src Rank")) return &event.source_rank;
@@ -597,6 +598,7 @@ Token* argument_of(Event& event, std::string_view key) {
             return is(key, "Out msg nelems") ? &event.elements_out : nullptr;
         case 15:
             if (is(key, "Sequence number")) return &event.sequence;
+            if (is(key, "original_stream")) return &event.original_stream;
             if (is(key, "Collective name")) return &event.collective;
             if (is(key, "Concrete Inputs")) return &event.concrete;
             return is(key, "Total Allocated") ? &event.total_allocated : nullptr;
@@ -1150,9 +1152,10 @@ private:
     }
 
     bool add_activity(const Event& event, Category category, int32_t name, int64_t start, int64_t duration) {
-        int64_t device, stream, correlation, external, graph, node, bytes, registers, shared;
+        int64_t device, stream, original, context, correlation, external, graph, node, bytes, registers, shared;
         double occupancy;
         if (!integer(event.device, device, kInt32) || !integer(event.stream, stream) ||
+            !integer(event.original_stream, original) || !integer(event.context, context) ||
             !ids(event, correlation, external) || !integer(event.graph, graph) || !integer(event.node, node) ||
             !moved(event, bytes) || !integer(event.registers, registers, kInt32) ||
             !integer(event.shared_memory, shared) || !decimal(event.occupancy, occupancy))
@@ -1161,6 +1164,8 @@ private:
         if ((event.device && device == kNull) || (event.stream && stream == kNull)) return false;
         if (device == kNull && !integer(event.pid, device, kInt32)) return false;
         if (stream == kNull && !integer(event.tid, stream)) return false;
+        // Since PyTorch 2.14, kernels of a graph stand on lanes of their own, and the stream beside them.
+        if (original != kNull) stream = original;
         int32_t grid, block;
         if (!list(event.grid, grid) || !list(event.block, block)) return false;
         if (category == kKernel && !add_communication(event, start, duration)) return false;
@@ -1169,6 +1174,7 @@ private:
                                 .name = name,
                                 .device = device,
                                 .stream = stream,
+                                .context = context,
                                 .start_ns = start,
                                 .duration_ns = duration,
                                 .correlation = correlation,
