@@ -82,7 +82,7 @@ WARM_UP: Final = lazy_pattern(
     r"(?<![a-z])(?<!lr[-_ ])warm[-_ ]?up(?![-_ ]?(?:steps|ratio|lr|iters|schedul))", re.IGNORECASE
 )
 # Operators and ranges that only a program with a GPU has.
-_OF_GPUS: Final = lazy_pattern(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_")
+_OF_GPUS: Final = lazy_pattern(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_|^aten::_mps_")
 
 
 class Accounting(Struct, frozen=True):

@@ -192,7 +192,7 @@ class Check(Struct, frozen=True):
         sentence: what was found, and what it means for the figures.
         time_ns: the affected time; None if time does not apply.
         time_of: whose time that is.
-        share: ``time_ns`` as a fraction of ``share_of``.
+        share: ``time_ns`` as a fraction of ``share_of``; of launches, ``count`` is.
         share_of: what the fraction refers to.
     """
 
@@ -203,7 +203,7 @@ class Check(Struct, frozen=True):
     time_ns: int | None = None
     time_of: Literal["device", "host"] | None = None
     share: float | None = None
-    share_of: Literal["device sum", "device busy", "window"] | None = None
+    share_of: Literal["device sum", "device busy", "window", "launches"] | None = None
 
 
 def worst_verdict(checks: tuple[Check, ...]) -> Verdict:

@@ -1,4 +1,4 @@
-"""What the calls of the CUDA runtime, the CUDA driver and HIP do, by name.
+"""What the calls of the CUDA runtime, the CUDA driver, HIP and SYCL do, by name.
 
 Names are those that profilers record: ``cudaLaunchKernel``, ``cuLaunchKernelEx``, ``hipMemcpyAsync``, with suffixes of
 the interface's version (``cudaStreamSynchronize_ptsz_v7000``). Sources: the references of the CUDA Runtime API, CUDA
@@ -61,6 +61,26 @@ class ApiRule(Struct, frozen=True):
 
 _PREFIX = r"^(cuda|cu|hip)"
 API_RULES: Final[tuple[ApiRule, ...]] = (
+    # SYCL's unified runtime (ur, before it pi) hands work to Level Zero (ze), whose calls lie within it.
+    ApiRule(
+        r"^(ur|pi)Enqueue(\w*Kernel)",
+        ApiCall(ApiKind.LAUNCH, enqueues=True),
+        ("urEnqueueKernelLaunch", "urEnqueueKernelLaunchWithArgsExp", "piEnqueueKernelLaunch"),
+    ),
+    ApiRule(
+        r"^(ur|pi)(Ext)?(Enqueue)?\w*(Memcpy|BufferCopy|BufferRead|BufferWrite)",
+        ApiCall(ApiKind.COPY, enqueues=True),
+        ("urEnqueueUSMMemcpy", "piextUSMEnqueueMemcpy", "urEnqueueMemBufferCopy"),
+    ),
+    ApiRule(r"^(ur|pi)\w*Fill", ApiCall(ApiKind.FILL, enqueues=True), ("urEnqueueUSMFill", "piextUSMEnqueueFill")),
+    ApiRule(
+        r"^(ur|pi)(QueueFinish|EventWait|EventsWait)|^ze\w*Synchronize",
+        ApiCall(ApiKind.SYNCHRONIZE, blocks=True),
+        ("urQueueFinish", "urEventWait", "piQueueFinish", "zeEventHostSynchronize", "zeCommandQueueSynchronize"),
+    ),
+    ApiRule(r"^ze", ApiCall(ApiKind.OTHER), ("zeCommandListAppendLaunchKernel", "zeCommandListAppendMemoryCopy")),
+    ApiRule(r"^(ur|pi(ext)?)USM\w*Alloc", ApiCall(ApiKind.ALLOCATE), ("urUSMDeviceAlloc", "piextUSMHostAlloc")),
+    ApiRule(r"^(ur|pi(ext)?)USMFree", ApiCall(ApiKind.FREE), ("urUSMFree",)),
     ApiRule(r"GraphLaunch", ApiCall(ApiKind.GRAPH_LAUNCH, enqueues=True), ("cudaGraphLaunch", "hipGraphLaunch")),
     ApiRule(
         r"LaunchKernel|LaunchCooperative|ModuleLaunch",

@@ -20,19 +20,20 @@ class Direction(StrEnum):
     BETWEEN_DEVICES = "between devices"
 
 
-# CUDA: ``Memcpy HtoD (Pageable -> Device)``; HIP: ``CopyHostToDevice``, ``Memcpy HtoD``.
+# CUDA: ``Memcpy HtoD (Pageable -> Device)``; HIP: ``CopyHostToDevice``, ``Memcpy HtoD``, ``MEMORY_COPY_HOST_TO_DEVICE``
+# (rocprofiler-sdk); SYCL: ``Memcpy M2D(Pageable -> Device)``.
 # In order: copies between devices before those within one, whose pattern fits DeviceToDevicePeer too.
 _NAMES: Final = (
-    (Direction.TO_DEVICE, lazy_pattern(r"HtoD|HostToDevice")),
-    (Direction.TO_HOST, lazy_pattern(r"DtoH|DeviceToHost")),
-    (Direction.BETWEEN_DEVICES, lazy_pattern(r"PtoP|PeerToPeer|DeviceToDevicePeer")),
-    (Direction.WITHIN, lazy_pattern(r"DtoD|DeviceToDevice")),
+    (Direction.TO_DEVICE, lazy_pattern(r"HtoD|M2D|HostToDevice|HOST_TO_DEVICE")),
+    (Direction.TO_HOST, lazy_pattern(r"DtoH|D2M|DeviceToHost|DEVICE_TO_HOST")),
+    (Direction.BETWEEN_DEVICES, lazy_pattern(r"PtoP|PeerToPeer|DeviceToDevicePeer|PEER_TO_PEER")),
+    (Direction.WITHIN, lazy_pattern(r"DtoD|D2D|DeviceToDevice|DEVICE_TO_DEVICE")),
 )
 
 
 def direction_of(name: str) -> Direction | None:
     """Return which way a copy goes; None if the name is not that of a copy, or does not say."""
-    if not name.startswith(("Memcpy", "Copy")):
+    if not name.startswith(("Memcpy", "Copy", "MEMORY_COPY_")):
         return None
     return next((direction for direction, pattern in _NAMES if pattern.search(name)), None)
 

@@ -73,7 +73,42 @@ def build_trace(
 ) -> Trace:
     """Build the trace. File order is not time order, so every table is sorted by time."""
     tables = {name: sorted_by_start(name, frame) for name, frame in frames.items()}
+    tables["activities"] = _copies_told(tables["activities"])
     return Trace(source=source, devices=devices, threads=threads, around=None, **tables)
+
+
+# HIP copies and fills by kernels of its own (clr/rocclr/device/blit.hpp); roctracer calls copies by engines kernels.
+_COPYING: Final = lazy_pattern(r"^(Copy(Host|Device|Peer)|MEMORY_COPY_|__amd_rocclr_(copy|streamOps))")
+_FILLING: Final = lazy_pattern(r"^(FillBuffer|__amd_rocclr_fill)")
+
+
+def _moving_kernel(name: str) -> str | None:
+    """Return ``memcpy`` or ``memset`` for what does a copy or a fill and is recorded as a kernel; None for others."""
+    if _COPYING.search(name):
+        return "memcpy"
+    return "memset" if _FILLING.search(name) else None
+
+
+def _copies_told(activities: pl.DataFrame) -> pl.DataFrame:
+    """Return activities with copies and fills told by their names, and the bytes of a graph's copies once.
+
+    ROCm records copies as kernels at times. Of a copy in a graph that two engines did in turns, CUPTI writes two
+    records with all of its bytes each.
+    """
+    names = [
+        (str(name), kind) for name in activities["name"].unique() if (kind := _moving_kernel(str(name))) is not None
+    ]
+    if names:
+        texts, kinds = zip(*names, strict=True)
+        told = pl.col("name").cast(pl.String).replace_strict(texts, kinds, default=None, return_dtype=pl.String)
+        is_kernel = pl.col("kind").cast(pl.String) == "kernel"
+        column = pl.when(is_kernel).then(pl.coalesce(told, "kind")).otherwise("kind")
+        activities = activities.with_columns(column.cast(pl.Categorical).alias("kind"))
+    copied = (pl.col("kind").cast(pl.String) == "memcpy") & pl.col("graph_node_id").is_not_null()
+    if not activities.select(copied.any()).item():
+        return activities
+    again = copied & (pl.int_range(pl.len()).over("correlation", "graph_node_id", "bytes") > 0)
+    return activities.with_columns(bytes=pl.when(again).then(None).otherwise("bytes"))
 
 
 def shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
@@ -170,7 +205,9 @@ def _scalar(value: Any) -> str | None:
 
 # Old names (before PyTorch 1.13) stand beside today's.
 _OPERATOR: Final = frozenset({"cpu_op", "Operator"})
-_LAUNCH: Final = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime"})
+_LAUNCH: Final = frozenset(
+    {"Runtime"} | {f"{of}_{part}" for of in ("cuda", "hip", "xpu", "privateuse1") for part in ("runtime", "driver")}
+)
 _ACTIVITY_KIND: Final[Mapping[str, str]] = {
     "kernel": "kernel",
     "Kernel": "kernel",

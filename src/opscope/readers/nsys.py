@@ -41,6 +41,7 @@ _CALLS, _WAITS, _GRAPHS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("RUNTIME",
 _CPU_FAULTS, _GPU_FAULTS = (f"CUDA_UM_{name}_PAGE_FAULT_EVENTS" for name in ("CPU", "GPU"))
 _RANGES: Final = "NVTX_EVENTS"
 _USED: Final = (_KERNELS, _COPIES, _FILLS, _CALLS, _WAITS, _GRAPHS, _CPU_FAULTS, _GPU_FAULTS, _RANGES)
+_OF_CUDA: Final = frozenset(_USED) - {_RANGES}
 _API_CLASSES: Final = (0, 1)  # of the runtime and of the driver; others in the table repeat calls, with their stacks
 # Kinds of copies that are migrations of unified memory: they are in the table of copies here.
 _UNIFIED: Final = {11: Migration.TO_DEVICE, 12: Migration.TO_HOST, 13: Migration.BETWEEN_DEVICES}
@@ -233,6 +234,8 @@ class _Export:
         yield from (f"Nsight Systems says: {text.strip()}" for text in texts[:_SHOWN_WARNINGS])
         if len(texts) > _SHOWN_WARNINGS:
             yield f"It has {len(texts) - _SHOWN_WARNINGS} more warnings."
+        if not self._columns.keys() & _OF_CUDA:
+            yield "It has no table of CUDA, as nsys profile records without --trace=cuda, or where nothing used CUDA."
         if _GRAPHS in self._columns:
             yield (
                 "CUDA graphs were recorded as wholes: their kernels are unknown (nsys profile --cuda-graph-trace=node "

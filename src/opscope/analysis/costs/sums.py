@@ -4,11 +4,13 @@ Every duration belongs to exactly one operator, or is listed as unlinked.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, costliest_first
 from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.structure.nesting import Ints, nearest
@@ -195,7 +197,8 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     """Return the trace's operators, one row per slice, with the times that each of them caused.
 
     An operator directly inside one of the same name is a redispatch of the same call (autocast, a scalar turned into
-    a tensor): ``is_call`` is False for it, and ``call`` is the row of the call it belongs to.
+    a tensor, a mode or subclass that intercepts it): ``is_call`` is False for it, and ``call`` is the row of the call
+    that it belongs to.
     """
     count = trace.operators.height
     owner = links.activity_operator[links.activity_operator >= 0]
@@ -214,14 +217,35 @@ def operator_slices(trace: Trace, links: Links) -> pl.DataFrame:
     )
 
 
+# What PyTorch records between an operator and the same one again, where a TorchDispatchMode or a subclass of Tensor
+# intercepts it (c10/core/DispatchKey, torch 2.6 to 2.15).
+_MODE: Final = "PythonDispatchMode"
+_SUBCLASS: Final = "PythonSubclass"
+
+
 def call_rows(trace: Trace, links: Links) -> Ints:
     """Return per slice of an operator the row of the call that it belongs to; see `operator_slices`."""
     parent = links.operators.parent
-    name_code = trace.operators["name"].to_physical().to_numpy()
     if not len(parent):
         return parent
+    name_code = trace.operators["name"].to_physical().to_numpy()
+    between = names_that(trace.operators, lambda name: name in (_MODE, _SUBCLASS))
+    around = parent
+    if between.any():
+        around = np.where(parent < 0, -1, nearest(parent, ~between)[np.maximum(parent, 0)])
     # A chain of equal names, each directly inside the next, is one call: that of its outermost operator.
-    return nearest(parent, (parent < 0) | (name_code != name_code[np.maximum(parent, 0)]))
+    again = (around >= 0) & (name_code == name_code[np.maximum(around, 0)])
+    call = nearest(around, ~again)
+    if between.any():
+        # A subclass may compute on other tensors, as DTensor does on a shard: the inputs of the call are those.
+        inner = np.flatnonzero(
+            again & names_that(trace.operators, lambda name: name == _SUBCLASS)[np.maximum(parent, 0)]
+        )
+        only = inner[np.bincount(call[inner], minlength=len(call))[call[inner]] == 1]
+        stands_for = np.arange(len(call))
+        stands_for[call[only]] = only
+        call = stands_for[call]
+    return call
 
 
 def operator_tables(trace: Trace, links: Links, classifier: Classifier) -> OperatorTables:

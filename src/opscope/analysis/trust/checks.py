@@ -586,7 +586,7 @@ def _launches_without_activity(evidence: CheckInput, busy_ns: int) -> Check:
         f"{count:,} of {total:,} launching calls have no recorded activity: records were dropped or fell outside the "
         f"window, so device times are too low. {at_most}"
     )
-    return Check(name, verdict, count, sentence, hidden, "device")
+    return Check(name, verdict, count, sentence, hidden, "device", count / total, "launches")
 
 
 def _launched_outside_steps(trace: Trace, links: Links) -> Check:

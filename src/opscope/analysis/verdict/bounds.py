@@ -20,7 +20,7 @@ from opscope.analysis.verdict.step_evidence import (
     works_elsewhere,
 )
 from opscope.base.units import format_ns, format_share
-from opscope.documents.verdict import Bound, BoundKind, CheckName, IdleCause, Trust
+from opscope.documents.verdict import Bound, BoundKind, CheckName, IdleCause, Trust, Verdict
 
 # From this share of the step on, the device is the bound: without any waiting the step is at most a quarter faster.
 BUSY_SHARE: Final = 0.8
@@ -405,6 +405,14 @@ def _without_device(evidence: StepEvidence) -> Bound:
         )
     if evidence.gpu_sign is not None and evidence.ran_on_gpu is None:
         return _withheld(device_not_recorded(evidence.gpu_sign))
+    if not evidence.operator_time_ns and evidence.trust.verdict is not Verdict.PASS:
+        return _withheld(
+            Unknown(
+                "Neither operators nor work of a device were recorded: record CPU and CUDA activities "
+                "(nsys profile --trace=cuda,nvtx).",
+                "Nothing in the recording tells what ran.",
+            )
+        )
     share = format_share(evidence.operator_time_ns, evidence.window.duration_ns)
     return Bound(
         BoundKind.HOST_ONLY,

@@ -67,6 +67,12 @@ def device_not_recorded(sign: str) -> Unknown:
     Args:
         sign: the operator that shows it.
     """
+    if "_mps_" in sign:
+        return Unknown(
+            "The program ran on Apple's GPU, whose work torch.profiler does not record: use torch.mps.profiler or "
+            "Instruments.",
+            f"{sign} runs only where there is such a GPU.",
+        )
     return Unknown(
         "The program uses a GPU that was not recorded: record CPU and CUDA activities; opscope doctor tests the "
         "profiler.",
@@ -236,6 +242,9 @@ class StepEvidence(Struct, frozen=True):
         lost = self.trust.failed(CheckName.LAUNCH_RECORDED)
         if lost is not None and (lost.share or 0.0) >= _LOST:
             return launches_lost(lost)
+        lost = self.trust.failed(CheckName.LAUNCHES_WITHOUT_ACTIVITY)
+        if lost is not None and (lost.share or 0.0) > MOSTLY:
+            return Unknown("Most launches have no recorded work: record fewer steps at once.", lost.sentence)
         lost = self.trust.failed(CheckName.GRAPH_REPLAYS_COMPLETE)
         if lost is not None and (lost.share or 0.0) >= _LOST:
             return Unknown("Records within graph replays were lost: record fewer steps at once.", lost.sentence)

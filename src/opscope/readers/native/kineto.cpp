@@ -256,6 +256,8 @@ Category category_of(std::string_view token) {
         {"cpu_op", kOperator},       {"Operator", kOperator},
         {"cuda_runtime", kLaunch},   {"cuda_driver", kLaunch},
         {"hip_runtime", kLaunch},    {"hip_driver", kLaunch},
+        {"xpu_runtime", kLaunch},    {"xpu_driver", kLaunch},
+        {"privateuse1_runtime", kLaunch}, {"privateuse1_driver", kLaunch},
         {"Runtime", kLaunch},        {"kernel", kKernel},
         {"Kernel", kKernel},         {"gpu_memcpy", kMemcpy},
         {"Memcpy", kMemcpy},         {"gpu_memset", kMemset},

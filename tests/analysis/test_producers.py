@@ -1,0 +1,159 @@
+"""What producers record in ways of their own: copies as kernels, intercepted calls, other makers' launches."""
+
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis.analyzed import Analysis
+from opscope.documents.verdict import BoundKind, Verdict
+from tests.analysis.trust.test_trust import Analyze, check
+from tests.kineto import KinetoTrace
+
+DIMS = {"Input Dims": [[512, 64], [64, 64]], "Input type": ["float", "float"]}
+SHARD = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+
+
+def of_operator(analysis: Analysis, name: str) -> dict[str, object]:
+    return next(row for row in analysis.operators.iter_rows(named=True) if row["name"] == name)
+
+
+# ---------------------------------------------------------------- modes and subclasses
+
+
+def intercepted(between: str, inner: dict[str, object], *, times: int = 1) -> KinetoTrace:
+    """Ten calls of aten::mm, each intercepted and made anew ``times`` times."""
+    trace = KinetoTrace()
+    for number in range(10):
+        begin = number * 100_000
+        trace.operator("aten::mm", begin, 80_000, **DIMS)
+        trace.operator(between, begin + 1_000, 78_000)
+        for call in range(times):
+            start = begin + 5_000 + 30_000 * call
+            trace.operator("aten::mm", start, 20_000, **inner)
+            trace.launched_kernel("gemm", (start + 1_000, 2_000), (start + 5_000, 10_000))
+    return trace
+
+
+@pytest.mark.parametrize("between", ["PythonDispatchMode", "PythonSubclass"])
+def test_a_call_that_is_intercepted_and_made_anew_is_one_call(analyzed: Analyze, between: str) -> None:
+    analysis = analyzed(intercepted(between, DIMS))
+    row = of_operator(analysis, "aten::mm")
+    assert (row["calls"], row["total_cpu_ns"], row["self_device_ns"]) == (10, 800_000, 100_000)
+    (shape,) = (
+        analysis.shapes.iter_rows(named=True)
+        if analysis.shapes.height == 1
+        else analysis.shapes.filter(analysis.shapes["name"].cast(str) == "aten::mm").iter_rows(named=True)
+    )
+    assert (shape["calls"], shape["input_dims"]) == (10, "[[512, 64], [64, 64]]")
+
+
+def test_what_a_subclass_computes_on_a_shard_has_the_shards_inputs(analyzed: Analyze) -> None:
+    """As DTensor does: the outer call has the whole tensor's inputs, and the kernel works on a part."""
+    shapes = analyzed(intercepted("PythonSubclass", SHARD)).shapes
+    rows = {row["input_dims"]: row["calls"] for row in shapes.iter_rows(named=True) if row["name"] == "aten::mm"}
+    assert rows == {"[[64, 64], [64, 64]]": 10}
+
+
+def test_a_call_that_becomes_two_stays_one(analyzed: Analyze) -> None:
+    shapes = analyzed(intercepted("PythonSubclass", SHARD, times=2)).shapes
+    rows = {row["input_dims"]: row["calls"] for row in shapes.iter_rows(named=True) if row["name"] == "aten::mm"}
+    assert rows == {"[[512, 64], [64, 64]]": 10}
+
+
+# ---------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CopyHostToDevice", "MEMORY_COPY_HOST_TO_DEVICE", "__amd_rocclr_copyBuffer", "__amd_rocclr_copyBufferRect.kd"],
+)
+def test_a_copy_that_is_recorded_as_a_kernel_moves_data(analyzed: Analyze, name: str) -> None:
+    bars = []
+    for category, named in (("gpu_memcpy", "Memcpy HtoD"), ("kernel", name)):
+        trace = KinetoTrace()
+        trace.operator("aten::copy_", 0, 20_000)
+        correlation = trace.launch(1_000, 2_000, name="hipMemcpyWithStream")
+        trace.kernel(named, 5_000, 700_000, correlation, category=category)
+        trace.operator("aten::mm", 30_000, 20_000)
+        trace.launched_kernel("Cijk_Ailk_Bljk", (31_000, 2_000), (705_000, 300_000))
+        device = analyzed(trace).devices[0]
+        bars.append((device.exposed_memcpy_ns, device.compute_ns))
+    assert bars == [(700_000, 300_000)] * 2
+
+
+def test_a_fill_by_a_kernel_is_a_fill(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("__amd_rocclr_fillBufferAligned", (0, 1_000), (2_000, 5_000))
+    assert analyzed(trace).trace.activities["kind"].to_list() == ["memset"]
+
+
+def test_a_copy_of_a_graph_in_two_records_has_its_bytes_once(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for replay in range(2):
+        graph = trace.launch(100_000 * replay, 5_000, name="cudaGraphLaunch")
+        for node in range(3):
+            for part, start in enumerate((10_000, 16_000)):
+                place = {"graph id": 1, "graph node id": node + 1, "bytes": 1_000}
+                begin = 100_000 * replay + 20_000 * node + start
+                trace.kernel("Memcpy DtoD", begin, 5_000 - 4_000 * part, graph, category="gpu_memcpy", **place)
+    activities = analyzed(trace).trace.activities
+    assert (activities.height, activities["bytes"].sum()) == (12, 6_000)
+
+
+# ---------------------------------------------------------------- other makers' devices
+
+
+def sycl(kernels: bool) -> KinetoTrace:
+    trace = KinetoTrace()
+    for number in range(30):
+        begin = 20_000 * number
+        trace.operator("aten::add", begin, 15_000)
+        correlation = number + 1
+        trace.slice("xpu_runtime", "urEnqueueKernelLaunch", begin + 2_000, 4_000, correlation=correlation)
+        trace.slice("xpu_driver", "zeCommandListAppendLaunchKernel", begin + 3_000, 2_000, correlation=10_000 + number)
+        if kernels or number == 0:
+            args = {"device": 0, "context": "0x55d0", "sycl queue": 64, "correlation": correlation}
+            trace.slice("kernel", "VectorizedElementwiseKernel", begin + 8_000, 5_000, pid=0, tid=64, **args)
+    trace.step(1, 0, 615_000)
+    trace.slice("xpu_runtime", "urQueueFinish", 600_000, 12_000, correlation=99_999)
+    return trace
+
+
+def test_launches_of_sycl_are_launches(analyzed: Analyze) -> None:
+    analysis = analyzed(sycl(kernels=True))
+    assert check(analysis, "launch_recorded").verdict is Verdict.PASS
+    assert check(analysis, "launches_without_activity").verdict is Verdict.PASS
+    assert of_operator(analysis, "aten::add")["activities"] == 30
+    causes = {cause for cause, time in analysis.devices[0].idle.by_cause().items() if time}
+    assert "launch not recorded" not in causes
+
+
+def test_where_most_launches_have_no_kernel_nothing_is_said_of_the_host(analyzed: Analyze) -> None:
+    analysis = analyzed(sycl(kernels=False))
+    assert check(analysis, "launches_without_activity").verdict is Verdict.FAIL
+    assert analysis.bound.kind is BoundKind.UNKNOWN
+    assert analysis.bound.sentence == "Most launches have no recorded work: record fewer steps at once."
+
+
+def test_work_of_apples_gpu_did_not_run_on_the_cpu(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.operator("aten::convolution", 0, 90_000)
+    trace.operator("aten::_mps_convolution", 10_000, 70_000)
+    bound = analyzed(trace).bound
+    assert bound.kind is BoundKind.UNKNOWN
+    assert "Apple's GPU" in bound.sentence
+
+
+def test_an_export_without_cuda_says_so(tmp_path: Path) -> None:
+    import sqlite3
+
+    import opscope
+
+    path = tmp_path / "cpu.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+        connection.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
+        connection.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA H100')")
+    analysis = opscope.analyze(path)
+    assert analysis.bound.kind is BoundKind.UNKNOWN
+    assert "no table of CUDA" in check(analysis, "recording_complete").sentence
