@@ -157,3 +157,47 @@ def test_an_export_without_cuda_says_so(tmp_path: Path) -> None:
     analysis = opscope.analyze(path)
     assert analysis.bound.kind is BoundKind.UNKNOWN
     assert "no table of CUDA" in check(analysis, "recording_complete").sentence
+
+
+# ---------------------------------------------------------------- the first launch, and loaders by name
+
+
+def test_a_first_launch_that_sets_the_device_up_is_cold_start(analyzed: Analyze) -> None:
+    """347 ms in the first launch, before any work; then 200 ms of work, of which no step is marked."""
+    trace = KinetoTrace()
+    trace.operator("aten::ones", 0, 348_000_000)
+    trace.launched_kernel("k", (500_000, 347_000_000), (347_600_000, 10_000))
+    for number in range(1, 200):
+        begin = 348_000_000 + 1_000_000 * number
+        trace.operator("aten::mm", begin, 900_000)
+        trace.launched_kernel("k", (begin + 1_000, 5_000), (begin + 10_000, 800_000))
+    bound = analyzed(trace).bound
+    assert bound.kind is BoundKind.COLD_START
+    assert bound.sentence.startswith("The first calls take 347.0 ms, which sets the device up")
+
+
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [
+        ("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
+        ("cpu_op", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"),
+        ("user_annotation", "[pl][profile][_TrainingEpochLoop].train_dataloader_next"),
+        ("user_annotation", "get_train_batch"),
+        ("user_annotation", "## next_batch ##"),
+        ("user_annotation", "data loading"),
+        ("python_function", "transformers/trainer.py(5000): get_batch_samples"),
+    ],
+)
+def test_loading_is_known_by_its_name(analyzed: Analyze, category: str, name: str) -> None:
+    for named, kind in ((name, BoundKind.INPUT), ("something_else", BoundKind.HOST_WORK)):
+        trace = KinetoTrace()
+        for step in range(4):
+            begin = 20_000_000 * step
+            trace.step(step + 1, begin, 20_000_000)
+            trace.slice(category, named, begin + 1_000, 18_000_000)
+            for number in range(10):
+                launched = begin + 18_010_000 + 20_000 * number
+                trace.operator("aten::mm", launched, 15_000)
+                trace.launched_kernel("k", (launched + 1_000, 3_000), (launched + 6_000, 100_000))
+            trace.launch(begin + 18_300_000, 1_000_000, name="cudaDeviceSynchronize")
+        assert analyzed(trace).bound.kind is kind

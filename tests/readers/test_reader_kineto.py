@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
-from opscope.base.errors import BadInputError
+from opscope.base.errors import BadInputError, NotATraceError
 from opscope.readers.content import repaired
 from opscope.readers.native import library as native
 from opscope.readers.reading import read
@@ -508,3 +508,81 @@ def test_keys_and_values_may_be_spelled_with_escapes(tmp_path: Path, escaped: st
     path = tmp_path / "trace.json"
     path.write_text(f'{{"traceEvents": [{event}]}}')
     assert read(path).activities["duration_ns"].to_list() == [2_000]
+
+
+# ---------------------------------------------------------------- begins and ends apart, other tools, open ends
+
+
+def apart(*events: tuple[str, str, float], cat: str | None = "cpu_op") -> str:
+    """Return a trace of begins (B) and ends (E) of one thread: phase, name, microseconds."""
+    written = [
+        {"ph": ph, "name": name, "ts": ts, "pid": 1, "tid": 1, **({"cat": cat} if cat and (ph == "B" or name) else {})}
+        for ph, name, ts in events
+    ]
+    return json.dumps({"traceEvents": written})
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_begin_and_its_end_are_one_slice(tmp_path: Path, named: bool) -> None:
+    outer, inner = ("outer", "inner") if named else ("", "")
+    trace = read_text(
+        tmp_path,
+        apart(
+            ("B", "outer", 1), ("B", "inner", 2.5), ("E", inner, 4), ("B", "next", 4), ("E", "next", 5), ("E", outer, 9)
+        ),
+    )
+    rows = trace.operators.select("name", "start_ns", "duration_ns").rows()
+    assert rows == [("outer", 1_000, 8_000), ("inner", 2_500, 1_500), ("next", 4_000, 1_000)]
+    assert trace.source.odd_events == 0
+
+
+def test_a_begin_without_an_end_is_counted(tmp_path: Path) -> None:
+    trace = read_text(tmp_path, apart(("B", "open", 1), ("B", "whole", 2), ("E", "whole", 3), ("E", "other", 4)))
+    assert trace.operators["name"].to_list() == ["whole"]
+    assert trace.source.odd_events == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('[{"name": "k", "ph": "X", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]', "1 slices, none of a kind that torch"),
+        ('{"traceEvents": [{"name": "f", "ph": "X", "cat": "FEE", "ts": 1, "dur": 2}]}', "a trace of VizTracer"),
+        ('{"traceEvents": [{"name": "MatMul", "ph": "X", "cat": "Op", "ts": 1, "dur": 2}]}', "a trace of TensorFlow"),
+        ('{"metadata": {"highres-ticks": true}, "traceEvents": [{"name": "f", "ph": "X", "ts": 1, "dur": 2}]}', "JAX"),
+        ('[{"children": [], "frame": {"name": "ROOT"}}]', "a profile of Proton"),
+        ('{"schemaVersion": "1.1.1-chakra", "nodes": []}', "an execution trace (Chakra)"),
+        ('{"$schema": "https://www.speedscope.app/file-format-schema.json"}', "a profile for speedscope"),
+        ('{"version": "2.9", "entries": [{"profiling_name": "nccl:all_reduce"}]}', "flight recorder"),
+        ("NVIDIA Tegra Profiler Report \x00", "nsys export --type sqlite"),
+        ("NVR\x00", "ncu --import FILE --csv"),
+    ],
+)
+def test_files_of_other_tools_are_refused_by_name(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    with pytest.raises(NotATraceError) as error:
+        read(path)
+    assert says in str(error.value)
+    assert "doctor" not in str(error.value)
+
+
+def test_slices_without_a_category_beside_others_are_counted(tmp_path: Path) -> None:
+    event = '{"name": "k", "ph": "X", "ts": 1, "dur": 2, "pid": 1, "tid": 1}'
+    trace = read_text(tmp_path, f'{{"traceEvents": [{WHOLE}, {event}, {event}]}}')
+    assert trace.source.not_understood == {"": 2}
+
+
+def test_a_list_that_is_not_closed_is_whole_as_far_as_anyone_knows(tmp_path: Path) -> None:
+    trace = read_text(tmp_path, f"[{WHOLE},\n{WHOLE},\n")
+    assert trace.activities.height == 2
+    assert trace.source.damage is None
+    assert "not closed" in trace.source.not_recorded[0]
+    cut = read_text(tmp_path, f"[{WHOLE},\n{WHOLE[:-9]}")
+    assert cut.source.damage == "it ends in the middle of its events"
+
+
+def test_what_follows_the_end_of_packed_data_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(f'{{"traceEvents": [{WHOLE}]}}'.encode()) + b"garbage")
+    trace = read(path)
+    assert (trace.source.damage, trace.source.unreadable_bytes, trace.activities.height) == (None, 7, 1)

@@ -195,6 +195,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             gpu_sign=self._gpu_sign,
             warm_up=self._warm_up,
             host_elsewhere_ns=self._host_elsewhere_ns,
+            cold_elsewhere_ns=self._cold_elsewhere_ns,
         )
 
     @functools.cached_property
@@ -212,6 +213,15 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         if len(spans):
             # An operator in which the host waits for the device is not work of the host's.
             spans = spans.within(waits.gaps(int(spans.start[0]), int(spans.end[-1])))
+        return spans.length - spans.within(busiest(self.devices).window.spans).length
+
+    @functools.cached_property
+    def _cold_elsewhere_ns(self) -> int:
+        """How much of that is calls that create a context or load code, such as a program's first launch."""
+        cold = np.flatnonzero(self.host.cold)
+        if not self.devices or not len(cold):
+            return 0
+        spans = Intervals.union_of(self.host.start[cold], self.host.end[cold])
         return spans.length - spans.within(busiest(self.devices).window.spans).length
 
     @functools.cached_property

@@ -41,6 +41,7 @@ _OPERATOR_LISTS = {  # as the JSON text that they were recorded as
 }
 _LAUNCH_NUMBERS = {"correlation": "correlation", "External id": "external_id"}
 _ACTIVITY_NUMBERS = {
+    "context": "context",
     "correlation": "correlation",
     "External id": "external_id",
     "graph id": "graph_id",

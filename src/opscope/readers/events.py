@@ -73,7 +73,7 @@ def build_trace(
 ) -> Trace:
     """Build the trace. File order is not time order, so every table is sorted by time."""
     tables = {name: sorted_by_start(name, frame) for name, frame in frames.items()}
-    tables["activities"] = _copies_told(tables["activities"])
+    tables["activities"] = _with_kinds_by_name(tables["activities"])
     return Trace(source=source, devices=devices, threads=threads, around=None, **tables)
 
 
@@ -89,7 +89,7 @@ def _moving_kernel(name: str) -> str | None:
     return "memset" if _FILLING.search(name) else None
 
 
-def _copies_told(activities: pl.DataFrame) -> pl.DataFrame:
+def _with_kinds_by_name(activities: pl.DataFrame) -> pl.DataFrame:
     """Return activities with copies and fills told by their names, and the bytes of a graph's copies once.
 
     ROCm records copies as kernels at times. Of a copy in a graph that two engines did in turns, CUPTI writes two
@@ -100,9 +100,9 @@ def _copies_told(activities: pl.DataFrame) -> pl.DataFrame:
     ]
     if names:
         texts, kinds = zip(*names, strict=True)
-        told = pl.col("name").cast(pl.String).replace_strict(texts, kinds, default=None, return_dtype=pl.String)
+        by_name = pl.col("name").cast(pl.String).replace_strict(texts, kinds, default=None, return_dtype=pl.String)
         is_kernel = pl.col("kind").cast(pl.String) == "kernel"
-        column = pl.when(is_kernel).then(pl.coalesce(told, "kind")).otherwise("kind")
+        column = pl.when(is_kernel).then(pl.coalesce(by_name, "kind")).otherwise("kind")
         activities = activities.with_columns(column.cast(pl.Categorical).alias("kind"))
     copied = (pl.col("kind").cast(pl.String) == "memcpy") & pl.col("graph_node_id").is_not_null()
     if not activities.select(copied.any()).item():
@@ -284,11 +284,44 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
         if start is not None:
             _add_allocation(rows, event, start, args)
         return start is not None
-    duration = _nanoseconds(event.get("dur")) if ph == "X" else None  # no profiler writes begin and end apart
+    duration = _nanoseconds(event.get("dur")) if ph == "X" else None  # the others have found no partner
     if start is None or duration is None or not -LATEST_NS < start + duration < LATEST_NS:
         return False
     _add_slice(rows, event, name, start, duration, args)
     return True
+
+
+def paired(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return events in which a begin (``B``) and its end (``E``) are one slice, as tools that rewrite traces have them.
+
+    An end belongs to the last begin of its thread that is open, and of its name where it has one. What finds no partner
+    stays as it is.
+    """
+    events = list(events)
+    apart = [event for event in events if event.get("ph") in ("B", "E") and _nanoseconds(event.get("ts")) is not None]
+    if not apart:
+        return events
+    result: list[Mapping[str, Any]] = [event for event in events if event.get("ph") not in ("B", "E")]
+    opened: dict[str, list[Mapping[str, Any]]] = {}
+    # Of one moment, ends come first: a slice ends where the next one begins.
+    for event in sorted(apart, key=lambda event: (_nanoseconds(event["ts"]), event["ph"] == "B")):
+        stack = opened.setdefault(repr((event.get("pid"), event.get("tid"))), [])
+        if event["ph"] == "B":
+            stack.append(event)
+            continue
+        name = event.get("name") or None
+        at = next((i for i in reversed(range(len(stack))) if name is None or stack[i].get("name") == name), None)
+        result.append(event if at is None else _joined(stack.pop(at), event))
+    left = [event for stack in opened.values() for event in stack]
+    lost = [event for event in events if event.get("ph") in ("B", "E") and _nanoseconds(event.get("ts")) is None]
+    return [*result, *left, *lost]
+
+
+def _joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = [event["args"] for event in (begin, end) if isinstance(event.get("args"), dict)]
+    args = {name: value for part in arguments for name, value in part.items()}
+    duration = (_nanoseconds(end["ts"]) or 0) - (_nanoseconds(begin["ts"]) or 0)
+    return {**begin, "ph": "X", "dur": Decimal(duration) / 1_000, "args": args}
 
 
 def not_understood(category: Any) -> bool:

@@ -217,12 +217,35 @@ FORMATS: Final = (CUDA, NSYS, KINETO)
 TRACE_ENDINGS: Final = tuple(ending for known in reversed(FORMATS) for ending in known.endings)
 # Files that users may mistake for traces, by how they begin.
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
-    (b"PK\x03\x04", "a ZIP archive"),
+    (b"PK\x03\x04", "a ZIP archive (unpack it: opscope reads the folder)"),
+    (
+        b"NVIDIA Tegra Profiler Report",
+        "a report of Nsight Systems (nsys export --type sqlite FILE makes what opscope reads)",
+    ),
+    (b"NVR\x00", "a report of Nsight Compute (ncu --import FILE --csv --page raw makes what opscope reads)"),
+    *((bytes([0x80, protocol]), "a pickle, as PyTorch's memory snapshots are") for protocol in range(2, 6)),
     (b'"ID","Process ID"', "a table of Nsight Compute, which opscope analyze reads"),
     (b"PAR1", "a Parquet file"),
     (b"\x7fELF", "a program or library"),
     (b"\xff\xfe", "UTF-16 text"),
     (b"\xfe\xff", "UTF-16 text"),
+)
+
+
+# The same of JSON, by what stands at its beginning.
+_SEARCHED: Final = 512
+_OTHER_JSON: Final = (
+    (
+        lazy_pattern(rb'^\s*\[?\s*\{"(?:children|frame)"\s*:'),
+        "a profile of Proton (hatchet), which has no times of single calls",
+    ),
+    (lazy_pattern(rb'"schema"?\w*"?\s*:\s*"[^"]*chakra'), "an execution trace (Chakra), which has no times"),
+    (lazy_pattern(rb"speedscope\.app/file-format-schema"), "a profile for speedscope"),
+    (lazy_pattern(rb'^\s*\{\s*"rocprofiler-sdk-tool"'), "a result of rocprofv3"),
+    (
+        lazy_pattern(rb'^\s*\{\s*"version"\s*:\s*"[^"]*".*"(?:pg_config|profiling_name|pg_status|record_id)"'),
+        "a record of PyTorch's flight recorder for collectives",
+    ),
 )
 
 
@@ -236,9 +259,10 @@ def format_of(beginning: bytes, path: Path) -> TraceFormat:
     Raises:
         NotATraceError: it is a file of a known other kind.
     """
-    for magic, kind in _OTHER_KINDS:
-        if beginning.startswith(magic):
-            raise NotATraceError(f"{path} is {kind}, and no trace that opscope knows. {EXPECTED}")
+    kinds = [kind for magic, kind in _OTHER_KINDS if beginning.startswith(magic)]
+    kinds += [kind for pattern, kind in _OTHER_JSON if pattern.search(beginning[:_SEARCHED])]
+    if kinds:
+        raise NotATraceError(f"{path} is {kinds[0]}, and no trace that opscope knows. {EXPECTED}")
     return next(known for known in FORMATS if known.recognises(beginning))
 
 

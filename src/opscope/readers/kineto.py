@@ -7,6 +7,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from msgspec import Struct, field
 from opscope.base.errors import BadInputError, NotATraceError
 from opscope.base.files import path_text
 from opscope.base.processes import together
+from opscope.base.text import lazy_pattern, or_unknown
 from opscope.readers.content import Content, decode_event, repaired
 from opscope.readers.events import (
     KINDS,
@@ -28,6 +30,7 @@ from opscope.readers.events import (
     known_metadata,
     list_text,
     not_understood,
+    paired,
     sorted_by_start,
     text_of,
     text_or_list,
@@ -164,7 +167,9 @@ class _Oddities(Struct):
     def count_categories(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Count the slices whose category no rule knows."""
         result = (
-            text_of(event["cat"]) for event in events if event.get("ph") == "X" and not_understood(event.get("cat"))
+            text_of(event.get("cat", ""))
+            for event in events
+            if event.get("ph") == "X" and not_understood(event.get("cat", ""))
         )
         self.not_understood.update(result)
 
@@ -196,8 +201,16 @@ def parse(content: Content) -> Trace:
     else:
         rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
+    recorded = any(frame.height for frame in frames.values())
+    if oddities.not_understood and not recorded and not any(map(_OF_DEVICES.search, oddities.not_understood)):
+        raise NotATraceError(_of_another_tool(source.path, oddities.not_understood, reader))
     devices = tuple(_devices(header.get("deviceProperties", header.get("computeProperties"))))
     return restored(build_trace(_described(content, oddities, header), devices, rows.threads(), frames), header)
+
+
+_UNCLOSED: Final = (
+    "The list of events is not closed, which Chrome's format allows: whether events are missing cannot be told."
+)
 
 
 def _reader_of(content: Content) -> EventReader:
@@ -206,7 +219,9 @@ def _reader_of(content: Content) -> EventReader:
 
 def _described(content: Content, oddities: _Oddities, header: Mapping[str, Any]) -> TraceSource:
     source, reader, damage = content.source, _reader_of(content), content.source.damage
-    if damage is None and reader.truncated:
+    # Chrome's format lets a list end without its bracket, as programs leave it that are killed while they write.
+    is_open = reader.truncated and not reader.header.strip() and not content.unreadable_bytes
+    if damage is None and reader.truncated and not is_open:
         damage = "it ends in the middle of its events"
     return TraceSource(
         path=path_text(source.path),
@@ -215,8 +230,9 @@ def _described(content: Content, oddities: _Oddities, header: Mapping[str, Any])
         event_count=content.event_count,
         replaced_bytes=oddities.replaced_bytes,
         odd_events=oddities.odd_events,
-        unreadable_bytes=oddities.unreadable_bytes,
+        unreadable_bytes=oddities.unreadable_bytes + source.trailing_bytes,
         damage=damage,
+        not_recorded=(_UNCLOSED,) if is_open and damage is None else (),
         metadata=known_metadata(header),
         not_understood=dict(sorted(oddities.not_understood.items())),
     )
@@ -226,7 +242,7 @@ def _described(content: Content, oddities: _Oddities, header: Mapping[str, Any])
 
 
 def _python_frames(events: Iterable[Mapping[str, Any]], oddities: _Oddities) -> tuple[Rows, dict[str, pl.DataFrame]]:
-    rows, events = Rows(), list(events)
+    rows, events = Rows(), paired(events)
     oddities.odd_events = sum(not add_event(rows, event) for event in events)
     oddities.count_categories(events)
     return rows, {table: rows.renumbered(rows.frame(table)) for table in SCHEMAS}
@@ -238,7 +254,7 @@ def _frames(
     """Join the compiled reader's columns with the rows of the events that it handed back."""
     identities = [identity.decode("utf-8", "replace") for identity in reader.strings(IDENTITIES)]
     rows = Rows((identities[process], identities[thread]) for process, thread in reader.threads())
-    odd = list(odd)
+    odd = paired(odd)
     oddities.odd_events = sum(not add_event(rows, event) for event in odd)
     oddities.count_categories(odd)
     oddities.count_ignored(reader)
@@ -354,6 +370,34 @@ def _devices(entries: Any) -> Iterator[DeviceProperties]:
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and (device := device_of(entry)) is not None:
             yield device
+
+
+# How JSON of other tools is recognised: by its categories, or by a text before or behind its events.
+_TOOLS: Final[tuple[tuple[str, frozenset[str], bytes], ...]] = (
+    ("VizTracer", frozenset({"FEE", "PYTHON"}), b"viztracer_metadata"),
+    ("TensorFlow", frozenset({"Op"}), b"run_metadata"),
+    ("JAX or TensorFlow (XLA)", frozenset(), b"highres-ticks"),
+)
+_SHOWN_CATEGORIES: Final = 4
+# What PyTorch calls work of devices that opscope does not know; a check says so.
+_OF_DEVICES: Final = lazy_pattern(r"(?i)privateuse|xpu|mtia|hpu|npu|mlu|musa|_op$|_runtime$|_driver$")
+
+
+def _of_another_tool(path: Path, categories: Counter[str], reader: EventReader) -> str:
+    """Describe a list of events none of which torch.profiler writes."""
+    around = reader.header + reader.footer
+    likes = [name for name, own, text in _TOOLS if own & categories.keys() or text in around]
+    if likes:
+        like = f"like a trace of {likes[0]}"
+    elif categories.keys() == {""}:
+        like = "like what rpd2tracing and tools on CUPTI write: they have no categories"
+    else:
+        names = [or_unknown(name) for name, _ in categories.most_common(_SHOWN_CATEGORIES)]
+        like = f"as of another tool: they are of the categories {', '.join(names)}"
+    return (
+        f"{path} is no trace that opscope knows: it has {categories.total():,} slices, none of a kind that "
+        f"torch.profiler records. They look {like}. {EXPECTED}"
+    )
 
 
 def _no_trace(source: InputFile, reader: EventReader) -> str:

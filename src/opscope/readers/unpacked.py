@@ -173,6 +173,7 @@ class InputFile(Struct):
         wanted: which of its slices are kept by a reader that can leave others out; None for all.
         size_bytes: how much was read so far, unpacked.
         damage: why reading stopped before the end; None if it did not.
+        trailing_bytes: how many bytes follow the end of packed data, which are none of it.
     """
 
     path: Path
@@ -180,6 +181,7 @@ class InputFile(Struct):
     wanted: Wanted | None = None
     size_bytes: int = 0
     damage: str | None = None
+    trailing_bytes: int = 0
 
     def feed(self, choose: Callable[[bytes], Takes]) -> Iterator[bytes]:
         """Feed the content to a reader, and yield the texts that it returns.
@@ -198,6 +200,8 @@ class InputFile(Struct):
                 for size, returned in self._fed(choose, file):
                     self._count(size)
                     yield from returned
+        except _TrailingError as error:
+            self.trailing_bytes = error.size
         except _DamageError as error:
             self.damage = str(error)
         except OSError as error:
@@ -241,6 +245,14 @@ class InputFile(Struct):
 
 class _DamageError(Exception):
     """Packed data end early or are damaged."""
+
+
+class _TrailingError(Exception):
+    """Something that is not packed follows the end of packed data."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
 
 
 class _File(FileIO):
@@ -389,6 +401,8 @@ def _gunzipped(file: FileIO, packed: bytes) -> Iterator[bytes]:
                 packed = packed.lstrip(b"\0")  # some tools pad
                 if not packed:
                     break
+                if not _GZIP.startswith(packed[: len(_GZIP)]):
+                    raise _TrailingError(len(packed) + sum(map(len, iter(lambda: file.read(_PACKED_PIECE), b""))))
                 member = inflating.decompressobj(wbits=_GZIP_BITS)
             before = member.copy()  # to unpack this piece again, up to the damage in it
             try:

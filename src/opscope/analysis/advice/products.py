@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.advice.context import Apply, Context, Draft, Range, Remedy, claims_of
 from opscope.analysis.advice.remedies import all_of, reach_kind, reaches, reaching, taking
@@ -18,13 +20,17 @@ from opscope.analysis.advice.rule import (
     share_of,
     states,
 )
+from opscope.analysis.costs.limits import PRODUCTS
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.nesting import Ints
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
-from opscope.documents.findings import Rule, Source
+from opscope.documents.findings import Fact, Rule, Source
 from opscope.documents.limits import LimitedBy, LimitRow
 from opscope.knowledge.devices import Assumed, reach_of
 from opscope.knowledge.kernels.decode import decode_name, told_kernel
-from opscope.knowledge.kernels.decoded import Operation
+from opscope.knowledge.kernels.decoded import FP32_CORES, Operation
 from opscope.knowledge.kernels.kinds import communicates
 
 _NS_PER_US: Final = 1_000.0
@@ -39,6 +45,8 @@ _MULTIPLE: Final = {"bf16": 8, "fp16": 8, "tf32": 4, "fp32": 4, "fp8": 16, "int8
 _UNALIGNED: Final = frozenset({"1", "2"})
 _LEAST_CALL_NS: Final = 3 * _NS_PER_US  # shorter kernels are a matter of launching
 _SMALL_GRID_SHARE: Final = 0.5  # of the multiprocessors
+_CONVOLUTIONS: Final = (Operation.FPROP, Operation.DGRAD, Operation.WGRAD)
+_MIXED: Final = 0.2  # of the time: with less of it, one of two kinds is not worth naming
 
 
 class _Matter(Struct, frozen=True):
@@ -58,22 +66,37 @@ class _Matter(Struct, frozen=True):
     most_of_time: float
 
 
+_ON_FP32_CORES: Final = "{subject} run on the FP32 cores ({time} {words.per}); the Tensor Cores are idle"
 _FP32: Final = _Matter(
-    "Matrix products run on the FP32 cores ({time} {words.per}); the Tensor Cores are idle",
+    _ON_FP32_CORES,
     "allow TF32, or use bfloat16",
     "torch.set_float32_matmul_precision('high')  # or bfloat16 autocast; results change in the 4th digit",
     "the results need more than TF32's 10 bits of mantissa",
     0.25,
     0.87,
 )
+_FP32_CONVOLUTIONS: Final = replace(
+    _FP32,
+    action="torch.backends.cudnn.allow_tf32 = True  # or bfloat16 autocast; results change in the 4th digit",
+)
+# Where TF32 is no faster than FP32 (GeForce), and before TF32 (Volta, Turing): 16 bits, at twice FP32's peak and more.
+_FP32_TO_BF16: Final = _Matter(
+    _ON_FP32_CORES,
+    "use bfloat16 autocast",
+    "with torch.autocast('cuda', dtype=torch.bfloat16):",
+    "the results need more than bfloat16's 8 bits of mantissa",
+    0.1,
+    0.5,
+)
 _FP32_BEFORE_TF32: Final = _Matter(
-    _FP32.title,
+    _ON_FP32_CORES,
     "use autocast with float16",
     "with torch.autocast('cuda', dtype=torch.float16):  # and torch.amp.GradScaler in training",
     "the results need more than 16 bits hold",
     _FP32.least_of_time,
     _FP32.most_of_time,
 )
+_CLEARLY_FASTER: Final = 1.5  # times FP32's peak, as in `opscope.analysis.costs.limits`
 _ANY_ALIGNMENT: Final = _Matter(
     "Products run in kernels for operands of any alignment ({time} {words.per})",
     "pad sizes to multiples of 8",
@@ -127,62 +150,121 @@ def _sizes(row: LimitRow) -> str:
 @states(
     RuleDescription(
         Rule.FP32_PRODUCTS,
-        "products whose kernel's name says FP32 cores, on a device with TF32, or with Tensor Cores for 16 bits only "
-        "(Volta, Turing)",
-        f"TF32, or FP16, at {percent(_TF32_AT_WORST)} to {percent(_GOOD_SHARE)} of its peak",
+        "products and convolutions whose kernel's name says FP32 cores, on a device that is over 1.5 times as fast in "
+        "TF32, else in 16 bits (GeForce, Volta, Turing)",
+        f"that precision at {percent(_TF32_AT_WORST)} to {percent(_GOOD_SHARE)} of its peak",
         "TF32 was used",
     ),
 )
 def fp32_products(context: Context) -> Iterator[Draft]:
-    """Find products on the FP32 cores of a device whose Tensor Cores take TF32."""
-    # On Volta and Turing, Tensor Cores take 16 bits only.
-    lower = "tf32" if context.has_tensor_cores_for_fp32 else "fp16"
-    matter = _FP32 if lower == "tf32" else _FP32_BEFORE_TF32
+    """Find products and convolutions on the FP32 cores of a device whose Tensor Cores take fewer bits."""
+    lower = _below_fp32(context)
+    if lower is None:
+        return
     rows = [row for row in context.rows if row.precision == "fp32" and row.lower_precision == lower and row.flop]
     rows = [row for row in rows if row.lower_ideal_ns is not None and row.share is not None]
-    # Products without recorded shapes are judged by their kernels' names; one cause makes one finding.
-    named = [row for row in _unknown(context) if row.precision == "fp32"] if context.has_tensor_cores_for_fp32 else []
-    if not rows:
-        yield from _by_name(context, Rule.FP32_PRODUCTS, named, _FP32)
-        return
-    first, unknown = _costliest(rows), _time(context, named)
+    # Those without recorded shapes are judged by their kernels' names, one by one: a compiled region has many kernels.
+    others = _on_fp32_cores(context, besides=context.activities_of(rows))
+    unknown = float(column(context.trace.activities, "duration_ns")[others].sum()) / context.steps
     time = _time(context, rows) + unknown
-    least = _lost(context, rows, _at_lower, _TF32_AT_WORST) + _FP32.least_of_time * unknown
-    most = _lost(context, rows, _at_lower, _GOOD_SHARE) + _FP32.most_of_time * unknown
-    saving = context.of_device(least, most)
-    share = sum((row.share or 0) * row.device_ns for row in rows) / sum(row.device_ns for row in rows)
+    if not time:
+        return
+    named = _rows_with(context, others)
+    first = _costliest([*rows, *named])
+    convolve = _convolve(context, np.concatenate([context.activities_of(rows), others]))
+    matter = _matter_of(lower, convolve)
+    least = _lost(context, rows, _at_lower, _TF32_AT_WORST) + matter.least_of_time * unknown
+    most = _lost(context, rows, _at_lower, _GOOD_SHARE) + matter.most_of_time * unknown
     yield Draft(
         rule=Rule.FP32_PRODUCTS,
-        title=matter.title.format(time=format_ns(time), words=context.words),
+        title=matter.title.format(subject=_SUBJECTS[convolve], time=format_ns(time), words=context.words),
         where=context.where_of_row(first),
-        saving=saving,
-        derivation=f"their time less what {lower.upper()} takes at {percent(_GOOD_SHARE)} (high) and "
-        f"{percent(_TF32_AT_WORST)} (low) of its peak"
-        + (
-            f"; {percent(_FP32.most_of_time)} and {percent(_FP32.least_of_time)} of the {format_ns(unknown)} in "
-            "products "
-            "whose sizes were not recorded"
-            if named
-            else ""
-        ),
-        evidence=(
-            measured(
-                share_of(time, context.busy_ns),
-                f" of the device's busy time, mostly {_sizes(first)}",
-                source=Source.ACTIVITIES,
-            ),
-            measured(f"the kernel is {told_kernel(first.kernel)}", source=Source.ACTIVITIES),
-            derived("they run at ", share_of(share, 1), " of what the FP32 cores allow", source=Source.LIMITS),
-        ),
+        saving=context.of_device(least, most),
+        derivation=_fp32_derivation(lower, matter, unknown, sized=bool(rows)),
+        evidence=tuple(_fp32_evidence(context, rows, first, time)),
         todo=matter.todo,
         action=matter.action,
         wrong_if=matter.wrong_if,
         claims=claims_of([*rows, *named]),
         remedy=Remedy(
-            f"{lower.upper()} at {reaches(reach_kind(first, lower))}",
-            all_of(_in_precision(context, rows, lower), _shorter(context, named, matter)),
+            f"{lower.upper()} at {reaches(reach_kind(first, lower))}"
+            if rows
+            else f"{matter.least_of_time:.0%} (low) to {matter.most_of_time:.0%} (high) less time for each",
+            all_of(_in_precision(context, rows, lower), _shorter_activities(others, matter)),
         ),
     )
+
+
+_SUBJECTS: Final = {None: "Matrix products and convolutions", False: "Matrix products", True: "Convolutions"}
+
+
+def _below_fp32(context: Context) -> str | None:
+    """Return the precision below FP32 at which the device is clearly faster; None where there is none."""
+    rates = context.peaks.rates if context.peaks is not None else {}
+    choices = ("tf32", "bf16", "fp16") if context.has_tensor_cores_for_fp32 else ("fp16",)
+    if (own := rates.get("fp32")) and any(one in rates for one in choices):
+        return next((one for one in choices if rates.get(one, 0.0) > _CLEARLY_FASTER * own), None)
+    return "tf32" if context.has_tensor_cores_for_fp32 else None
+
+
+def _matter_of(lower: str, convolve: bool | None) -> _Matter:
+    if lower == "tf32":
+        return _FP32_CONVOLUTIONS if convolve else _FP32
+    return _FP32_TO_BF16 if lower == "bf16" else _FP32_BEFORE_TF32
+
+
+def _multiplies_on_fp32_cores(name: str) -> bool:
+    kernel = decode_name(name)
+    return kernel.unit == FP32_CORES and kernel.operation in PRODUCTS and kernel.operation is not Operation.GEMV
+
+
+def _on_fp32_cores(context: Context, *, besides: Ints) -> Ints:
+    """Return the rows of activities of a step whose names say FP32 cores, but for some."""
+    chosen = context.work[names_that(context.trace.activities, _multiplies_on_fp32_cores)[context.work]]
+    return chosen[~np.isin(chosen, besides)]
+
+
+def _convolve(context: Context, activities: Ints) -> bool | None:
+    """Tell whether activities are convolutions, by most of their time; None where both take a fifth of it and more."""
+    table = context.trace.activities
+    convolves = names_that(table, lambda name: decode_name(name).operation in _CONVOLUTIONS)[activities]
+    duration = column(table, "duration_ns")[activities]
+    share = float(duration[convolves].sum()) / max(float(duration.sum()), 1.0)
+    return None if _MIXED <= share <= 1 - _MIXED else share > _MIXED
+
+
+def _rows_with(context: Context, activities: Ints) -> list[LimitRow]:
+    """Return the rows of work without a model that some activities belong to."""
+    rows = [row for row in context.rows if row.flop is None]
+    return [row for row in rows if np.isin(context.activities_of([row]), activities).any()]
+
+
+def _shorter_activities(activities: Ints, matter: _Matter) -> Apply:
+    """Return the change of activities whose sizes are not known."""
+    gone = (matter.least_of_time, (matter.least_of_time + matter.most_of_time) / 2, matter.most_of_time)
+    return lambda edit, assumed: edit.scale(activities, 1 - gone[assumed]) if len(activities) else 0
+
+
+def _fp32_derivation(lower: str, matter: _Matter, unknown: float, *, sized: bool) -> str:
+    shares = f"{percent(matter.most_of_time)} (high) and {percent(matter.least_of_time)} (low)"
+    if not sized:
+        return f"{shares} of their time: their sizes were not recorded"
+    text = (
+        f"their time less what {lower.upper()} takes at {percent(_GOOD_SHARE)} (high) and {percent(_TF32_AT_WORST)} "
+        "(low) of its peak"
+    )
+    return f"{text}; {shares} of the {format_ns(unknown)} in those whose sizes were not recorded" if unknown else text
+
+
+def _fp32_evidence(context: Context, rows: Sequence[LimitRow], first: LimitRow, time: float) -> Iterator[Fact]:
+    mostly = f" of the device's busy time, mostly {_sizes(first)}" if rows else " of the device's busy time"
+    yield measured(share_of(time, context.busy_ns), mostly, source=Source.ACTIVITIES)
+    yield measured(f"the kernel is {told_kernel(first.kernel)}", source=Source.ACTIVITIES)
+    if not rows:
+        yield general("record shapes for more (record_shapes=True)")
+        return
+    share = sum((row.share or 0) * row.device_ns for row in rows) / sum(row.device_ns for row in rows)
+    yield derived("they run at ", share_of(share, 1), " of what the FP32 cores allow", source=Source.LIMITS)
 
 
 @states(

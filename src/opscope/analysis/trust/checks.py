@@ -700,12 +700,12 @@ class _Overlaps(Struct, frozen=True):
         earlier = pl.col("end_ns").cum_max().shift(2).over("lane")
         late = previous > pl.col("start_ns")
         out_of_turn = ~pl.col("may") | (previous > pl.col("end_ns")) | (earlier > pl.col("start_ns"))
-        found = ordered.select(
+        sums = ordered.select(
             late.sum().alias("count"),
             (previous - pl.col("start_ns")).clip(lower_bound=0).sum().alias("time_ns"),
             (late & out_of_turn.fill_null(value=False)).any().alias("out_of_turn"),
         ).row(0, named=True)
-        return cls(int(found["count"] or 0), int(found["time_ns"] or 0), not found["out_of_turn"])
+        return cls(int(sums["count"] or 0), int(sums["time_ns"] or 0), not sums["out_of_turn"])
 
 
 def _repeated_correlations(trace: Trace, links: Links) -> Check:

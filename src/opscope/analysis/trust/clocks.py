@@ -60,14 +60,14 @@ def placed(trace: Trace) -> Placed:
     device = activities["device"].fill_null(-1).to_numpy()
     for number in np.unique(device).tolist():
         rows = np.flatnonzero(device == number)
-        found = _Offset.of_limits(limits.of(rows))
-        if not found.impossible_before:
+        offset = _Offset.of_limits(limits.of(rows))
+        if not offset.impossible_before:
             continue
-        shift[rows], out[rows] = -found.offset_ns, found.left_out
-        if found.offset_ns:
-            sentences.append(found.sentence(number))
-        if found.is_unclear:
-            unclear.append(found.contradiction(number))
+        shift[rows], out[rows] = -offset.offset_ns, offset.left_out
+        if offset.offset_ns:
+            sentences.append(offset.sentence(number))
+        if offset.is_unclear:
+            unclear.append(offset.contradiction(number))
     if shift.any():
         activities = activities.with_columns(start_ns=pl.col("start_ns") + pl.Series(shift))
     failed = {

@@ -59,12 +59,12 @@ def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Tra
     kept_activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
     overrun = _overruns(kept_activities)
     out = pl.concat([out, kept_activities.filter(overrun)])
-    found = placed(replace(cleaned, activities=kept_activities.filter(~overrun)))
-    activities = found.activities
+    placement = placed(replace(cleaned, activities=kept_activities.filter(~overrun)))
+    activities = placement.activities
     implausible = Implausible(
-        activities=out.height + found.left_out,
+        activities=out.height + placement.left_out,
         # Python's integers: claims of impossible records may add up to more than 64 bits hold.
-        activities_claimed_ns=sum(out["duration_ns"].to_list()) + found.left_out_ns,
+        activities_claimed_ns=sum(out["duration_ns"].to_list()) + placement.left_out_ns,
         claims_hold=bool((out["duration_ns"] > 0).all()),
         host_records=sum(table.height for table in host) - sum(table.height for table in kept),
     )
@@ -72,8 +72,8 @@ def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Tra
         if float(table["duration_ns"].cast(pl.Float64).sum()) > _LARGEST_SUM_NS:
             raise BadInputError(f"{trace.source.path}: durations add up to more than a century, which no program ran")
     source = trace.source
-    if found.failed:
-        source = replace(source, failed_checks={**source.failed_checks, **found.failed})
+    if placement.failed:
+        source = replace(source, failed_checks={**source.failed_checks, **placement.failed})
     return replace(cleaned, source=source, activities=activities), implausible
 
 

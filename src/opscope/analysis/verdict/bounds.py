@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from opscope.analysis.idle.steps import CAUSES, PAUSES, Waits, at_most
 from opscope.analysis.idle.timeline import DeviceTimeline
-from opscope.analysis.structure.launches import Captures
+from opscope.analysis.structure.launches import MOSTLY, Captures
 from opscope.analysis.structure.step_work import WindowKind
 from opscope.analysis.verdict.step_evidence import (
     MOVES,
@@ -68,7 +68,7 @@ def _unlike_a_step(evidence: StepEvidence) -> Bound | None:
     if evidence.is_warm_up:
         return _of_warm_up(evidence.warm_up)
     if evidence.mostly_elsewhere:
-        return _withheld(works_elsewhere(evidence.host_elsewhere_ns, device.window.duration_ns))
+        return _elsewhere(evidence, device.window.duration_ns)
     if (timeless := evidence.timeless) is not None:
         again = "No device activity has a duration: record again; opscope doctor tests the profiler."
         return _withheld(Unknown(again, timeless.sentence))
@@ -81,6 +81,19 @@ def _of_warm_up(share: float) -> Bound:
     )
     evidence = "What the first steps take, loading code and choosing kernels, later ones do not."
     return Bound(BoundKind.COLD_START, None, None, sentence, evidence)
+
+
+def _elsewhere(evidence: StepEvidence, window_ns: int) -> Bound:
+    """Return the verdict where the host works for long before or after the device does."""
+    cold_ns = evidence.cold_elsewhere_ns
+    if cold_ns <= MOSTLY * evidence.host_elsewhere_ns:
+        return _withheld(works_elsewhere(evidence.host_elsewhere_ns, window_ns))
+    sentence = (
+        f"The first calls take {format_ns(cold_ns)}, which sets the device up, and the device's work "
+        f"{format_ns(window_ns)}: profile later steps."
+    )
+    why = "What creates a context or loads code happens once; later steps do not take that."
+    return Bound(BoundKind.COLD_START, None, None, sentence, why)
 
 
 def _of_capture(captures: Captures) -> Bound:

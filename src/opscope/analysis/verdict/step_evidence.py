@@ -197,6 +197,7 @@ class StepEvidence(Struct, frozen=True):
         host_covered: the share of that window in which any operator, call or frame is recorded on the host; None where
             that says nothing.
         host_elsewhere_ns: how long the host runs operators, or calls that do not wait, outside of that window.
+        cold_elsewhere_ns: how much of that is calls that create a context or load code.
     """
 
     trust: Trust
@@ -221,6 +222,7 @@ class StepEvidence(Struct, frozen=True):
     gpu_sign: str | None = None
     warm_up: float = 0.0
     host_elsewhere_ns: int = 0
+    cold_elsewhere_ns: int = 0
 
     @property
     def is_capture(self) -> bool:

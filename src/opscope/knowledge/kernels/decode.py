@@ -13,7 +13,14 @@ from msgspec import Struct, field
 
 from opscope.base.text import lazy_pattern, or_unknown
 from opscope.knowledge.dtypes import cpp_dtype
-from opscope.knowledge.kernels.decoded import TENSOR_CORES, DecodedKernel, Operation, dtype_text, template_arguments
+from opscope.knowledge.kernels.decoded import (
+    TENSOR_CORES,
+    DecodedKernel,
+    Operation,
+    dtype_text,
+    plain_unit,
+    template_arguments,
+)
 from opscope.knowledge.kernels.gemm_names import (
     codenamed,
     cutlass,
@@ -222,6 +229,48 @@ _CUDNN_KERNELS: Final[tuple[tuple[str, str, Operation], ...]] = (
     ("compute_dot_do_o", "attention backward, first step", Operation.ATTENTION_BACKWARD),
     ("convert_dq_to_16bits", "attention backward, last step", Operation.ATTENTION_BACKWARD),
 )
+
+
+# cuDNN's convolutions without Tensor Cores (cuDNN 5 to 9, as profilers recorded them on V100, T4 and 2080 Ti). Its
+# Winograd and FFT transforms are parts of one.
+_OLD_CONVOLUTION: Final = lazy_pattern(
+    r"(?:cudnn_(?:infer|train|ops)_)?(?:maxwell|pascal|volta|turing|ampere)_scudnn_(?P<scudnn>winograd)"
+    r"|(?:\w+::)*(?:"
+    r"(?P<dgrad>dgrad(?:2d)?_\w*|dgrad_engine)<(?P<dgrad_type>\w+)"
+    r"|(?P<wgrad>wgrad(?:2d|_alg\d)?_\w*)<(?P<wgrad_type>\w+)"
+    r"|(?P<forward>(?:implicit_)?convolve_\w+|conv2d_grouped_direct_kernel)<(?P<forward_type>\w+)"
+    r"|(?P<winograd>winograd(?:Forward|Wgrad)\w*)<(?P<winograd_type>\w+)"
+    r"|(?P<fft>fft2d_(?:r2c|c2r)_\w+)<(?P<fft_type>\w+))"
+)
+_PARTS: Final = {
+    "scudnn": ("Winograd convolution", Operation.FPROP),
+    "dgrad": ("convolution's input gradient", Operation.DGRAD),
+    "wgrad": ("convolution's weight gradient", Operation.WGRAD),
+    "forward": ("convolution", Operation.FPROP),
+    "winograd": ("Winograd convolution's transform", Operation.FPROP),
+    "fft": ("FFT convolution's transform", Operation.FPROP),
+}
+
+
+def old_convolution(name: str) -> DecodedKernel | None:
+    """Read cuDNN's convolutions on the ordinary cores: ``volta_scudnn_winograd_...``, ``dgrad_engine<float, ...>``."""
+    match = _OLD_CONVOLUTION.match(name)
+    if match is None:
+        return None
+    part = next(part for part in _PARTS if match[part])
+    dtype = "f32" if part == "scudnn" else cpp_dtype(match[f"{part}_type"])
+    if dtype is None:
+        return None
+    words, operation = _PARTS[part]
+    is_plain = dtype in ("f32", "f64")
+    return DecodedKernel(
+        summary=f"{dtype_text(dtype)} {words}{', no Tensor Cores' if is_plain else ''}",
+        family="cuDNN",
+        operation=operation,
+        unit=plain_unit(dtype) if is_plain else None,
+        input_dtype=dtype,
+        unknown=("further parts of the name",),
+    )
 
 
 def cudnn(name: str) -> DecodedKernel | None:
@@ -461,7 +510,7 @@ def _element_types(name: str, arguments: Sequence[str], function: str) -> tuple[
 
 _FAMILIES: Final[tuple[Callable[[str], DecodedKernel | None], ...]] = (
     nvjet, xmma, cutlass, codenamed, tensile, vector_product, plain_gemm, split_k_reduction,
-    flash, efficient, cudnn_attention, cudnn, miopen, memory, nccl, inductor, aten, cub,
+    flash, efficient, cudnn_attention, old_convolution, cudnn, miopen, memory, nccl, inductor, aten, cub,
 )  # fmt: skip
 
 

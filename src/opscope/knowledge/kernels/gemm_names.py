@@ -291,7 +291,10 @@ def vector_product(name: str) -> DecodedKernel | None:
         return None
     layout = re.match(r"gemmSN_([NT]{2})", name)
     small = name.startswith("gemmSN")
-    types = re.search(r"<(?:int, )*(float|double|__half|__nv_bfloat16)", name)
+    # The first type is what is added up in; the operands' stands in the argument that holds the tensors.
+    types = re.search(r"Tensor\w*<(float|double|__half|__nv_bfloat16) const>", name) or re.search(
+        r"<(?:int, )*(float|double|__half|__nv_bfloat16)", name
+    )
     dtype = cpp_dtype(types[1]) if types else None
     kind, operation = "matrix-vector product", Operation.GEMV
     if small:

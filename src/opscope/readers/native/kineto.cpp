@@ -253,18 +253,30 @@ Category category_of(std::string_view token) {
     };
     // Capitalised names were written before PyTorch 1.13.
     static constexpr Known known[] = {
-        {"cpu_op", kOperator},       {"Operator", kOperator},
-        {"cuda_runtime", kLaunch},   {"cuda_driver", kLaunch},
-        {"hip_runtime", kLaunch},    {"hip_driver", kLaunch},
-        {"xpu_runtime", kLaunch},    {"xpu_driver", kLaunch},
-        {"privateuse1_runtime", kLaunch}, {"privateuse1_driver", kLaunch},
-        {"Runtime", kLaunch},        {"kernel", kKernel},
-        {"Kernel", kKernel},         {"gpu_memcpy", kMemcpy},
-        {"Memcpy", kMemcpy},         {"gpu_memset", kMemset},
-        {"Memset", kMemset},         {"user_annotation", kAnnotation},
-        {"python_function", kFrame}, {"python_func", kFrame},
-        {"overhead", kOverhead},     {"Overhead", kOverhead},
-        {"nvtx_range", kRange},      {"cuda_sync", kSynchronization},
+        {"cpu_op", kOperator},
+        {"Operator", kOperator},
+        {"cuda_runtime", kLaunch},
+        {"cuda_driver", kLaunch},
+        {"hip_runtime", kLaunch},
+        {"hip_driver", kLaunch},
+        {"xpu_runtime", kLaunch},
+        {"xpu_driver", kLaunch},
+        {"privateuse1_runtime", kLaunch},
+        {"privateuse1_driver", kLaunch},
+        {"Runtime", kLaunch},
+        {"kernel", kKernel},
+        {"Kernel", kKernel},
+        {"gpu_memcpy", kMemcpy},
+        {"Memcpy", kMemcpy},
+        {"gpu_memset", kMemset},
+        {"Memset", kMemset},
+        {"user_annotation", kAnnotation},
+        {"python_function", kFrame},
+        {"python_func", kFrame},
+        {"overhead", kOverhead},
+        {"Overhead", kOverhead},
+        {"nvtx_range", kRange},
+        {"cuda_sync", kSynchronization},
     };
     for (const Known& entry : known)
         if (token.size() >= 2 && token.substr(1, token.size() - 2) == entry.text) return entry.category;
@@ -291,10 +303,11 @@ struct Token {
 struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
-        kernel_file, device, stream, original_stream, context, graph, node, bytes, grid, block, registers, shared_memory, occupancy, collective,
-        memory_bytes, total_allocated, address, device_id, device_type, elements_in, elements_out, element_type,
-        awaited_stream, recorded_by, awaited_event, group, group_description, group_ranks, group_size, group_rank,
-        first_rank, rank_stride, communication_sequence, splits_in, splits_out, source_rank, destination_rank;
+        kernel_file, device, stream, original_stream, context, graph, node, bytes, grid, block, registers,
+        shared_memory, occupancy, collective, memory_bytes, total_allocated, address, device_id, device_type,
+        elements_in, elements_out, element_type, awaited_stream, recorded_by, awaited_event, group, group_description,
+        group_ranks, group_size, group_rank, first_rank, rank_stride, communication_sequence, splits_in, splits_out,
+        source_rank, destination_rank;
     bool odd_args = false, has_args = false;
 };
 
@@ -1002,21 +1015,28 @@ private:
         return token && std::memchr(token.begin, '\\', static_cast<size_t>(token.end - token.begin)) != nullptr;
     }
 
+    bool begun_ = false;  // whether a known slice began apart from its end
+
     // Adds an event to its table, if it belongs to one. Returns false for one that Python has to look at.
     bool add(const Event& event) {
         const std::string_view ph = event.ph ? event.ph.text() : std::string_view();
         if (has_escape(event.ph) || has_escape(event.cat)) return false;
         if (is(ph, "\"i\"") && has_escape(event.name)) return false;
         if (is(ph, "\"X\"")) return add_slice(event);
-        if (is(ph, "\"B\"") || is(ph, "\"E\""))
-            return !event.cat || category_codes_[category_at(event.cat.text())] == kIgnored;
+        // Python joins a begin and its end, which may leave its category out.
+        if (is(ph, "\"B\"") || is(ph, "\"E\"")) {
+            if (!event.cat) return !begun_ || is(ph, "\"B\"");
+            const bool known_category = category_codes_[category_at(event.cat.text())] != kIgnored;
+            begun_ |= known_category;
+            return !known_category;
+        }
         if (is(ph, "\"i\"") && event.name && event.name.text() == "\"[memory]\"") return add_allocation(event);
         return true;
     }
 
     bool add_slice(const Event& event) {
-        if (!event.cat) return true;
-        const size_t code = category_at(event.cat.text());
+        // Slices without a category are counted as those of an empty one.
+        const size_t code = category_at(event.cat ? event.cat.text() : std::string_view("\"\""));
         Category category = category_codes_[code];
         if (category == kIgnored) {
             ++ignored_[code];
