@@ -51,7 +51,8 @@ def test_where_tf32_is_no_faster_bfloat16_is_advised(analyzed: Analyze) -> None:
     first = next(one for one in found(analyzed(step.done())) if one.rule == Rule.FP32_PRODUCTS)
     assert "torch.bfloat16" in first.action
     assert "set_float32_matmul_precision" not in first.action
-    assert first.saving_ns.high <= 0.55 * STEP
+    # 68.7 GFLOP take 2.70 ms at bfloat16's 25.5 TFLOP/s: no more than 6.81 of the 9.5 ms can be saved.
+    assert 5 * MS < first.saving_ns.high <= 6_810 * US
 
 
 @pytest.mark.parametrize(
