@@ -87,6 +87,16 @@ def test_a_fill_by_a_kernel_is_a_fill(analyzed: Analyze) -> None:
     assert analyzed(trace).trace.activities["kind"].to_list() == ["memset"]
 
 
+def test_a_copy_by_a_kernel_within_the_device_has_a_model(analyzed: Analyze) -> None:
+    """Its name does not say which way it goes: no word of the host."""
+    trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0}])
+    args = {"Input Dims": [[1 << 20], [1 << 20]], "Input type": ["float", "float"]}
+    trace.operator("aten::copy_", 0, 20_000, **args)
+    trace.launched_kernel("__amd_rocclr_copyBuffer", (1_000, 2_000), (5_000, 10_000))
+    (row,) = analyzed(trace).limits
+    assert row.reason != "data move to or from the host"
+
+
 def test_a_copy_of_a_graph_in_two_records_has_its_bytes_once(analyzed: Analyze) -> None:
     trace = KinetoTrace()
     for replay in range(2):
@@ -173,7 +183,7 @@ def test_a_first_launch_that_sets_the_device_up_is_cold_start(analyzed: Analyze)
         trace.launched_kernel("k", (begin + 1_000, 5_000), (begin + 10_000, 800_000))
     bound = analyzed(trace).bound
     assert bound.kind is BoundKind.COLD_START
-    assert bound.sentence.startswith("The first calls take 347.0 ms, which sets the device up")
+    assert bound.sentence.startswith("The first calls take 347.0 ms to set the device up")
 
 
 @pytest.mark.parametrize(
@@ -183,13 +193,15 @@ def test_a_first_launch_that_sets_the_device_up_is_cold_start(analyzed: Analyze)
         ("cpu_op", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"),
         ("user_annotation", "[pl][profile][_TrainingEpochLoop].train_dataloader_next"),
         ("user_annotation", "get_train_batch"),
+        ("user_annotation", "Data fetching"),
         ("user_annotation", "## next_batch ##"),
         ("user_annotation", "data loading"),
         ("python_function", "transformers/trainer.py(5000): get_batch_samples"),
     ],
 )
 def test_loading_is_known_by_its_name(analyzed: Analyze, category: str, name: str) -> None:
-    for named, kind in ((name, BoundKind.INPUT), ("something_else", BoundKind.HOST_WORK)):
+    others = ("something_else", "target_batch", "offload_batch", "load_batch_norm", "get_next_batch_to_run")
+    for named, kind in ((name, BoundKind.INPUT), *((other, BoundKind.HOST_WORK) for other in others)):
         trace = KinetoTrace()
         for step in range(4):
             begin = 20_000_000 * step

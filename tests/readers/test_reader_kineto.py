@@ -536,6 +536,20 @@ def test_a_begin_and_its_end_are_one_slice(tmp_path: Path, named: bool) -> None:
     assert trace.source.odd_events == 0
 
 
+def test_a_slice_of_no_time_ends_where_it_begins(tmp_path: Path) -> None:
+    """As whole microseconds make them; in the order of the file."""
+    for name in ("inner", ""):
+        events = (("B", "outer", 0.0), ("B", "inner", 5.0), ("E", name, 5.0), ("E", "outer" if name else "", 100.0))
+        rows = read_text(tmp_path, apart(*events)).operators.select("name", "duration_ns").rows()
+        assert rows == [("outer", 100_000), ("inner", 0)]
+
+
+def test_many_begins_without_an_end_are_read_in_time_that_grows_with_their_number(tmp_path: Path) -> None:
+    events = [("B", f"open {number}", float(number)) for number in range(20_000)]
+    events += [("E", f"other {number}", 30_000.0 + number) for number in range(20_000)]
+    assert read_text(tmp_path, apart(*events)).source.odd_events == 40_000
+
+
 def test_a_begin_without_an_end_is_counted(tmp_path: Path) -> None:
     trace = read_text(tmp_path, apart(("B", "open", 1), ("B", "whole", 2), ("E", "whole", 3), ("E", "other", 4)))
     assert trace.operators["name"].to_list() == ["whole"]
@@ -564,6 +578,12 @@ def test_files_of_other_tools_are_refused_by_name(tmp_path: Path, content: str, 
         read(path)
     assert says in str(error.value)
     assert "doctor" not in str(error.value)
+
+
+def test_slices_of_a_device_that_opscope_does_not_know_are_no_other_tools(tmp_path: Path) -> None:
+    event = '{"name": "k", "cat": "neuron_compute", "ph": "X", "ts": 1, "dur": 2, "pid": 1, "tid": 1}'
+    trace = read_text(tmp_path, f'{{"schemaVersion": 1, "traceEvents": [{event}]}}')
+    assert trace.source.not_understood == {"neuron_compute": 1}
 
 
 def test_slices_without_a_category_beside_others_are_counted(tmp_path: Path) -> None:

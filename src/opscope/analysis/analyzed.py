@@ -70,6 +70,7 @@ from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
+from opscope.readers.formats import WITHOUT_CUDA
 from opscope.readers.reading import read
 from opscope.record.configuration import Configuration
 from opscope.trace.model import Trace, TraceSource
@@ -196,6 +197,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             warm_up=self._warm_up,
             host_elsewhere_ns=self._host_elsewhere_ns,
             cold_elsewhere_ns=self._cold_elsewhere_ns,
+            lacks_cuda=WITHOUT_CUDA in self.source.not_recorded,
         )
 
     @functools.cached_property
@@ -217,9 +219,11 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def _cold_elsewhere_ns(self) -> int:
-        """How much of that is calls that create a context or load code, such as a program's first launch."""
-        cold = np.flatnonzero(self.host.cold)
-        if not self.devices or not len(cold):
+        """How much of that is calls before the window that create a context or load code, such as a first launch."""
+        if not self.devices:
+            return 0
+        cold = np.flatnonzero(self.host.cold & (self.host.start < busiest(self.devices).window.start_ns))
+        if not len(cold):
             return 0
         spans = Intervals.union_of(self.host.start[cold], self.host.end[cold])
         return spans.length - spans.within(busiest(self.devices).window.spans).length

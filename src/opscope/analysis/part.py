@@ -31,10 +31,12 @@ from opscope.analysis.structure.selection import (
 )
 from opscope.analysis.structure.step_work import Window, WindowKind, step_table
 from opscope.analysis.structure.streams import NO_DEVICE
+from opscope.analysis.trust.clocks import shifted
 from opscope.analysis.trust.plausible import host_extent, plausible, plausible_host
 from opscope.base.errors import UsageError
 from opscope.base.units import format_ns
 from opscope.documents.trace import Step
+from opscope.documents.verdict import CheckName
 from opscope.readers.events import sorted_by_start
 from opscope.readers.reading import Outline, read, read_outline
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, QUEUED_NS, Wanted
@@ -192,6 +194,9 @@ def read_part(path: Path, part: Part, *, max_bytes: int = MAX_UNPACKED_BYTES) ->
         del first, wide, tables, outline  # so that memory holds what was seen or the part, not both
         wanted = Wanted(begin_ns=place.wanted[0], end_ns=place.wanted[1])
         wide, near = read(path, max_bytes=max_bytes, wanted=wanted), wanted.near_ns
+    # The whole tells by how much a clock is off; a part may have no wait that shows it.
+    if not place.failed_checks.keys() <= wide.source.failed_checks.keys():
+        wide = shifted(wide, place.shifts, place.failed_checks)
     trace = _selected(wide, part, place, near)
     low, high = _joined(*place.spans) or (0, 0)
     text = _sentence(part, low - begin, min(high, end) - low, end - begin)
@@ -208,6 +213,7 @@ class _Place(Struct, frozen=True):
         devices: when devices worked for the steps of the whole trace.
         wanted: from when to when records say something of the part.
         host_ns, extent_ns, long_pauses: see `Around`.
+        shifts, failed_checks: of the devices' clocks in the whole trace.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -218,12 +224,14 @@ class _Place(Struct, frozen=True):
     host_ns: tuple[int, int] | None
     extent_ns: tuple[int, int] | None
     long_pauses: bool
+    shifts: Mapping[int, int]
+    failed_checks: Mapping[str, str]
 
 
 def _place_of(outline: Outline, part: Part, begin: int) -> _Place:
     """Find a part in what the first pass keeps of a trace; only there is every step."""
     host_ns = _joined(host_extent(plausible_host(outline.trace)), outline.host)
-    trace, _ = plausible(outline.trace, host_ns)
+    trace, implausible = plausible(outline.trace, host_ns)
     extent_ns = _joined(work_extent(trace), host_ns, outline.frames)
     every = step_table(trace)
     if part.steps is not None:
@@ -248,8 +256,18 @@ def _place_of(outline: Outline, part: Part, begin: int) -> _Place:
         operators=outline.operators is not None or trace.operators.height > 0,
         frames=outline.frames is not None or trace.frames.height > 0,
     )
+    clocks = (CheckName.CLOCKS_AGREE, CheckName.IDLE_CAUSES_KNOWN)
     return _Place(
-        tuple(spans), steps.drop("thread"), tuple(positions), devices, wanted, host_ns, extent_ns, long_pauses
+        spans=tuple(spans),
+        steps=steps.drop("thread"),
+        positions=tuple(positions),
+        devices=devices,
+        wanted=wanted,
+        host_ns=host_ns,
+        extent_ns=extent_ns,
+        long_pauses=long_pauses,
+        shifts=implausible.shifts,
+        failed_checks={name: text for name, text in trace.source.failed_checks.items() if name in clocks},
     )
 
 

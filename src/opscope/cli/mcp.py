@@ -25,7 +25,8 @@ class _Offer(Struct, frozen=True):
         command: the command.
         arguments: what the model gives of the command's arguments, which have no help text of their own.
         options: names for the model of the command's options.
-        required: which of these options must be given.
+        required: which of these options are needed.
+        words: what options mean, where a person's help text does not fit.
         runs: whether it runs a program of the user's.
     """
 
@@ -35,6 +36,7 @@ class _Offer(Struct, frozen=True):
     arguments: tuple[Parameter, ...]
     options: Mapping[str, str] = field(default_factory=dict)
     required: tuple[str, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
     runs: bool = False
 
 
@@ -73,6 +75,11 @@ _OFFERS: Final = (
         (_path("trace", _A_TRACE),),
         {"by": "--by", "top": "--top", "sort": "--sort"},
         required=("by",),
+        words={
+            "by": "what a row stands for",
+            "top": f"how many rows, {_MOST_ROWS} at most",
+            "sort": "a column to sort by, by its heading",
+        },
     ),
     _Offer(
         "explain",
@@ -127,7 +134,7 @@ def tools(*, allow_run: bool) -> tuple[Tool, ...]:
         allow_run: whether tools that run programs are among them.
     """
     return tuple(
-        Tool(offer.name, offer.about, offer.command, (*offer.arguments, *_options(offer)), offer.runs)
+        Tool(offer.name, offer.about, offer.command, (*offer.arguments, *_options(offer)), runs=offer.runs)
         for offer in _OFFERS
         if allow_run or not offer.runs
     )
@@ -138,15 +145,16 @@ def _options(offer: _Offer) -> Iterator[Parameter]:
     assert command is not None
     known = {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
     for name, option in offer.options.items():
-        yield _parameter(name, option, known[option], required=name in offer.required)
+        about = offer.words.get(name) or known[option].help or ""
+        yield _parameter(name, option, known[option], about, required=name in offer.required)
 
 
-def _parameter(name: str, text: str, option: click.Option, *, required: bool) -> Parameter:
+def _parameter(name: str, text: str, option: click.Option, about: str, *, required: bool) -> Parameter:
     kind, most = _kind(option), None
     if kind is Kind.COUNT:
         most = _MOST_ROWS
     choices = tuple(map(str, option.type.choices)) if isinstance(option.type, click.Choice) else ()
-    return Parameter(name, kind, option.help or "", text, required, choices, most)
+    return Parameter(name, kind, about, text, required, choices, most)
 
 
 def _kind(option: click.Option) -> Kind:

@@ -8,7 +8,7 @@ may start anywhere.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ def build_trace(
 
 
 # HIP copies and fills by kernels of its own (clr/rocclr/device/blit.hpp); roctracer calls copies by engines kernels.
-_COPYING: Final = lazy_pattern(r"^(Copy(Host|Device|Peer)|MEMORY_COPY_|__amd_rocclr_(copy|streamOps))")
+_COPYING: Final = lazy_pattern(r"^(Copy(Host|Device|Peer)|MEMORY_COPY_|__amd_rocclr_copy)")
 _FILLING: Final = lazy_pattern(r"^(FillBuffer|__amd_rocclr_fill)")
 
 
@@ -104,7 +104,12 @@ def _with_kinds_by_name(activities: pl.DataFrame) -> pl.DataFrame:
         is_kernel = pl.col("kind").cast(pl.String) == "kernel"
         column = pl.when(is_kernel).then(pl.coalesce(by_name, "kind")).otherwise("kind")
         activities = activities.with_columns(column.cast(pl.Categorical).alias("kind"))
-    copied = (pl.col("kind").cast(pl.String) == "memcpy") & pl.col("graph_node_id").is_not_null()
+    # Some versions of Kineto write 0 for what is in no graph.
+    nodes = ("graph_id", "graph_node_id")
+    if any((activities[name] == 0).any() for name in nodes):
+        activities = activities.with_columns(pl.col(*nodes).replace(0, None))
+    numbered = pl.col("graph_node_id").is_not_null() & pl.col("correlation").is_not_null()
+    copied = (pl.col("kind").cast(pl.String) == "memcpy") & numbered
     if not activities.select(copied.any()).item():
         return activities
     again = copied & (pl.int_range(pl.len()).over("correlation", "graph_node_id", "bytes") > 0)
@@ -302,19 +307,47 @@ def paired(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     if not apart:
         return events
     result: list[Mapping[str, Any]] = [event for event in events if event.get("ph") not in ("B", "E")]
-    opened: dict[str, list[Mapping[str, Any]]] = {}
-    # Of one moment, ends come first: a slice ends where the next one begins.
-    for event in sorted(apart, key=lambda event: (_nanoseconds(event["ts"]), event["ph"] == "B")):
-        stack = opened.setdefault(repr((event.get("pid"), event.get("tid"))), [])
+    opened: dict[str, _Opened] = {}
+    for event in sorted(apart, key=lambda event: _nanoseconds(event["ts"]) or 0):  # of one moment, the file's order
+        thread = opened.setdefault(repr((event.get("pid"), event.get("tid"))), _Opened())
         if event["ph"] == "B":
-            stack.append(event)
-            continue
-        name = event.get("name") or None
-        at = next((i for i in reversed(range(len(stack))) if name is None or stack[i].get("name") == name), None)
-        result.append(event if at is None else _joined(stack.pop(at), event))
-    left = [event for stack in opened.values() for event in stack]
+            thread.begin(event)
+        else:
+            begin = thread.end(event.get("name") or None)
+            result.append(event if begin is None else _joined(begin, event))
+    left = [event for thread in opened.values() for event in thread.left()]
     lost = [event for event in events if event.get("ph") in ("B", "E") and _nanoseconds(event.get("ts")) is None]
     return [*result, *left, *lost]
+
+
+class _Opened:
+    """What has begun on a thread, and not ended: by order, and by name."""
+
+    def __init__(self) -> None:
+        self._order: list[Mapping[str, Any] | None] = []
+        self._by_name: dict[str, list[int]] = {}
+
+    def begin(self, event: Mapping[str, Any]) -> None:
+        self._by_name.setdefault(text_of(event.get("name", "")), []).append(len(self._order))
+        self._order.append(event)
+
+    def end(self, name: Any) -> Mapping[str, Any] | None:
+        """Take out the last one of a name, or of any; None without one."""
+        places = self._by_name.get(text_of(name)) if name is not None else None
+        if name is None:
+            while self._order and self._order[-1] is None:
+                self._order.pop()
+            if not self._order:
+                return None
+            places = self._by_name[text_of((self._order[-1] or {}).get("name", ""))]
+        if not places:
+            return None
+        place = places.pop()
+        event, self._order[place] = self._order[place], None
+        return event
+
+    def left(self) -> Iterator[Mapping[str, Any]]:
+        return (event for event in self._order if event is not None)
 
 
 def _joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -437,7 +470,7 @@ def _add_activity(
         **times,
         device=_integer(args.get("device", event.get("pid")), _INT32),
         # Since PyTorch 2.14, kernels of a graph stand on lanes of their own, and the stream beside them.
-        stream=_integer(args.get("original_stream", args.get("stream", event.get("tid")))),
+        stream=_integer(args.get("original_stream") or args.get("stream", event.get("tid"))),
         context=_integer(args.get("context")),
         **_ids(args),
         graph_id=_integer(args.get("graph id")),

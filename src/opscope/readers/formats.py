@@ -119,6 +119,10 @@ class PythonReader:
 # ---------------------------------------------------------------- the formats
 
 
+# What a reader notes of an export of Nsight Systems without CUDA.
+WITHOUT_CUDA: Final = (
+    "It has no table of CUDA, as nsys profile records without --trace=cuda, or where nothing used CUDA."
+)
 EXPECTED: Final = (
     "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard), a recording of "
     "opscope exec, or an SQLite export of Nsight Systems."
@@ -243,7 +247,7 @@ _OTHER_JSON: Final = (
     (lazy_pattern(rb"speedscope\.app/file-format-schema"), "a profile for speedscope"),
     (lazy_pattern(rb'^\s*\{\s*"rocprofiler-sdk-tool"'), "a result of rocprofv3"),
     (
-        lazy_pattern(rb'^\s*\{\s*"version"\s*:\s*"[^"]*".*"(?:pg_config|profiling_name|pg_status|record_id)"'),
+        lazy_pattern(rb'(?s)^\s*\{\s*"version"\s*:\s*"[^"]*".*"(?:pg_config|profiling_name|pg_status|record_id)"'),
         "a record of PyTorch's flight recorder for collectives",
     ),
 )

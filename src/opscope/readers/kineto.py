@@ -202,7 +202,8 @@ def parse(content: Content) -> Trace:
         rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
     recorded = any(frame.height for frame in frames.values())
-    if oddities.not_understood and not recorded and not any(map(_OF_DEVICES.search, oddities.not_understood)):
+    is_kinetos = bool(header.keys() & _KINETOS) or any(map(_OF_DEVICES.search, oddities.not_understood))
+    if oddities.not_understood and not recorded and not is_kinetos:
         raise NotATraceError(_of_another_tool(source.path, oddities.not_understood, reader))
     devices = tuple(_devices(header.get("deviceProperties", header.get("computeProperties"))))
     return restored(build_trace(_described(content, oddities, header), devices, rows.threads(), frames), header)
@@ -380,7 +381,8 @@ _TOOLS: Final[tuple[tuple[str, frozenset[str], bytes], ...]] = (
 )
 _SHOWN_CATEGORIES: Final = 4
 # What PyTorch calls work of devices that opscope does not know; a check says so.
-_OF_DEVICES: Final = lazy_pattern(r"(?i)privateuse|xpu|mtia|hpu|npu|mlu|musa|_op$|_runtime$|_driver$")
+_OF_DEVICES: Final = lazy_pattern(r"(?i)\b(privateuse|xpu|mtia|hpu|npu|mlu|musa)|_op$|_runtime$|_driver$")
+_KINETOS: Final = frozenset({"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"})
 
 
 def _of_another_tool(path: Path, categories: Counter[str], reader: EventReader) -> str:
@@ -390,7 +392,7 @@ def _of_another_tool(path: Path, categories: Counter[str], reader: EventReader) 
     if likes:
         like = f"like a trace of {likes[0]}"
     elif categories.keys() == {""}:
-        like = "like what rpd2tracing and tools on CUPTI write: they have no categories"
+        like = "like those of rpd2tracing, of tools on CUPTI or of PyTorch's legacy profiler: they have no categories"
     else:
         names = [or_unknown(name) for name, _ in categories.most_common(_SHOWN_CATEGORIES)]
         like = f"as of another tool: they are of the categories {', '.join(names)}"

@@ -1,18 +1,21 @@
 """Device times that cannot be on the host's clock: shifted where an offset explains them, else left out or doubted."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
+from opscope.analysis.part import Part, read_part
 from opscope.base.units import NS_PER_US
 from opscope.documents.verdict import BoundKind, Verdict
 from tests.analysis.trust.test_trust import Analyze, check
 from tests.kineto import KinetoTrace
 
 MS = 1_000_000
+H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0}
 
 
 def launch_bound(late: Callable[[int], int] = lambda _: 0, *, steps: int = 4, synchronizes: bool = True) -> KinetoTrace:
@@ -25,7 +28,7 @@ def launch_bound(late: Callable[[int], int] = lambda _: 0, *, steps: int = 4, sy
         steps: how many.
         synchronizes: whether the host waits after each step.
     """
-    trace = KinetoTrace()
+    trace = KinetoTrace(deviceProperties=[H100])
     for step in range(steps):
         begin = step * 500_000
         trace.step(step + 1, begin, 480_000)
@@ -50,9 +53,9 @@ def test_what_is_possible_stays_as_it_is(analyzed: Analyze) -> None:
     ("late", "shifted", "says"),
     [
         # The last kernel of a step ends 4 us before the wait returns, and begins 4 us after its launch does.
-        (5 * MS, 5 * MS - 4_000, "Device 0 was recorded 4.996 ms late: 80 of 80 activities end after"),
-        (200_000, 196_000, "Device 0 was recorded 196.0 us late"),
-        (-5 * MS, -5 * MS + 4_000, "Device 0 was recorded 4.996 ms early: 80 of 80 activities begin before"),
+        (5 * MS, 5 * MS - 4_000, "Times of device 0 are 4.996 ms too late: 80 of 80 activities end after"),
+        (200_000, 196_000, "Times of device 0 are 196.0 us too late"),
+        (-5 * MS, -5 * MS + 4_000, "Times of device 0 are 4.996 ms too early: 80 of 80 activities begin before"),
     ],
 )
 def test_a_constant_offset_is_corrected_and_said(analyzed: Analyze, late: int, shifted: int, says: str) -> None:
@@ -195,3 +198,146 @@ def test_the_stream_of_a_graphs_kernel_stands_beside_its_lane(analyzed: Analyze)
     analysis = analyzed(trace)
     assert sorted(analysis.trace.activities["stream"]) == [20, 21]
     assert check(analysis, "overlap_on_one_stream").verdict is Verdict.PASS
+
+
+# ---------------------------------------------------------------- what says nothing of this device's clock
+
+TWO: dict[str, object] = {"deviceProperties": [H100, {**H100, "id": 1}]}
+
+
+def queued(trace: KinetoTrace, steps: int, *, wait_ns: int = 2_000) -> KinetoTrace:
+    """20 kernels of 100 us a step, launched in 0.2 ms; the host then makes a call that returns at once, and goes on."""
+    for step in range(steps):
+        begin = step * 3 * MS
+        for number in range(20):
+            trace.launched_kernel("k", (begin + 10_000 * number, 3_000), (begin + 10_000 + 100_000 * number, 100_000))
+        trace.slice("cuda_runtime", "cudaDeviceSynchronize", begin + 250_000, wait_ns)
+        trace.operator("aten::add", begin + 2_500_000, 10_000)
+    return trace
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_wait_for_another_device_says_nothing(analyzed: Analyze, steps: int) -> None:
+    """As of a loop over all devices of a machine, of which one has work."""
+    analysis = analyzed(queued(KinetoTrace(**TWO), steps))
+    assert analysis.trace.activities.height == 20 * steps
+    assert check(analysis, "clocks_agree").verdict is Verdict.PASS
+    assert check(analysis, "impossible_durations").verdict is Verdict.PASS
+
+
+def test_waits_of_a_machine_with_several_devices_show_an_offset(analyzed: Analyze) -> None:
+    trace = launch_bound(lambda _: 5 * MS)
+    several = KinetoTrace(**TWO)
+    several.events = trace.events
+    found = check(analyzed(several), "clocks_agree")
+    assert found.verdict is Verdict.FAIL
+    assert "4.996 ms too late" in found.sentence
+
+
+def test_waits_of_one_context_say_nothing_of_two(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(40):
+        correlation = trace.launch(10_000 * number, 3_000)
+        trace.kernel("k", 5_000 + 100_000 * number, 90_000, correlation, context=1 + number % 2)
+    trace.slice("cuda_runtime", "cudaDeviceSynchronize", 450_000, 5_000)
+    analysis = analyzed(trace)
+    assert analysis.trace.activities.height == 40
+    assert check(analysis, "clocks_agree").verdict is Verdict.PASS
+
+
+def test_an_early_device_without_waits_has_no_upper_end(analyzed: Analyze) -> None:
+    sentence = check(analyzed(launch_bound(lambda _: -5 * MS, synchronizes=False)), "clocks_agree").sentence
+    assert "4.996 ms too early" in sentence
+    assert sentence.endswith("the least that makes them possible.")
+
+
+def test_records_that_no_offset_fits_are_left_out_each(analyzed: Analyze) -> None:
+    """Three kernels that begin before their launch and end after a wait, among forty that do neither."""
+    trace = launch_bound(steps=2)
+    for number in range(3):
+        launched = 2 * MS + 100_000 * number
+        trace.launched_kernel("wrong", (launched, 3_000), (launched - MS, 4 * MS))
+    trace.slice("cuda_runtime", "cudaDeviceSynchronize", 2_400_000, 5_000)
+    trace.operator("aten::add", 9 * MS, 10_000)
+    analysis = analyzed(trace)
+    assert analysis.trace.activities["name"].unique().to_list() == ["k"]
+    assert check(analysis, "impossible_durations").count == 3
+
+
+def test_where_clocks_disagree_nothing_says_that_they_agree(analyzed: Analyze) -> None:
+    analysis = analyzed(launch_bound(lambda number: 100_000 * number))
+    assert "clocks_agree" not in [one.name for one in analysis.trust.checks]
+    assert analysis.trace.activities.height == 80
+
+
+def test_collectives_move_with_their_kernels(analyzed: Analyze) -> None:
+    trace = launch_bound(lambda _: 5 * MS)
+    correlation = trace.launch(1_900_000, 3_000)
+    args = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": 2}
+    trace.kernel("ncclDevKernel_AllReduce", 1_904_000 + 5 * MS, 2_000, correlation, **args)
+    trace.slice("cuda_runtime", "cudaDeviceSynchronize", 1_950_000, 5_000)
+    result = analyzed(trace).trace
+    kernels = result.activities.select("correlation", "start_ns")
+    told = result.communications.filter(result.communications["correlation"].is_not_null())
+    assert told.join(kernels, on=["correlation", "start_ns"]).height == told.height == 1
+
+
+def test_a_part_has_the_offset_of_the_whole(tmp_path: Path) -> None:
+    """One wait at the end shows it; the second of four steps holds none."""
+    trace = launch_bound(lambda _: 5 * MS, synchronizes=False)
+    trace.slice("cuda_runtime", "cudaDeviceSynchronize", 1_895_000, 5_000)
+    trace.operator("aten::add", 1_990_000, 1_000)
+    part = analyze(read_part(trace.write(tmp_path / "trace.json"), Part(steps=(2, 2))))
+    assert check(part, "clocks_agree").verdict is Verdict.FAIL
+    assert part.trace.activities["start_ns"].min() == 514_000 + 4_000
+    assert check(part, "work_outside_window").verdict is Verdict.PASS
+
+
+# ---------------------------------------------------------------- copies, zeros, lost launches
+
+
+def test_copies_of_one_name_differ_by_their_sizes(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(59):
+        correlation = trace.launch(10_000 * number, 3_000, name="cudaMemcpyAsync")
+        trace.kernel("Memcpy HtoD", 5_000 + 10_000 * number, 1_000, correlation, category="gpu_memcpy", bytes=4)
+    correlation = trace.launch(600_000, 3_000, name="cudaMemcpyAsync")
+    trace.kernel("Memcpy HtoD", 605_000, 50 * MS, correlation, category="gpu_memcpy", bytes=1 << 30)
+    for number in range(3):  # beside it, as engines do of which one number stands for all
+        small = trace.launch(700_000 + 10_000 * number, 3_000, name="cudaMemcpyAsync")
+        trace.kernel("Memcpy HtoD", 800_000 + 10_000 * number, 1_000, small, category="gpu_memcpy", bytes=4)
+    analysis = analyzed(trace)
+    assert analysis.trace.activities.height == 63
+    assert check(analysis, "impossible_durations").verdict is Verdict.PASS
+
+
+def test_a_number_of_zero_is_no_node_of_a_graph(analyzed: Analyze) -> None:
+    """Some versions of Kineto write both numbers for every activity."""
+    trace = KinetoTrace()
+    none = {"graph id": 0, "graph node id": 0}
+    for number in range(50):
+        correlation = trace.launch(2_000 * number, 1_000, name="cudaLaunchKernelExC")
+        trace.kernel("k", 200_000 + 10_000 * number, 12_000, correlation, **none)
+    for number in range(2):
+        trace.kernel("Memcpy DtoD", 800_000 + 10_000 * number, 5_000, None, category="gpu_memcpy", bytes=8, **none)
+    analysis = analyzed(trace)
+    assert check(analysis, "overlap_on_one_stream").verdict is Verdict.WARN
+    assert analysis.trace.activities["bytes"].sum() == 16
+
+
+def test_one_ordinary_overlap_among_early_launches_is_weighed_by_its_time(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(200):
+        name = "cudaLaunchKernel" if number == 100 else "cudaLaunchKernelExC"
+        correlation = trace.launch(2_000 * number, 1_000, name=name)
+        trace.kernel("k", 500_000 + 10_000 * number, 12_000, correlation)
+    assert check(analyzed(trace), "overlap_on_one_stream").verdict is Verdict.WARN
+
+
+def test_records_left_out_explain_their_own_launches_alone(analyzed: Analyze) -> None:
+    trace = launch_bound(lambda number: -(10**14) if number < 5 else 0)
+    for number in range(40):
+        trace.launch(2 * MS + 10_000 * number, 3_000)
+    found = check(analyzed(trace), "launches_without_activity")
+    assert found.count == 45
+    assert found.sentence.startswith("45 of 120")

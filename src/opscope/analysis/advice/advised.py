@@ -327,8 +327,9 @@ def _drafts(context: Context) -> list[list[Draft]]:
 
 
 def _found(rule: AdviceRule, context: Context) -> list[Draft]:
-    name = getattr(rule, "__name__", str(rule))
-    return context.losses.part(f"the rule {name}", lambda: list(rule(context)), list)
+    return context.losses.part(
+        f"the rule {getattr(rule.find, '__name__', rule.find)}", lambda: list(rule(context)), list
+    )
 
 
 def _warm_up(context: Context) -> Draft:

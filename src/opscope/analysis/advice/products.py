@@ -167,9 +167,9 @@ def fp32_products(context: Context) -> Iterator[Draft]:
     others = _on_fp32_cores(context, besides=context.activities_of(rows))
     unknown = float(column(context.trace.activities, "duration_ns")[others].sum()) / context.steps
     time = _time(context, rows) + unknown
-    if not time:
-        return
     named = _rows_with(context, others)
+    if not time or not (rows or named):
+        return
     first = _costliest([*rows, *named])
     convolve = _convolve(context, np.concatenate([context.activities_of(rows), others]))
     matter = _matter_of(lower, convolve)
@@ -234,9 +234,8 @@ def _convolve(context: Context, activities: Ints) -> bool | None:
 
 
 def _rows_with(context: Context, activities: Ints) -> list[LimitRow]:
-    """Return the rows of work without a model that some activities belong to."""
-    rows = [row for row in context.rows if row.flop is None]
-    return [row for row in rows if np.isin(context.activities_of([row]), activities).any()]
+    """Return the rows of work that some activities belong to."""
+    return [row for row in context.rows if np.isin(context.activities_of([row]), activities).any()]
 
 
 def _shorter_activities(activities: Ints, matter: _Matter) -> Apply:

@@ -387,7 +387,7 @@ def _beyond_models(work: _Work) -> str | None:
     if work.first.operator is None:
         return "no operator was recorded"
     copied = {direction_of(kernel.name) for kernel in work.kernels if kernel.kind == "memcpy"}
-    if copied - {Direction.WITHIN, Direction.BETWEEN_DEVICES}:
+    if copied & {Direction.TO_DEVICE, Direction.TO_HOST}:
         return "data move to or from the host"
     if Direction.BETWEEN_DEVICES in copied or any(
         kernel.kind == "kernel" and communicates(kernel.name) for kernel in work.kernels

@@ -22,10 +22,12 @@ class _Inside(Struct, frozen=True):
     """The names by which a cause is recognised: of ranges and Python frames that the host is in for most of the wait.
 
     Attributes:
-        ranges: finds the names of the ranges, which Kineto wrote as operators before PyTorch 1.10.
+        operators: finds the names of ranges that Kineto wrote as operators before PyTorch 1.10.
+        ranges: finds the names of the ranges.
         frames: finds the names of the frames of Python.
     """
 
+    operators: re.Pattern[str]
     ranges: re.Pattern[str]
     frames: re.Pattern[str]
 
@@ -35,9 +37,10 @@ _INSIDE: Final[Mapping[IdleCause, _Inside]] = {
     # PyTorch's own range around fetching a batch, Lightning's (train_dataloader_next, get_train_batch), TorchRec's
     # (next_batch), Hugging Face's (get_batch_samples), what people call theirs; and the frames that fetch one.
     IdleCause.INPUT: _Inside(
+        lazy_pattern(r"^enumerate\(DataLoader\)"),
         lazy_pattern(
-            r"^enumerate\(DataLoader\)|(?i:data[ _-]?(loader_next|load(ing)?\b|fetch)|(next|load|fetch)[ _]?batch"
-            r"|get_(train_|val_|test_)?batch(_samples)?\b)"
+            r"^enumerate\(DataLoader\)|(?i:(?<![a-z])data[ _-]?(?:loader_next|load(?:ing)?|fetch(?:ing)?)"
+            r"|(?<![a-z_])(?:(?:next|load|fetch)[ _]?|get_(?:train_|val_|test_)?)batch(?:_samples)?)(?![a-z_])"
         ),
         lazy_pattern(r"torch/utils/data/|Loader\.__next__|: get_batch_samples$"),
     ),
@@ -174,7 +177,7 @@ def loading_by_thread(trace: Trace) -> dict[int, Intervals]:
 
 def _by_thread(trace: Trace, inside: _Inside) -> dict[int, Intervals]:
     parts = []
-    tables = (trace.annotations, inside.ranges), (trace.operators, inside.ranges), (trace.frames, inside.frames)
+    tables = (trace.annotations, inside.ranges), (trace.operators, inside.operators), (trace.frames, inside.frames)
     for table, names in tables:
         rows = np.flatnonzero(names_that(table, names.search))
         parts.append((column(table, "thread")[rows], column(table, "start_ns")[rows], end_of(table)[rows]))

@@ -11,10 +11,12 @@ from typing import Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.base.units import format_count, format_ns
 from opscope.documents.verdict import CheckName
 from opscope.trace.model import Trace
@@ -27,21 +29,22 @@ _LEAST_RECORDS: Final = 3
 _CURED: Final = 0.75
 _SINGLE: Final = 0.2
 _NO_LIMIT: Final = 1 << 61
+_RETURNS_NS: Final = 100_000  # a wait returns tens of microseconds after what it waits for
 
 
 class Placed(Struct, frozen=True):
     """Device activities with times that are possible.
 
     Attributes:
-        activities: the activities, shifted where their device's clock was off, without impossible ones.
-        left_out: how many of them were impossible.
-        left_out_ns: their durations, added up.
+        trace: the trace, with activities shifted where their device's clock was off, and without impossible ones.
+        shifts: by how much the times of which device were changed, in nanoseconds; null devices are `NO_DEVICE`.
+        left_out: the impossible ones.
         failed: the sentences of the checks that failed, by name.
     """
 
-    activities: pl.DataFrame
-    left_out: int
-    left_out_ns: int
+    trace: Trace
+    shifts: Mapping[int, int]
+    left_out: pl.DataFrame
     failed: Mapping[str, str]
 
 
@@ -54,28 +57,57 @@ def placed(trace: Trace) -> Placed:
     """
     activities, limits = trace.activities, _limits(trace)
     if limits is None or not limits.violated(0).any():
-        return Placed(activities, 0, 0, {})
-    shift, out = np.zeros(activities.height, np.int64), np.zeros(activities.height, np.bool_)
+        return Placed(trace, {}, activities.clear(), {})
+    shifts, out = dict[int, int](), np.zeros(activities.height, np.bool_)
     sentences, unclear = list[str](), list[str]()
-    device = activities["device"].fill_null(-1).to_numpy()
+    device = activities["device"].fill_null(NO_DEVICE).to_numpy()
     for number in np.unique(device).tolist():
         rows = np.flatnonzero(device == number)
         offset = _Offset.of_limits(limits.of(rows))
-        if not offset.impossible_before:
-            continue
-        shift[rows], out[rows] = -offset.offset_ns, offset.left_out
+        out[rows] = offset.left_out
         if offset.offset_ns:
+            shifts[number] = -offset.offset_ns
             sentences.append(offset.sentence(number))
         if offset.is_unclear:
             unclear.append(offset.contradiction(number))
-    if shift.any():
-        activities = activities.with_columns(start_ns=pl.col("start_ns") + pl.Series(shift))
     failed = {
         str(name): " ".join(texts)
         for name, texts in ((CheckName.CLOCKS_AGREE, sentences), (CheckName.IDLE_CAUSES_KNOWN, unclear))
         if texts
     }
-    return Placed(activities.filter(~out), int(out.sum()), int(column(activities, "duration_ns")[out].sum()), failed)
+    result = replace(trace, activities=activities.filter(~out))
+    return Placed(shifted(result, shifts, failed), shifts, activities.filter(out), failed)
+
+
+def shifted(trace: Trace, shifts: Mapping[int, int], failed: Mapping[str, str]) -> Trace:
+    """Return a trace with other times of some devices, and with checks that failed for it.
+
+    Args:
+        trace: the trace.
+        shifts: by how much the times of which device change.
+        failed: the sentences of the checks.
+    """
+    if not failed:
+        return trace
+    source = replace(trace.source, failed_checks={**trace.source.failed_checks, **failed})
+    device = pl.col("device").fill_null(NO_DEVICE)
+    by = device.replace_strict(list(shifts), list(shifts.values()), default=0, return_dtype=pl.Int64)
+    activities = trace.activities.with_columns(by=by if shifts else pl.lit(0, pl.Int64))
+    # Kernels stand among the communications too, by the same times.
+    same = ["correlation", "start_ns"]
+    moved = trace.communications.join(
+        activities.select(*same, "by").unique(same), on=same, how="left", maintain_order="left"
+    )
+    return replace(
+        trace,
+        source=source,
+        activities=_sorted(activities.with_columns(pl.col("start_ns") + pl.col("by")).drop("by")),
+        communications=_sorted(moved.with_columns(pl.col("start_ns") + pl.col("by").fill_null(0)).drop("by")),
+    )
+
+
+def _sorted(table: pl.DataFrame) -> pl.DataFrame:
+    return table.sort("start_ns", maintain_order=True)
 
 
 class _Limits(Struct, frozen=True):
@@ -84,10 +116,12 @@ class _Limits(Struct, frozen=True):
     Attributes:
         most: from the begin of the call that launched it to its begin; large without such a call.
         least: from the return of the first call that waited for it to its end; low without such a call.
+        certain: whether these calls are known to have waited for this device.
     """
 
     most: Ints
     least: Ints
+    certain: bool = True
 
     def violated(self, offset_ns: int) -> Bools:
         """Tell per activity whether it is impossible if the device's clock is late by so much."""
@@ -95,22 +129,30 @@ class _Limits(Struct, frozen=True):
         return result
 
     def of(self, rows: Ints) -> "_Limits":
-        return _Limits(self.most[rows], self.least[rows])
+        return _Limits(self.most[rows], self.least[rows], self.certain)
+
+    def of_launches(self) -> "_Limits":
+        """Return the limits by launches alone."""
+        return _Limits(self.most, np.full(len(self.least), -_NO_LIMIT))
 
     @property
     def known(self) -> int:
         """How many activities have any limit."""
         return int(((self.most < _NO_LIMIT) | (self.least > -_NO_LIMIT)).sum())
 
-    def best_offset(self) -> tuple[int, int]:
-        """Return the least and the largest offset that most activities allow."""
+    def best_offset(self) -> tuple[int, int] | None:
+        """Return the least and the largest offset that most activities allow; None where no two allow any."""
         low, high = self.least - _TOLERATED_NS, self.most + _TOLERATED_NS
+        possible = low <= high
+        low, high = low[possible], high[possible]
         at = np.concatenate([low, high + 1])
         change = np.repeat([1, -1], len(low))
-        order = np.lexsort((-change, at))
+        order = np.lexsort((change, at))  # what ends before a moment is no more part of it
         depth = np.cumsum(change[order])
+        if not len(depth) or depth.max() < _LEAST_RECORDS:
+            return None
         first = np.flatnonzero(depth == depth.max())
-        lows, highs = at[order][first], at[order][np.minimum(first + 1, len(at) - 1)] - 1
+        lows, highs = at[order][first], at[order][first + 1] - 1
         nearest = int(np.argmin(np.abs(np.clip(0, lows, highs))))
         # Without the tolerance, where that is possible.
         fits = ~self.violated(int(np.clip(0, lows[nearest], highs[nearest])))
@@ -142,30 +184,35 @@ class _Offset(Struct, frozen=True):
     def of_limits(cls, limits: _Limits) -> "_Offset":
         before = limits.violated(0)
         count, offset, (low, high) = int(before.sum()), 0, (0, 0)
-        if count >= _LEAST_RECORDS:
-            low, high = limits.best_offset()
+        best = limits.best_offset() if count >= _LEAST_RECORDS else None
+        if best is not None:
+            low, high = best
             candidate = int(np.clip(0, low, high))
             if int(limits.violated(candidate).sum()) <= (1 - _CURED) * count:
                 offset = candidate
+        if not offset and not limits.certain:  # no offset explains the waits: they may be for another device
+            return cls.of_limits(limits.of_launches())
         impossible = limits.violated(offset)
-        unclear = int(impossible.sum()) > _SINGLE * limits.known
-        return cls(offset, low, high, count, limits.known, impossible & (not unclear), unclear)
+        if int(impossible.sum()) > _SINGLE * limits.known:
+            return cls(0, 0, 0, count, limits.known, np.zeros(len(before), np.bool_), is_unclear=True)
+        return cls(offset, low, high, count, limits.known, impossible, is_unclear=False)
 
     def sentence(self, device: int) -> str:
         """Say by how much the clock is off, and what was done about it."""
         late = self.offset_ns > 0
         why = "end after a synchronization that waited for them returned" if late else "begin before their launch"
-        name = "The device" if device < 0 else f"Device {device}"
-        away = f"{format_ns(abs(self.offset_ns))} {'late' if late else 'early'}"
+        name = "the device" if device == NO_DEVICE else f"device {device}"
+        away = f"{format_ns(abs(self.offset_ns))} too {'late' if late else 'early'}"
+        farthest = max(abs(self.low), abs(self.high))
+        most = f"; up to {format_ns(farthest)} would" if farthest < _NO_LIMIT // 2 else ""
         return (
-            f"{name} was recorded {away}: {format_count(self.impossible_before)} of {format_count(self.of)} activities "
-            f"{why}. They are shifted by that, the least that makes them possible; up to "
-            f"{format_ns(max(abs(self.low), abs(self.high)))} would."
+            f"Times of {name} are {away}: {format_count(self.impossible_before)} of {format_count(self.of)} activities "
+            f"{why}. They are shifted by that, the least that makes them possible{most}."
         )
 
     def contradiction(self, device: int) -> str:
         """Say that no offset makes the times possible."""
-        name = "the device" if device < 0 else f"device {device}"
+        name = "the device" if device == NO_DEVICE else f"device {device}"
         return (
             f"The clocks of the host and of {name} disagree, and not by a constant: "
             f"{format_count(self.impossible_before)} of {format_count(self.of)} activities begin before their launch "
@@ -187,12 +234,33 @@ def _limits(trace: Trace) -> _Limits | None:
     begin, end = (of[name].fill_null(0).to_numpy() for name in ("begin", "end"))
     most = np.where(known, column(activities, "start_ns") - begin, _NO_LIMIT)
     least = np.full(activities.height, -_NO_LIMIT, np.int64)
-    if activities["device"].n_unique() == 1:  # of several, calls do not say for which one they wait
+    if _is_one_device(trace):
         waits, returned = _device_waits(launches)
         first = np.searchsorted(waits, end)
         waited = np.flatnonzero(known & (first < len(waits)))
         least[waited] = end_of(activities)[waited] - returned[first[waited]]
+        certain = len(trace.devices) == 1 or _return_after_work(least[waited], first[waited])
+        return _Limits(most, least, certain)
     return _Limits(most, least)
+
+
+def _is_one_device(trace: Trace) -> bool:
+    """Tell whether all work is of one device and context: of several, calls do not say for which one they wait."""
+    return trace.activities["device"].n_unique() == 1 and trace.activities["context"].drop_nulls().n_unique() < 2
+
+
+def _return_after_work(late_ns: Ints, wait: Ints) -> bool:
+    """Tell whether waits are seen to be for the device that worked, as they return shortly after its work has ended.
+
+    A process may wait for another device, which has nothing to do.
+
+    Args:
+        late_ns: per activity how long after the return of the first wait after its launch it ends.
+        wait: per activity the number of that wait.
+    """
+    last = pl.DataFrame({"wait": wait, "late": late_ns}).group_by("wait").agg(pl.col("late").max())["late"].to_numpy()
+    within = (last <= _TOLERATED_NS) & (last > -_RETURNS_NS)
+    return bool(within.any() and within.sum() >= (last > _TOLERATED_NS).sum())
 
 
 def _processes(trace: Trace) -> int:

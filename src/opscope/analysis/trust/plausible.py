@@ -1,5 +1,6 @@
 """Records that cannot be true. They are taken out before anything is computed, and counted."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,8 @@ class Implausible(Struct, frozen=True):
             those that run on while their successors on the stream do.
         activities_claimed_ns: the durations that these claim, added up.
         claims_hold: whether each of them claims a duration above zero, which is the most that it can have taken.
+        launches: the numbers of the launches of the activities that were taken out.
+        shifts: see `opscope.analysis.trust.clocks.Placed`.
         host_records: operators, launches, annotations, frames and overheads with a negative duration or one of more
             than a month.
     """
@@ -32,6 +35,8 @@ class Implausible(Struct, frozen=True):
     activities_claimed_ns: int
     claims_hold: bool
     host_records: int
+    launches: frozenset[int]
+    shifts: Mapping[int, int]
 
 
 def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Trace, Implausible]:
@@ -56,25 +61,24 @@ def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Tra
     if host_ns is None and trace.around is not None:
         host_ns = trace.around.host_ns
     possible = trace.activities.select(within_bounds & ~_outlasts_waiting_host(cleaned, host_ns)).to_series()
-    kept_activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
-    overrun = _overruns(kept_activities)
-    out = pl.concat([out, kept_activities.filter(overrun)])
-    placement = placed(replace(cleaned, activities=kept_activities.filter(~overrun)))
-    activities = placement.activities
+    activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
+    overrun = _overruns(activities)
+    placement = placed(replace(cleaned, activities=activities.filter(~overrun)))
+    out = pl.concat([out, activities.filter(overrun), placement.left_out])
     implausible = Implausible(
-        activities=out.height + placement.left_out,
+        activities=out.height,
         # Python's integers: claims of impossible records may add up to more than 64 bits hold.
-        activities_claimed_ns=sum(out["duration_ns"].to_list()) + placement.left_out_ns,
+        activities_claimed_ns=sum(out["duration_ns"].to_list()),
         claims_hold=bool((out["duration_ns"] > 0).all()),
         host_records=sum(table.height for table in host) - sum(table.height for table in kept),
+        launches=frozenset(out["correlation"].drop_nulls()),
+        shifts=placement.shifts,
     )
+    activities = placement.trace.activities
     for table in (*kept, activities):
         if float(table["duration_ns"].cast(pl.Float64).sum()) > _LARGEST_SUM_NS:
             raise BadInputError(f"{trace.source.path}: durations add up to more than a century, which no program ran")
-    source = trace.source
-    if placement.failed:
-        source = replace(source, failed_checks={**source.failed_checks, **placement.failed})
-    return replace(cleaned, source=source, activities=activities), implausible
+    return placement.trace, implausible
 
 
 def plausible_host(trace: Trace) -> Trace:
@@ -116,21 +120,24 @@ _SUCCESSORS: Final = 2
 
 
 def _overruns(activities: pl.DataFrame) -> pl.Series:
-    """Tell per activity whether it runs on while later ones of its stream begin and end, unlike all others of its name.
+    """Tell per activity whether it is a kernel that runs on while later ones of its stream do, unlike all of its name.
 
-    Nodes of one replay share a number of a stream though they run in branches, and so do contexts: but these last as
-    long as others of their name do.
+    Nodes of one replay share a number of a stream though they run in branches.
     """
-    middle = pl.col("duration_ns").median().over("name", "grid")
-    suspect = (pl.len().over("name", "grid") > _LIKES) & (pl.col("duration_ns") > _TIMES_ITS_LIKES * middle)
+    alike = ("name", "grid")
+    middle = pl.col("duration_ns").median().over(alike)
+    is_kernel = pl.col("kind").cast(pl.String) == "kernel"
+    suspect = is_kernel & (pl.len().over(alike) > _LIKES) & (pl.col("duration_ns") > _TIMES_ITS_LIKES * middle)
     rows = activities.select(suspect.fill_null(value=False)).to_series()
     if not rows.any():
         return rows
     start, end = column(activities, "start_ns"), end_of(activities)
-    lane = activities.select(pl.struct("device", "stream").rank("dense")).to_series().to_numpy()
+    lane = activities.select(pl.struct("device", "context", "stream").rank("dense")).to_series().to_numpy()
     correlation = activities["correlation"].fill_null(-1).to_numpy()
     result = np.zeros(activities.height, np.bool_)
     for row in np.flatnonzero(rows.to_numpy()).tolist():
-        within = (lane == lane[row]) & (start > start[row]) & (end <= end[row]) & (correlation != correlation[row])
+        first, last = np.searchsorted(start, (start[row], end[row]), side="right").tolist()  # in order of time
+        others = slice(first, last)
+        within = (lane[others] == lane[row]) & (end[others] <= end[row]) & (correlation[others] != correlation[row])
         result[row] = int(within.sum()) >= _SUCCESSORS
     return pl.Series(result)

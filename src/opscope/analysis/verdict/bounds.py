@@ -20,7 +20,7 @@ from opscope.analysis.verdict.step_evidence import (
     works_elsewhere,
 )
 from opscope.base.units import format_ns, format_share
-from opscope.documents.verdict import Bound, BoundKind, CheckName, IdleCause, Trust, Verdict
+from opscope.documents.verdict import Bound, BoundKind, CheckName, IdleCause, Trust
 
 # From this share of the step on, the device is the bound: without any waiting the step is at most a quarter faster.
 BUSY_SHARE: Final = 0.8
@@ -89,7 +89,7 @@ def _elsewhere(evidence: StepEvidence, window_ns: int) -> Bound:
     if cold_ns <= MOSTLY * evidence.host_elsewhere_ns:
         return _withheld(works_elsewhere(evidence.host_elsewhere_ns, window_ns))
     sentence = (
-        f"The first calls take {format_ns(cold_ns)}, which sets the device up, and the device's work "
+        f"The first calls take {format_ns(cold_ns)} to set the device up, and the device's work takes "
         f"{format_ns(window_ns)}: profile later steps."
     )
     why = "What creates a context or loads code happens once; later steps do not take that."
@@ -418,12 +418,11 @@ def _without_device(evidence: StepEvidence) -> Bound:
         )
     if evidence.gpu_sign is not None and evidence.ran_on_gpu is None:
         return _withheld(device_not_recorded(evidence.gpu_sign))
-    if not evidence.operator_time_ns and evidence.trust.verdict is not Verdict.PASS:
+    if not evidence.operator_time_ns and evidence.lacks_cuda:
         return _withheld(
             Unknown(
-                "Neither operators nor work of a device were recorded: record CPU and CUDA activities "
-                "(nsys profile --trace=cuda,nvtx).",
-                "Nothing in the recording tells what ran.",
+                "CUDA was not recorded: nsys profile --trace=cuda,nvtx records it.",
+                "The export has no table of CUDA: nothing in it tells what ran.",
             )
         )
     share = format_share(evidence.operator_time_ns, evidence.window.duration_ns)

@@ -197,7 +197,8 @@ class StepEvidence(Struct, frozen=True):
         host_covered: the share of that window in which any operator, call or frame is recorded on the host; None where
             that says nothing.
         host_elsewhere_ns: how long the host runs operators, or calls that do not wait, outside of that window.
-        cold_elsewhere_ns: how much of that is calls that create a context or load code.
+        cold_elsewhere_ns: how much of that is calls before the window that create a context or load code.
+        lacks_cuda: whether the recording says that CUDA was not recorded.
     """
 
     trust: Trust
@@ -223,6 +224,7 @@ class StepEvidence(Struct, frozen=True):
     warm_up: float = 0.0
     host_elsewhere_ns: int = 0
     cold_elsewhere_ns: int = 0
+    lacks_cuda: bool = False
 
     @property
     def is_capture(self) -> bool:

@@ -268,14 +268,18 @@ class Unrepeated(Struct, frozen=True):
 
 def after_window(window_s: float, recorded: Unrepeated) -> tuple[float, tuple[Effect, ...]]:
     """Return how long the next window is; or that this one has to do."""
-    lasts = recorded.at_work_s is not None and recorded.at_work_s >= _LOOKS_FOR_S
-    if lasts and not recorded.may_step:
+    if lasts_long(recorded.at_work_s) and not recorded.may_step:
         return window_s, (Effect.KEEP_WINDOW,)
     most = _OPERATORS_OF_A_WINDOW / (_FASTER * max(recorded.operators_per_s, 1.0))
     next_s = min(2 * window_s, _LONGEST_WINDOW_S, most)
     if recorded.ended_after_s is not None and _SLOWED * recorded.ended_after_s < most:
         next_s = math.inf  # to the script's end
     return next_s, () if recorded.awaits else (Effect.OPEN_WINDOW,)
+
+
+def lasts_long(at_work_s: float | None) -> bool:
+    """Tell whether a program has been at work for so long that what repeats would have done so."""
+    return at_work_s is not None and at_work_s >= _LOOKS_FOR_S
 
 
 def first_window_s(ended_after_s: float | None) -> float:

@@ -48,6 +48,7 @@ from opscope.collect.script.phases import (
     first_window_s,
     interrupted,
     lacks_boundaries,
+    lasts_long,
     profiler_starts,
     taken,
     what_is_kept,
@@ -515,9 +516,11 @@ class Watcher(StepFinder):
         if self.phase is Phase.DONE:
             return
         since = self._early.since
+        at_work_s = None if since is None else time.monotonic() - since
         recorded = Unrepeated(
-            at_work_s=None if since is None else time.monotonic() - since,
-            may_step=self._by_operators_alone or self.has_events or has_model(),
+            at_work_s=at_work_s,
+            # To look for a model walks over all objects: only where that decides.
+            may_step=self._by_operators_alone or self.has_events or (lasts_long(at_work_s) and has_model()),
             awaits=self._awaits,
             operators_per_s=self._early.operators_per_s,
             ended_after_s=self._run.ended_after_s,

@@ -238,7 +238,7 @@ _OLD_CONVOLUTION: Final = lazy_pattern(
     r"|(?:\w+::)*(?:"
     r"(?P<dgrad>dgrad(?:2d)?_\w*|dgrad_engine)<(?P<dgrad_type>\w+)"
     r"|(?P<wgrad>wgrad(?:2d|_alg\d)?_\w*)<(?P<wgrad_type>\w+)"
-    r"|(?P<forward>(?:implicit_)?convolve_\w+|conv2d_grouped_direct_kernel)<(?P<forward_type>\w+)"
+    r"|(?P<forward>implicit_convolve_\w+|convolve_(?:sgemm|common_engine\w*)|conv2d_grouped_direct_kernel)<(?P<forward_type>\w+)"
     r"|(?P<winograd>winograd(?:Forward|Wgrad)\w*)<(?P<winograd_type>\w+)"
     r"|(?P<fft>fft2d_(?:r2c|c2r)_\w+)<(?P<fft_type>\w+))"
 )
