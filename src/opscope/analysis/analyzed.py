@@ -70,7 +70,7 @@ from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
-from opscope.readers.formats import WITHOUT_CUDA
+from opscope.readers.formats import NSYS, format_named
 from opscope.readers.reading import read
 from opscope.record.configuration import Configuration
 from opscope.trace.model import Trace, TraceSource
@@ -197,7 +197,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             warm_up=self._warm_up,
             host_elsewhere_ns=self._host_elsewhere_ns,
             cold_elsewhere_ns=self._cold_elsewhere_ns,
-            lacks_cuda=WITHOUT_CUDA in self.source.not_recorded,
+            lacks_cuda=format_named(self.source.format) is NSYS and not self.trace.launches.height,
         )
 
     @functools.cached_property

@@ -119,10 +119,6 @@ class PythonReader:
 # ---------------------------------------------------------------- the formats
 
 
-# What a reader notes of an export of Nsight Systems without CUDA.
-WITHOUT_CUDA: Final = (
-    "It has no table of CUDA, as nsys profile records without --trace=cuda, or where nothing used CUDA."
-)
 EXPECTED: Final = (
     "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard), a recording of "
     "opscope exec, or an SQLite export of Nsight Systems."

@@ -32,7 +32,6 @@ from opscope.readers.cupti_names import (
     named,
 )
 from opscope.readers.events import LATEST_NS, build_trace, shaped
-from opscope.readers.formats import WITHOUT_CUDA
 from opscope.readers.unpacked import OpenedReader, whole
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
@@ -236,7 +235,7 @@ class _Export:
         if len(texts) > _SHOWN_WARNINGS:
             yield f"It has {len(texts) - _SHOWN_WARNINGS} more warnings."
         if not self._columns.keys() & _OF_CUDA:
-            yield WITHOUT_CUDA
+            yield "It has no table of CUDA, as nsys profile records without --trace=cuda, or where nothing used CUDA."
         if _GRAPHS in self._columns:
             yield (
                 "CUDA graphs were recorded as wholes: their kernels are unknown (nsys profile --cuda-graph-trace=node "
