@@ -197,7 +197,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             warm_up=self._warm_up,
             host_elsewhere_ns=self._host_elsewhere_ns,
             cold_elsewhere_ns=self._cold_elsewhere_ns,
-            lacks_cuda=format_named(self.source.format) is NSYS and not self.trace.launches.height,
+            lacks_cuda=format_named(self.source.format) is NSYS and not self.trace.activities.height,
         )
 
     @functools.cached_property

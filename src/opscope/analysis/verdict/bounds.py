@@ -421,8 +421,8 @@ def _without_device(evidence: StepEvidence) -> Bound:
     if not evidence.operator_time_ns and evidence.lacks_cuda:
         return _withheld(
             Unknown(
-                "No call of CUDA was recorded: nsys profile --trace=cuda,nvtx records them, where a program makes any.",
-                "The export has neither calls nor work of a device: nothing in it tells what ran.",
+                "No work of a device was recorded: nsys profile --trace=cuda,nvtx records it, where a program has any.",
+                "The export has neither operators nor work of a device: nothing in it tells what ran.",
             )
         )
     share = format_share(evidence.operator_time_ns, evidence.window.duration_ns)

@@ -198,7 +198,7 @@ class StepEvidence(Struct, frozen=True):
             that says nothing.
         host_elsewhere_ns: how long the host runs operators, or calls that do not wait, outside of that window.
         cold_elsewhere_ns: how much of that is calls before the window that create a context or load code.
-        lacks_cuda: whether it is an export of Nsight Systems without a call of CUDA.
+        lacks_cuda: whether it is an export of Nsight Systems without work of a device.
     """
 
     trust: Trust
