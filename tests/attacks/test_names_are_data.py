@@ -12,6 +12,7 @@ import pytest
 
 from opscope.agents.calls import Caller
 from opscope.base.text import LONGEST_NAME
+from opscope.cli.mcp import tools
 from tests.command import ROOT, opscope
 from tests.conftest import DATA
 
@@ -143,7 +144,7 @@ def test_every_answer_of_the_server_is_data(tmp_path: Path) -> None:
     kernel = next(
         event["name"] for event in json.loads(whole.read_text())["traceEvents"] if event.get("cat") == "kernel"
     )
-    caller = Caller.of([tmp_path])
+    caller = Caller.of([tmp_path], tools(allow_run=False))
     for name, values in (
         ("overview", {"trace": path.name}),
         ("findings", {"trace": path.name}),

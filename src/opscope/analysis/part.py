@@ -20,7 +20,7 @@ from opscope.analysis.idle.timeline import DeviceTimeline, Periods, device_timel
 from opscope.analysis.structure.arrays import Intervals, column, end_of, extent_of
 from opscope.analysis.structure.links import link
 from opscope.analysis.structure.nesting import Ints
-from opscope.analysis.structure.origin import process_name
+from opscope.analysis.structure.origin import process_name, with_named_devices
 from opscope.analysis.structure.selection import (
     begins_within,
     chosen_steps,
@@ -213,7 +213,7 @@ class _Place(Struct, frozen=True):
         devices: when devices worked for the steps of the whole trace.
         wanted: from when to when records say something of the part.
         host_ns, extent_ns, long_pauses: see `Around`.
-        shifts, failed_checks: of the devices' clocks in the whole trace.
+        shifts, misplaced, failed_checks: of the devices' clocks in the whole trace.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -225,13 +225,14 @@ class _Place(Struct, frozen=True):
     extent_ns: tuple[int, int] | None
     long_pauses: bool
     shifts: Mapping[int, int]
+    misplaced: bool
     failed_checks: Mapping[str, str]
 
 
 def _place_of(outline: Outline, part: Part, begin: int) -> _Place:
     """Find a part in what the first pass keeps of a trace; only there is every step."""
     host_ns = _joined(host_extent(plausible_host(outline.trace)), outline.host)
-    trace, implausible = plausible(outline.trace, host_ns)
+    trace, implausible = plausible(with_named_devices(outline.trace, None), host_ns)
     extent_ns = _joined(work_extent(trace), host_ns, outline.frames)
     every = step_table(trace)
     if part.steps is not None:
@@ -267,6 +268,7 @@ def _place_of(outline: Outline, part: Part, begin: int) -> _Place:
         extent_ns=extent_ns,
         long_pauses=long_pauses,
         shifts=implausible.shifts,
+        misplaced=implausible.misplaced,
         failed_checks={name: text for name, text in trace.source.failed_checks.items() if name in clocks},
     )
 
@@ -307,6 +309,7 @@ def _selected(wide: "Trace", part: Part, place: _Place, near: tuple[int, int] | 
         extent_ns=place.extent_ns,
         long_pauses=place.long_pauses,
         near_ns=near,
+        misplaced=place.misplaced,
     )
     return replace(trace, around=around)
 
@@ -318,7 +321,7 @@ def devices_of_part(part: "Trace", around: Around) -> tuple[tuple[DeviceTimeline
         part: the part, without records that cannot be true.
         around: what lies around it.
     """
-    wide, _ = plausible(replace(around.trace, devices=part.devices), around.host_ns)
+    wide, _ = plausible(replace(around.trace, devices=part.devices), around.host_ns, misplaced=around.misplaced)
     links = link(wide)
     host = HostTime(wide, links, extent=around.extent_ns, near=around.near_ns)
     known = {line.device: _periods(line, around.steps) for line in around.devices}

@@ -113,6 +113,7 @@ class Around(Struct, frozen=True):
         extent_ns: the same of all slices that tell what ran.
         long_pauses: whether dispatching pauses for longer in the whole trace, by how it was recorded.
         near_ns: from when to when ``trace`` holds all operators; None where it holds those of the whole.
+        misplaced: whether work of the whole trace is impossible on the host's clock: else no work of a part is.
     """
 
     trace: "Trace"
@@ -123,6 +124,7 @@ class Around(Struct, frozen=True):
     extent_ns: tuple[int, int] | None
     long_pauses: bool
     near_ns: tuple[int, int] | None
+    misplaced: bool = True
 
 
 class Trace(Summarised, Struct, frozen=True):

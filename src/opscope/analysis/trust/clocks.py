@@ -57,7 +57,7 @@ def placed(trace: Trace) -> Placed:
     """
     activities, limits = trace.activities, _limits(trace)
     if limits is None or not limits.violated(0).any():
-        return Placed(trace, {}, activities.clear(), {})
+        return unchanged(trace)
     shifts, out = dict[int, int](), np.zeros(activities.height, np.bool_)
     sentences, unclear = list[str](), list[str]()
     device = activities["device"].fill_null(NO_DEVICE).to_numpy()
@@ -77,6 +77,11 @@ def placed(trace: Trace) -> Placed:
     }
     result = replace(trace, activities=activities.filter(~out))
     return Placed(shifted(result, shifts, failed), shifts, activities.filter(out), failed)
+
+
+def unchanged(trace: Trace) -> Placed:
+    """Return the activities of a trace as they were recorded."""
+    return Placed(trace, {}, trace.activities.clear(), {})
 
 
 def shifted(trace: Trace, shifts: Mapping[int, int], failed: Mapping[str, str]) -> Trace:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.structure.api_masks import calls_that
 from opscope.analysis.structure.arrays import column, end_of, extent_of
-from opscope.analysis.trust.clocks import placed
+from opscope.analysis.trust.clocks import placed, unchanged
 from opscope.base.errors import BadInputError
 from opscope.base.units import NS_PER_S
 from opscope.trace.model import Trace
@@ -27,6 +27,7 @@ class Implausible(Struct, frozen=True):
         claims_hold: whether each of them claims a duration above zero, which is the most that it can have taken.
         launches: the numbers of the launches of the activities that were taken out.
         shifts: see `opscope.analysis.trust.clocks.Placed`.
+        misplaced: whether any activity was impossible on the host's clock.
         host_records: operators, launches, annotations, frames and overheads with a negative duration or one of more
             than a month.
     """
@@ -37,9 +38,12 @@ class Implausible(Struct, frozen=True):
     host_records: int
     launches: frozenset[int]
     shifts: Mapping[int, int]
+    misplaced: bool
 
 
-def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Trace, Implausible]:
+def plausible(
+    trace: Trace, host_ns: tuple[int, int] | None = None, *, misplaced: bool | None = None
+) -> tuple[Trace, Implausible]:
     """Return the trace without impossible records, and how many there were.
 
     Negative durations are impossible, and so are activities of more than an hour and host records of more than a month.
@@ -51,6 +55,7 @@ def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Tra
         trace: the trace, or a part of it.
         host_ns: when the first host record of the whole trace begins and when the last one ends; None for what the
             trace holds, or what it says of the whole.
+        misplaced: whether activities may be impossible on the host's clock; None for what a part says of the whole.
 
     Raises:
         BadInputError: what is left adds up to more than 64 bits of nanoseconds hold.
@@ -63,7 +68,10 @@ def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Tra
     possible = trace.activities.select(within_bounds & ~_outlasts_waiting_host(cleaned, host_ns)).to_series()
     activities, out = trace.activities.filter(possible), trace.activities.filter(~possible)
     overrun = _overruns(activities)
-    placement = placed(replace(cleaned, activities=activities.filter(~overrun)))
+    if misplaced is None:
+        misplaced = trace.around is None or trace.around.misplaced
+    possible_times = replace(cleaned, activities=activities.filter(~overrun))
+    placement = placed(possible_times) if misplaced else unchanged(possible_times)
     out = pl.concat([out, activities.filter(overrun), placement.left_out])
     implausible = Implausible(
         activities=out.height,
@@ -73,6 +81,7 @@ def plausible(trace: Trace, host_ns: tuple[int, int] | None = None) -> tuple[Tra
         host_records=sum(table.height for table in host) - sum(table.height for table in kept),
         launches=frozenset(out["correlation"].drop_nulls()),
         shifts=placement.shifts,
+        misplaced=bool(placement.failed) or placement.left_out.height > 0,
     )
     activities = placement.trace.activities
     for table in (*kept, activities):
