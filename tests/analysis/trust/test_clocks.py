@@ -293,6 +293,16 @@ def test_a_part_has_the_offset_of_the_whole(tmp_path: Path) -> None:
     assert check(part, "work_outside_window").verdict is Verdict.PASS
 
 
+def test_a_part_of_what_contradicts_itself_is_not_judged_anew(tmp_path: Path) -> None:
+    """By 100 us more from kernel to kernel; within one step that looks like an offset for most."""
+    trace = launch_bound(lambda number: 100_000 * number)
+    part = analyze(read_part(trace.write(tmp_path / "trace.json"), Part(steps=(2, 2))))
+    assert check(part, "idle_causes_known").verdict is Verdict.FAIL
+    assert "clocks_agree" not in [one.name for one in part.trust.checks]
+    assert part.trace.activities["start_ns"].min() == 514_000 + 2 * MS
+    assert part.trace.activities.height == 20
+
+
 # ---------------------------------------------------------------- copies, zeros, lost launches
 
 

@@ -20,7 +20,7 @@ from opscope.analysis.advice.rule import (
     share_of,
     states,
 )
-from opscope.analysis.costs.limits import PRODUCTS
+from opscope.analysis.costs.limits import CLEARLY_FASTER, PRODUCTS
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.nesting import Ints
@@ -96,7 +96,6 @@ _FP32_BEFORE_TF32: Final = _Matter(
     _FP32.least_of_time,
     _FP32.most_of_time,
 )
-_CLEARLY_FASTER: Final = 1.5  # times FP32's peak, as in `opscope.analysis.costs.limits`
 _ANY_ALIGNMENT: Final = _Matter(
     "Products run in kernels for operands of any alignment ({time} {words.per})",
     "pad sizes to multiples of 8",
@@ -203,7 +202,7 @@ def _below_fp32(context: Context) -> str | None:
     rates = context.peaks.rates if context.peaks is not None else {}
     choices = ("tf32", "bf16", "fp16") if context.has_tensor_cores_for_fp32 else ("fp16",)
     if (own := rates.get("fp32")) and any(one in rates for one in choices):
-        return next((one for one in choices if rates.get(one, 0.0) > _CLEARLY_FASTER * own), None)
+        return next((one for one in choices if rates.get(one, 0.0) > CLEARLY_FASTER * own), None)
     return "tf32" if context.has_tensor_cores_for_fp32 else None
 
 

@@ -51,8 +51,8 @@ _PAUSE_NS = 50_000  # a host that launches does so again long before
 _PAUSE_IN_REPLAY_NS = 100_000  # nodes of a graph follow each other within microseconds
 _SHORT_NS = 10_000  # one microsecond is a tenth of this
 # Choices: kernels of one name and grid differ by less, as those that wait for other ranks do.
-_LIKES = 20
-_OTHERWISE = 1_000
+_LIKES_OF_THE_LONGEST = 20
+_TIMES_THE_OTHERS = 1_000
 
 
 class CheckInput(Struct, frozen=True):
@@ -349,7 +349,7 @@ def _impossible_durations(trace: Trace, implausible: Implausible) -> Check:
 def _unlike_its_likes(trace: Trace) -> Check | None:
     """Doubt one activity that is most of the device sum and takes many times as long as all others of its kind."""
     activities = trace.activities
-    if activities.height <= _LIKES:
+    if activities.height <= _LIKES_OF_THE_LONGEST:
         return None
     longest = activities.row(int(activities["duration_ns"].arg_max() or 0), named=True)
     if longest["kind"] != "kernel":  # copies of one name differ by their sizes
@@ -357,7 +357,7 @@ def _unlike_its_likes(trace: Trace) -> Check | None:
     likes = activities.filter((pl.col("name") == longest["name"]) & pl.col("grid").eq_missing(longest["grid"]))
     duration, whole = longest["duration_ns"], int(activities["duration_ns"].sum())
     middle = float(likes["duration_ns"].median() or 0)  # type: ignore[arg-type]
-    if likes.height <= _LIKES or duration < _OTHERWISE * middle or 2 * duration < whole:
+    if likes.height <= _LIKES_OF_THE_LONGEST or duration < _TIMES_THE_OTHERS * middle or 2 * duration < whole:
         return None
     sentence = (
         f"One activity of {format_ns(duration)} is {format_share(duration / whole, 1)} of the device sum; the median "

@@ -56,7 +56,8 @@ def placed(trace: Trace) -> Placed:
             their numbers of launches do not tell which call belongs to which activity.
     """
     activities, limits = trace.activities, _limits(trace)
-    if limits is None or not limits.violated(0).any():
+    # What contradicts itself as a whole does so in each of its parts, whatever these show.
+    if CheckName.IDLE_CAUSES_KNOWN in trace.source.failed_checks or limits is None or not limits.violated(0).any():
         return unchanged(trace)
     shifts, out = dict[int, int](), np.zeros(activities.height, np.bool_)
     sentences, unclear = list[str](), list[str]()
