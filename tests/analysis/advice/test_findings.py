@@ -219,6 +219,46 @@ def test_without_a_step_time_the_range_is_what_the_profiler_leaves_open(analyzed
     assert rules(analyzed(dispatching(19_900)), wall=None) == [Rule.DEAREST_WORK]
 
 
+def own_kernel(name: str, *, time: int) -> KinetoTrace:
+    """A step that waits 3 ms for other work of the host, and whose kernel, which no operator launches, takes most."""
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    trace.launched_kernel(name, (5 * US, 2 * US), (10 * US, time))
+    trace.launch(10 * US, time + 2 * US, name="cudaDeviceSynchronize")
+    trace.launched_kernel("fill", (9_980 * US, 2 * US), (9_985 * US, 10 * US))
+    return trace
+
+
+def test_a_kernel_that_is_the_program_is_named(analyzed: Analyze) -> None:
+    first, second, *_ = found(analyzed(own_kernel("matmul_k(float*, float*, int)", time=7 * MS)), wall=None)
+    assert first.saving_ns.high > 0
+    assert second.rule == Rule.DEAREST_WORK
+    assert "One kernel takes 70.0 % of the step: `matmul_k" in second.title
+    assert "(7.000 ms per step)" in second.title
+    assert second.where.kernel == "matmul_k(float*, float*, int)"
+    assert second.saving_ns.high == 0  # how far it is from its limit is not known
+    assert second.is_first
+
+
+@pytest.mark.parametrize(
+    ("name", "time"),
+    [
+        ("matmul_k(float*, float*, int)", 2_900 * US),  # less than three tenths of the step
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 7 * MS),
+    ],
+)
+def test_a_kernel_that_is_little_of_it_or_moves_data_is_not(analyzed: Analyze, name: str, time: int) -> None:
+    assert Rule.DEAREST_WORK not in rules(analyzed(own_kernel(name, time=time)), wall=None)
+
+
+def test_a_kernel_near_its_limit_or_of_another_finding_is_not_named(analyzed: Analyze) -> None:
+    """A product of BF16 at its limit has nothing to look into; of one in FP32 another rule speaks already."""
+    for kernel in (BF16, FFMA):
+        step = Step()
+        step.call("aten::mm", kernel, 9 * MS, [[16384, 16384], [16384, 16384]], ["c10::BFloat16"] * 2)
+        assert Rule.DEAREST_WORK not in rules(analyzed(step.trace), wall=None)
+
+
 def iterations(wait: str | None, *, operator: str | None = None, work: int = 60 * US) -> KinetoTrace:
     """Every 100 us 60 us of work, that takes 20 us to issue, and then perhaps a wait for it."""
     trace = KinetoTrace(deviceProperties=[H200])

@@ -77,6 +77,37 @@ def test_a_step_that_may_be_either_is_unknown_until_it_is_timed(analyzed: Analyz
     assert "faster kernels do not" in starved.evidence
 
 
+@pytest.mark.parametrize(
+    ("computing", "kind", "says"),
+    [
+        (7 * MS, BoundKind.DEVICE, "of the profiled step, then host work (28.0 %): faster or fewer kernels help most."),
+        (6 * MS, BoundKind.HOST_WORK, "For 38.0 % of the profiled step the device waits for the host's other work."),
+    ],
+)
+def test_the_largest_part_is_the_verdict_where_waiting_counts_twice(
+    analyzed: Analyze, computing: int, kind: BoundKind, says: str
+) -> None:
+    """Waiting can be taken away, computing hardly by half: 2.8 ms beside 7.2 are the next part, 3.8 beside 6.2 more."""
+    trace = step()
+    busy_until(trace, computing)
+    busy_until(trace, 9_990 * US, 9_800 * US)
+    bound = of(analyzed(trace))
+    assert bound.kind is kind
+    assert says in bound.sentence
+
+
+def test_a_wait_that_a_faster_host_may_hide_is_the_verdict_with_its_doubt(analyzed: Analyze) -> None:
+    """Data are loaded for 3 ms while nothing is queued: a host that launches faster could load while kernels run."""
+    trace = step()
+    dispatching(trace, 0, 4_400 * US, kernel=19 * US)
+    trace.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 4_450 * US, 3_000 * US)
+    dispatching(trace, 7_460 * US, STEP, kernel=10 * US)
+    bound = of(analyzed(trace))
+    assert bound.kind is BoundKind.INPUT
+    assert bound.sentence.startswith("For 30.5 % of the profiled step (")
+    assert " unprofiled) the device waits for data to be loaded" in bound.sentence
+
+
 def test_the_hosts_other_work_is_named(analyzed: Analyze) -> None:
     trace = step()
     busy_until(trace, 1 * MS)
@@ -102,7 +133,12 @@ def test_loading_data_is_told_from_other_work(analyzed: Analyze, by_stack: bool)
 @pytest.mark.parametrize(
     ("waited", "typical", "kind", "says"),
     [
-        (12 * MS, None, BoundKind.INPUT, "For 60.0 % of the unprofiled step the device waits for data to be loaded."),
+        (
+            12 * MS,
+            None,
+            BoundKind.INPUT,
+            "For 60.0 % of the unprofiled step the device waits for data to be loaded, then dispatch (35.0 %).",
+        ),
         # Without these waits it would still be half as long again.
         (5 * MS, None, BoundKind.DISPATCH, "of the profiled step"),
         (0, None, BoundKind.DISPATCH, "of the profiled step"),

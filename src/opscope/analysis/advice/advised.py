@@ -12,7 +12,14 @@ from opscope.analysis.advice import communication, memory_bound, products, repea
 from opscope.analysis.advice.blocking import blocking_calls, stream_dependency, waits_for_the_device
 from opscope.analysis.advice.communication import devices_take_turns
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, Remedy
-from opscope.analysis.advice.device_work import DEAREST_WORK, FAR_FROM_LIMIT, dearest, eager_attention, far_from_limit
+from opscope.analysis.advice.device_work import (
+    DEAREST_WORK,
+    FAR_FROM_LIMIT,
+    dearest,
+    dominant,
+    eager_attention,
+    far_from_limit,
+)
 from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import dispatch_bound, host_work, input_pipeline
 from opscope.analysis.advice.optimizer import unfused_optimizer
@@ -256,9 +263,12 @@ def advice_on(recording: Recording) -> Advice:
             replayed = _replayed(context)
         drafts += _as_replayed(context, replayed, [context.beside_others(draft) for draft in far])
     drafts.sort(key=lambda draft: -draft.rank)
-    if sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
+    kernel = losses.part("the rule dominant", partial(_dominant, context, drafts), list[Draft])
+    if not kernel and sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
+    # What it saves is not known, so it is not first where anything saves for certain; it is read in any case.
+    drafts[1:1] = kernel
     drafts = drafts or list(dearest(context))
     advice = Advice(as_findings(context, drafts, replayed=replayed is not None))
     named = {finding.id: draft for draft, finding in zip(drafts, advice.findings, strict=True)}
@@ -291,6 +301,10 @@ def _pairs(context: Context, replayed: Replayed, drafts: Sequence[Draft]) -> lis
 
 def _far(context: Context, drafts: Sequence[Draft]) -> list[Draft]:
     return list(far_from_limit(context, drafts))
+
+
+def _dominant(context: Context, drafts: Sequence[Draft]) -> list[Draft]:
+    return list(dominant(context, drafts))
 
 
 def _same(draft: Draft) -> Draft:

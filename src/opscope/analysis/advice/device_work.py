@@ -7,8 +7,9 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
-from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, claims_of
+from opscope.analysis.advice.context import LEAST_SHARE, MOST_IN_SHORT, Context, Draft, Range, Remedy, claims_of
 from opscope.analysis.advice.memory_bound import changes_strides, elements
 from opscope.analysis.advice.remedies import all_of, reaches, scaled, taking
 from opscope.analysis.advice.rule import (
@@ -35,7 +36,8 @@ from opscope.knowledge.categories import Category
 from opscope.knowledge.costs import Product
 from opscope.knowledge.devices import Assumed, reach_of
 from opscope.knowledge.kernels.decode import told_kernel
-from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.kernels.kinds import communicates, is_own, short_name
+from opscope.knowledge.kernels.names import base_name
 
 # ---------------------------------------------------------------- kernels that are far from their limit
 
@@ -44,6 +46,8 @@ _FAR: Final = 0.5  # of the limit
 _REACHED: Final = 0.8  # of the limit: what kernels that pass over memory once reach (device copies on an H200 do)
 _LEAST_CALL_NS: Final = 10_000.0  # shorter kernels are a matter of launching
 _NAMED: Final = 3
+_DOMINANT: Final = 0.3  # of the step: a kernel that takes so much is what the program does
+_MOST_OF_A_NAME: Final = MOST_IN_SHORT - len("look into ")
 _LIKELY: Final = 0.1  # of what the limit allows: why the work is far from it is unknown
 
 
@@ -58,8 +62,11 @@ FAR_FROM_LIMIT: Final = RuleDescription(
 )
 DEAREST_WORK: Final = RuleDescription(
     Rule.DEAREST_WORK,
-    f"such a device, where no other rule has anything to say: the {_NAMED} kernels that take most",
+    f"a kernel that takes {percent(_DOMINANT)} of the step and more, without a model or below {percent(_FAR)} of its "
+    "limit, of which no other rule speaks: one of the program's own first, and never in the first place where "
+    f"anything else is found; of such a device where no rule has anything to say, the {_NAMED} kernels that take most",
     "0",
+    "the kernel moves data between devices",
 )
 
 
@@ -136,6 +143,77 @@ def _what_is_known(context: Context, row: LimitRow) -> Iterator[Fact]:
         )
     if row.input_strides:
         yield measured(f"strides of its inputs: {row.input_strides}", source=Source.HOST)
+
+
+def dominant(context: Context, others: Sequence[Draft]) -> Iterator[Draft]:
+    """Find the kernel that is the program: no rule speaks of it, and it takes much of the step.
+
+    Args:
+        context: what rules look at.
+        others: what the other rules found.
+    """
+    claimed = frozenset[str]().union(*(draft.claims for draft in others))
+    least = _DOMINANT * context.step_ns * context.steps
+    kernels = context.trace.activities.select(pl.col("name").cast(pl.String), "kind", "duration_ns")[context.work]
+    table = (
+        kernels.with_columns(row=pl.Series(context.work))
+        .filter(pl.col("kind") == "kernel")
+        .group_by("name")
+        .agg(pl.col("duration_ns").sum().alias("time"), "row")
+        .filter(pl.col("time") >= least)
+        .sort(["time", "name"], descending=[True, False])
+    )
+    own: list[tuple[str, int, Ints]] = []
+    of_libraries: list[tuple[str, int, Ints]] = []
+    for name, time, rows in table.iter_rows():
+        activities = np.array(rows, np.int64)
+        if communicates(name) or context.claims_of_activities(activities) & claimed or not _is_slow(context, name):
+            continue
+        (own if is_own(name) else of_libraries).append((name, time, activities))
+    for name, time, activities in (own + of_libraries)[:1]:
+        yield _of_kernel(context, name, time, activities)
+
+
+def _is_slow(context: Context, kernel: str) -> bool:
+    """Tell whether a kernel is far from its limit, or most of its time has no model."""
+    rows = [row for row in context.rows if row.kernel == kernel]
+    known = [row for row in rows if row.ideal_ns is not None]
+    time = sum(row.device_ns for row in known)
+    if 2 * time <= sum(row.device_ns for row in rows):
+        return True
+    return sum(row.calls * (row.ideal_ns or 0.0) for row in known) < _FAR * time
+
+
+def _of_kernel(context: Context, name: str, time: int, activities: Ints) -> Draft:
+    calls = [int(call) for call in context.links.activity_launch[activities] if call >= 0]
+    place = context.where_of_call(calls[0]) if calls else Where()
+    rows = [row for row in context.rows if row.kernel == name and row.share is not None]
+    why = "no model knows what it computes, so how far it is from the device's limit is not known"
+    if rows:
+        why = f"it runs at {format_share(max(row.share or 0.0 for row in rows), 1)} of its limit at best"
+    told = or_unknown(short_name(name))
+    return Draft(
+        rule=Rule.DEAREST_WORK,
+        title=f"One kernel takes {format_share(time / context.steps, context.step_ns)} {context.words.of_the}: {told} "
+        f"({format_ns(time / context.steps)} {context.words.per})",
+        where=replace(place, kernel=name, call=None),
+        saving=Range(0.0, 0.0),
+        derivation=f"not known: {why}",
+        evidence=(
+            measured(
+                count_of(len(activities) / context.steps, 1),
+                f" calls {context.words.each}, ",
+                nanoseconds(time / len(activities)),
+                " each",
+                source=Source.ACTIVITIES,
+            ),
+            derived(share_of(time / context.steps, context.busy_ns), " of the device's busy time",
+                    source=Source.ACTIVITIES),
+        ),
+        todo=f"look into {base}" if len(base := base_name(name)) <= _MOST_OF_A_NAME else "look into the kernel",
+        action=f"opscope explain {shell_path(name)} --in TRACE  # its source, and what slows it",
+        wrong_if="it already does what the device allows",
+    )  # fmt: skip
 
 
 def dearest(context: Context) -> Iterator[Draft]:

@@ -13,7 +13,7 @@ from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import periods_of_device_work
-from opscope.analysis.verdict.bounds import BUSY_SHARE
+from opscope.analysis.verdict.bounds import BUSY_SHARE, is_larger
 from opscope.analysis.verdict.step_evidence import busiest
 from opscope.documents.trace import IterationRow
 from opscope.documents.verdict import BoundKind
@@ -141,4 +141,5 @@ def _bound(by_kind: Mapping[BoundKind, int], total: int, idle: int) -> BoundKind
     profiler = idle - sum(by_kind.values())  # of no kind
     if total <= profiler or idle - profiler <= (1 - BUSY_SHARE) * (total - profiler):
         return BoundKind.DEVICE
-    return max(by_kind, key=lambda kind: by_kind[kind])
+    largest = max(by_kind, key=lambda kind: by_kind[kind])
+    return largest if is_larger(by_kind[largest], total - idle, total - profiler) else BoundKind.DEVICE

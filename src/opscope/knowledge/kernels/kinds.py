@@ -19,7 +19,7 @@ from opscope.base.text import lazy_pattern
 from opscope.knowledge.categories import Category, Classification
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import Operation
-from opscope.knowledge.kernels.names import base_name
+from opscope.knowledge.kernels.names import base_name, library_of
 from opscope.knowledge.rules import MANY_NAMES, NameRule, compiled, entries_of
 
 
@@ -235,6 +235,11 @@ def short_name(name: str) -> str:
     decoded = decode_name(name)
     kind = kind_of(name)
     return f"{decoded.summary} ({kind.words}, likely)" if kind is not None and kind.likely else decoded.summary
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a kernel is likely the program's own: neither a family of names nor a library is known for it."""
+    return decode_name(name).family is None and library_of(name) is None
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
