@@ -47,6 +47,19 @@ def _vllm_2(result: re.Match[str]) -> Iteration:
     return Iteration(_of_counts(context, generation), context + generation, count if any(tokens) else None)
 
 
+def _vllm_0(result: re.Match[str]) -> Iteration:
+    """``execute_new_2_cached_6``: requests that are new, whose prompts are read, and requests that go on."""
+    new, cached = int(result["new"]), int(result["cached"])
+    return Iteration(_of_counts(new, cached), new + cached)
+
+
+def _tensorrt(result: re.Match[str]) -> Iteration:
+    """``[Executor] _forward_step 12: 1 ctx reqs, 512 ctx tokens, 8 gen reqs``; before, without tokens or number."""
+    context, generation = int(result["context"]), int(result["generation"])
+    tokens = None if result["tokens"] is None else int(result["tokens"]) + generation
+    return Iteration(_of_counts(context, generation), context + generation, tokens if context else generation)
+
+
 def _sglang(result: re.Match[str]) -> Iteration:
     """``step[DECODE bs=32]``, ``step[EXTEND bs=4 toks=8192]``: a decoding step computes a token for each request."""
     kind = {"DECODE": "decode", "EXTEND": "prefill", "MIXED": "mixed"}.get(result["mode"], result["mode"].lower())
@@ -82,9 +95,17 @@ ITERATION_FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], 
         "execute_1_context_2(sq512sk512sqsq131072sqsk131072)_generation_30(sq30sk9000sqsq30sqsk9000)",
     ),
     (
-        rf"step\[(?P<mode>[A-Z_]{{1,20}}) bs=(?P<requests>{_N})(?: toks=(?P<tokens>{_N}))?\]",
+        # Behind these, roofline annotations add what they know of the batch.
+        rf"step\[(?P<mode>[A-Z_]{{1,20}}) bs=(?P<requests>{_N})(?: toks=(?P<tokens>{_N}))?(?: [^\]]{{0,400}})?\]",
         _sglang,
         "step[EXTEND bs=4 toks=8192]",
+    ),
+    (rf"execute_new_(?P<new>{_N})_cached_(?P<cached>{_N})", _vllm_0, "execute_new_2_cached_6"),
+    (
+        rf"\[Executor\] _forward_step(?: {_N})?: (?P<context>{_N}) ctx reqs, (?:(?P<tokens>{_N}) ctx tokens, )?"
+        rf"(?P<generation>{_N}) gen reqs",
+        _tensorrt,
+        "[Executor] _forward_step 12: 1 ctx reqs, 512 ctx tokens, 8 gen reqs",
     ),
     (rf"execute_diffusion_(?P<requests>{_N})_(?P<size>{_N}x{_N})", _diffusion, "execute_diffusion_4_1024x1024"),
     (rf"capture_(?P<size>{_N})_(?P<mode>FULL|PIECEWISE|DECODE)", _capture, "capture_64_PIECEWISE"),

@@ -129,7 +129,10 @@ def test_how_fast_the_largest_message_is(analyzed: Analyze) -> None:
 @pytest.mark.parametrize(
     ("name", "kernel", "words"),
     [
-        ("nccl:all_to_all", "ncclDevKernel_SendRecv(int)", "experts"),
+        ("nccl:all_to_all", "ncclDevKernel_SendRecv(int)", "send one part of the data while another one is computed"),
+        ("torchrec:all_to_all", "ncclDevKernel_SendRecv(int)", "TrainPipelineSparseDist"),
+        ("moe_all_to_all", "ncclDevKernel_SendRecv(int)", "experts compute"),
+        ("tensor parallel", "void vllm::cross_device_reduce_1stage<__half, 4>(vllm::RankData*)", "(fused)"),
         ("nccl:send 0->1", "ncclDevKernel_SendRecv(int)", "micro-batches"),
         ("nccl:all_reduce", REDUCE, "fewer devices"),
     ],
@@ -138,6 +141,17 @@ def test_advice_fits_the_collective(name: str, kernel: str, words: str, analyzed
     action = findings(analyzed(step(10, 1_000_000, kernel, around=name)))[Rule.EXPOSED_COMMUNICATION].action
     assert words in action
     assert "DistributedDataParallel" not in action
+
+
+def test_what_the_record_calls_a_collective_counts_first(analyzed: Analyze) -> None:
+    """NCCL does all-to-all with the kernel that sends and receives, and without a range only the record says so."""
+    trace = step(10, 1_000_000, "ncclDevKernel_SendRecv(int)")
+    for event in trace.events:
+        if event["cat"] == "kernel":
+            event["args"]["Collective name"] = "all_to_allv"
+    action = findings(analyzed(trace))[Rule.EXPOSED_COMMUNICATION].action
+    assert "micro-batches" not in action
+    assert "send one part of the data while another one is computed" in action
 
 
 def test_buffers_that_ddp_sends_in_each_forward_pass(analyzed: Analyze) -> None:

@@ -1,5 +1,6 @@
 """Rules on several devices: data that move exposed, in small messages or needlessly, and devices that take turns."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -25,6 +26,7 @@ from opscope.analysis.costs.limits import BETWEEN_DEVICES
 from opscope.analysis.structure.api_masks import any_name, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of, nesting_of
 from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.base.text import lazy_pattern
 from opscope.base.units import format_bytes, format_count, format_ns
 from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.knowledge.collectives import Collective, collective_of
@@ -109,9 +111,13 @@ class _Messages(Struct, frozen=True):
         used, count = np.unique(operators, return_counts=True)
         alone = np.isin(operators, used[count == 1])
         sizes = np.where((sizes < 0) & alone, of_operator[operators], sizes)
-        names = activities["name"].gather(rows).cast(pl.String)
+        names, recorded = (activities[column].gather(rows).cast(pl.String) for column in ("name", "collective"))
         ranges = _ranges_of(context, rows)
-        kinds = [collective_of(f"{name} {around or ''}") for name, around in zip(names, ranges, strict=True)]
+        # What the record itself says counts first: NCCL does all-to-all with the kernel that sends and receives.
+        kinds = [
+            collective_of(said or "") or collective_of(f"{name} {around or ''}")
+            for said, name, around in zip(recorded, names, ranges, strict=True)
+        ]
         return cls(rows, sizes, column(activities, "duration_ns")[rows], kinds)
 
     def main(self) -> Collective | None:
@@ -171,8 +177,8 @@ def exposed_communication(context: Context) -> Iterator[Draft]:
     messages = _Messages.of(context)
     yield Draft(
         rule=Rule.EXPOSED_COMMUNICATION,
-        title=f"Data move between devices for {format_ns(time)} {context.words.of}{waiting}, and nothing is "
-              "computed meanwhile",
+        title=f"Ranks exchange data or wait for each other for {format_ns(time)} {context.words.of}{waiting}, and "
+              "nothing is computed meanwhile",
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)) if rows else Where(),
         saving=Range(0.0, time - late).within(context.step_ns),
         derivation="all of that time, if it overlapped with work (high), but for what calls take beyond three times "
@@ -232,11 +238,29 @@ def late_rank(context: Context) -> Iterator[Draft]:
     )
 
 
-_ACTIONS: Final = {
-    Collective.ALL_TO_ALL: "send the tokens of one micro-batch while another one's experts compute, or keep more of "
-    "them on their own node",
-    Collective.SEND: "cut the batch into more micro-batches, so that stages wait less for each other (the bubble)",
-}
+# All-to-all has several uses, which names tell: of operators, ranges, kernels and frames.
+_ALL_TO_ALL: Final = (
+    (
+        lazy_pattern(r"(?i:embedding_?bag|torchrec|fbgemm|sparse_?dist|dlrm|KeyedJagged)"),
+        "send the embeddings of the next batch while the dense layers of this one compute (TorchRec: "
+        "TrainPipelineSparseDist), or send them in fewer bits",
+    ),
+    (
+        lazy_pattern(r"(?i:(?<![a-z])(moe|experts?)(?![a-z])|deep_?ep|topk_?gating|EpDispatch)"),
+        "send the tokens of one micro-batch while another one's experts compute, or keep more of them on their own "
+        "node",
+    ),
+    (
+        lazy_pattern(r"(?i:ulysses|sequence_?parallel|context_?parallel|SeqAllToAll)"),
+        "send the heads of one tensor while the next one is computed, or shard the sequence over fewer devices",
+    ),
+)
+_ANY_ALL_TO_ALL: Final = (
+    "send one part of the data while another one is computed (experts' tokens, embeddings), or send fewer bytes "
+    "(bf16, fewer devices)"
+)
+_BUBBLE: Final = "cut the batch into more micro-batches, so that stages wait less for each other (the bubble)"
+_ONE_SHOT: Final = lazy_pattern(r"(?i:one_?shot|cross_device_reduce|two_?shot|multimem_all_?reduce)")
 _SHARDED: Final = (
     "prefetch the next parameters while layers compute (FSDP: forward_prefetch=True, backward_prefetch), or shard in "
     "larger units"
@@ -245,23 +269,31 @@ _DATA_PARALLEL: Final = (
     "overlap it with the backward pass (DistributedDataParallel's buckets: bucket_cap_mb, "
     "gradient_as_bucket_view=True), or communicate less (no_sync() while gradients accumulate, bf16 compression)"
 )
-_TENSOR_PARALLEL: Final = (
-    "fewer devices for a batch of this size, or an all-reduce in one kernel with what follows (fused, one-shot)"
-)
+_TENSOR_PARALLEL: Final = "fewer devices for a batch of this size, or an all-reduce in one kernel with what follows"
 
 
 def _overlap(context: Context, kind: Collective | None) -> str:
     """Return advice on how to hide or reduce communication, as far as names show which parallelism is used."""
     trains = context.trains
-    if kind in _ACTIONS:
-        return _ACTIONS[kind]
+    if kind is Collective.ALL_TO_ALL:
+        return next((advice for names, advice in _ALL_TO_ALL if _any_named(context, names)), _ANY_ALL_TO_ALL)
+    if kind is Collective.SEND:
+        return _BUBBLE
     if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and trains and _names(context, "FullyShardedDataPar"):
         return _SHARDED
     if trains and _names(context, "DistributedDataParallel"):
         return _DATA_PARALLEL
     if kind is Collective.ALL_REDUCE and not trains:
-        return _TENSOR_PARALLEL
+        runs = any_name(context.trace.activities, lambda name: _ONE_SHOT.search(name) is not None)
+        return _TENSOR_PARALLEL + (" (fused)" if runs else " (fused, one-shot)")
     return "overlap it with computation on another stream, or communicate less"
+
+
+def _any_named(context: Context, names: re.Pattern[str]) -> bool:
+    """Tell whether an operator, range, kernel or frame has one of some names."""
+    trace = context.trace
+    tables = (trace.operators, trace.annotations, trace.activities, trace.frames)
+    return any(any_name(table, lambda text: names.search(text) is not None) for table in tables)
 
 
 def _names(context: Context, part: str) -> bool:

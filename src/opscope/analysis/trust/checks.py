@@ -537,14 +537,33 @@ def _operator_recorded(trace: Trace, links: Links) -> Check:
     if not format_named(trace.source.format).has_operators and not trace.operators.height:
         sentence = "The recording is of CUDA's activities alone: there are no operators that they could belong to."
         return Check(CheckName.OPERATOR_RECORDED, Verdict.PASS, 0, sentence)
+    rows = np.flatnonzero((links.activity_launch >= 0) & (links.activity_operator < 0))
     check = _timed(
         trace,
         CheckName.OPERATOR_RECORDED,
-        np.flatnonzero((links.activity_launch >= 0) & (links.activity_operator < 0)),
-        "were launched outside any operator (graph replays, kernels launched from Python); they are unlinked.",
+        rows,
+        "were launched outside any operator (graph replays, kernels launched from Python); they are unlinked."
+        f"{_of_silent_thread(trace, links.activity_launch[rows])}",
         "Every launch lies in an operator.",
     )
     return _at_most_warn(check)
+
+
+def _of_silent_thread(trace: Trace, launches: Ints) -> str:
+    """Return which thread made most of some launches, if no operator was recorded on it; empty where one was."""
+    replays = calls_of(trace.launches, ApiKind.GRAPH_LAUNCH)
+    launches = launches[~replays[launches]]
+    if not len(launches) or not trace.operators.height:
+        return ""
+    threads, counts = np.unique(column(trace.launches, "thread")[launches], return_counts=True)
+    thread, count = int(threads[counts.argmax()]), int(counts.max())
+    if 2 * count <= len(launches) or thread in trace.operators["thread"].unique().to_list():
+        return ""
+    which = or_unknown(" ".join(trace.threads[thread]).replace('"', ""))
+    return (
+        f" {count:,} launches were made by the thread {which}, of which no operator was recorded: the profiler records "
+        "operators of the thread that starts it."
+    )
 
 
 def _links_recorded(trace: Trace, links: Links) -> Check:
