@@ -118,7 +118,8 @@ class _Comparison:
         hosts, devices = self._host_more, self._more(*_ON_HOST)
         if max(hosts, devices) >= _MOST * self._late:
             text = f"its host needs {self._each(max(hosts, devices))} a step more of its own"
-            works = (IdleCause.HOST_WORK, IdleCause.ALLOCATION, IdleCause.COLD_START)
+            compiled = (IdleCause.COMPILING, IdleCause.GUARDS)
+            works = (IdleCause.HOST_WORK, *compiled, IdleCause.ALLOCATION, IdleCause.COLD_START)
             place = self._place(*works, IdleCause.DISPATCH)
             return Why(LateCause.HOST, place, [text], self._longest(*works) >= _MOST * self._late)
         return Why(LateCause.UNKNOWN, None, ["nothing this rank does more of accounts for half of the delay"])

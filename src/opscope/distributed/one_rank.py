@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.idle.causes import loading_by_thread
+from opscope.analysis.idle.causes import inside_by_thread
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.idle.idle import IdleTime
@@ -175,7 +175,7 @@ def _with_long_latencies(idle: IdleTime) -> IdleTime:
 
 def _loading(trace: Trace, waiting: Intervals) -> Intervals:
     """Return when any thread fetched a batch and did not wait for the device in it."""
-    threads = loading_by_thread(trace).values()
+    threads = inside_by_thread(trace, IdleCause.INPUT).values()
     none = [np.empty(0, np.int64)]
     loading = Intervals.union_of(
         np.concatenate(none + [one.start for one in threads]), np.concatenate(none + [one.end for one in threads])

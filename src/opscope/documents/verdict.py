@@ -102,11 +102,17 @@ class IdleCause(StrEnum):
     COLD_START = "cold start", BoundKind.COLD_START, Actor.CALL, "#e09f3e"
     QUEUED = "between kernels", BoundKind.DEVICE, Actor.DEVICE, "#c9cba3"
     CLOCKS = "clocks disagree", BoundKind.UNKNOWN, Actor.UNKNOWN, "#b8bec4"
+    COMPILING = "compilation", BoundKind.HOST_WORK, Actor.HOST, "#6f4e7c"
+    GUARDS = "guard checks", BoundKind.HOST_WORK, Actor.HOST, "#b39ddb"
 
     @property
     def counted_as(self) -> "IdleCause":
-        """The cause that the verdict counts it as: the one that its kind of bound is named after."""
-        return self if self.bound is None else causes_of(self.bound)[0]
+        """The cause that pictures of a step count it as: the one that its kind of bound is named after.
+
+        What torch.compile does has a part of its own: another change is needed there.
+        """
+        own = self.bound is None or self in (IdleCause.COMPILING, IdleCause.GUARDS)
+        return self if own or self.bound is None else causes_of(self.bound)[0]
 
 
 def causes_of(kind: BoundKind) -> tuple[IdleCause, ...]:

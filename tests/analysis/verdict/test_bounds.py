@@ -131,6 +131,30 @@ def test_loading_data_is_told_from_other_work(analyzed: Analyze, by_stack: bool)
 
 
 @pytest.mark.parametrize(
+    ("name", "cause", "says", "rule"),
+    [
+        ("_compile.compile_inner (dynamo_timed)", "compilation", "torch.compile to compile", "recompilation"),
+        # A warm-up of the compiler's is not one of the program's.
+        ("AsyncCompile.warm_up (dynamo_timed)", "compilation", "torch.compile to compile", "recompilation"),
+        ("TorchDynamo Cache Lookup", "guard checks", "guards of compiled code to be checked", "host_work"),
+    ],
+)
+def test_what_torch_compile_does_has_a_cause_of_its_own(
+    analyzed: Analyze, name: str, cause: str, says: str, rule: str
+) -> None:
+    trace = step()
+    busy_until(trace, 1 * MS)
+    trace.annotation(name, 1_100 * US, 8_600 * US)
+    busy_until(trace, 9900 * US, 9_800 * US)
+    analysis = analyzed(trace)
+    bound = of(analysis)
+    assert (bound.kind, bound.idle_cause) == (BoundKind.HOST_WORK, cause)
+    assert bound.sentence.endswith(f"% of the profiled step the device waits for {says}.")
+    assert analysis.findings[0].rule == rule
+    assert not any("move that work out of the step" in finding.action for finding in analysis.findings)
+
+
+@pytest.mark.parametrize(
     ("waited", "typical", "kind", "says"),
     [
         (

@@ -20,14 +20,14 @@ from opscope.analysis.advice.rule import (
     span,
     states,
 )
-from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, loading_by_thread
+from opscope.analysis.idle.causes import PAUSE_UNDER_STACKS_NS, inside_by_thread
 from opscope.analysis.idle.host_time import LULL_NS, PAUSE_NS
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.arrays import Intervals, column, count_distinct, end_of
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
-from opscope.documents.verdict import BoundKind
+from opscope.documents.verdict import BoundKind, IdleCause
 from opscope.knowledge.devices import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
 
 # Shares of the idle time that are saved for certain: of other work, and of what operators compute on the host.
@@ -203,7 +203,7 @@ def _without_loading(context: Context) -> Remedy:
     return Remedy(
         f"{_LOADED_AHEAD[1]:.0%} ({_LOADED_AHEAD[0]:.0%} to all) of the time in which the thread loads a batch goes: "
         "what workers deliver, and what handing a batch over takes, no trace tells",
-        without_host(list(loading_by_thread(context.trace).items()), _LOADED_AHEAD),
+        without_host(list(inside_by_thread(context.trace, IdleCause.INPUT).items()), _LOADED_AHEAD),
     )
 
 
@@ -220,6 +220,11 @@ def _without_loading(context: Context) -> Remedy:
 )
 def host_work(context: Context) -> Iterator[Draft]:
     """Find a device that waits while the host does something that launches nothing."""
+    if _share_of(context, IdleCause.COMPILING) >= _MOSTLY:
+        return  # the rule on torch.compile at work speaks of it
+    if _share_of(context, IdleCause.GUARDS) >= _MOSTLY:
+        yield from _checking_guards(context)
+        return
     computes = _computing_on_the_host(context)
     yield from _waiting(
         context,
@@ -235,6 +240,32 @@ def host_work(context: Context) -> Iterator[Draft]:
         # The device does what operators compute on the host in a small part of the time; no one knows of the rest.
         _OF_COMPUTING * computes + _CERTAIN * (1 - computes),
         _without_other_work(context, computes),
+    )
+
+
+def _share_of(context: Context, cause: IdleCause) -> float:
+    """Return the share of one cause in the waits for other work of the host."""
+    works = context.waits.kinds[BoundKind.HOST_WORK]
+    lengths, whole = context.waits.lengths, float(context.waits.lengths[works].sum())
+    return float(lengths[works & context.waits.idle.is_any_of((cause,))].sum()) / whole if whole else 0.0
+
+
+def _checking_guards(context: Context) -> Iterator[Draft]:
+    """Find a device that waits while torch.compile looks for code that fits the arguments."""
+    yield from _waiting(
+        context,
+        BoundKind.HOST_WORK,
+        Rule.HOST_WORK,
+        "The device waits {time} {words.of} while guards of compiled code are checked",
+        "check fewer guards",
+        "torch.compiler.set_stance(skip_guard_eval_unsafe=True)  # once every variant is compiled; fewer graph breaks "
+        "need fewer checks: TORCH_LOGS=graph_breaks names them",
+        "arguments change so that guards must be checked",
+        _CERTAIN,
+        Remedy(
+            f"{_LOADED_AHEAD[1]:.0%} ({_LOADED_AHEAD[0]:.0%} to all) of the time of these checks goes",
+            without_host(list(inside_by_thread(context.trace, IdleCause.GUARDS).items()), _LOADED_AHEAD),
+        ),
     )
 
 

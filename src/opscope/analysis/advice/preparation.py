@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from opscope.analysis.advice.blocking import followed_by_free
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.remedies import by_thread, without_host, work_around
+from opscope.analysis.advice.remedies import without_host, work_around
 from opscope.analysis.advice.rule import (
     RuleDescription,
     count_of,
@@ -22,21 +22,20 @@ from opscope.analysis.advice.rule import (
     span,
     states,
 )
+from opscope.analysis.idle.causes import compiles, inside_by_thread
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import calls_of, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.base.units import format_ns, format_times
 from opscope.documents.findings import Rule, Source, Where
-from opscope.documents.verdict import BoundKind
+from opscope.documents.verdict import BoundKind, IdleCause
 from opscope.knowledge.api_calls import ApiKind
 from opscope.knowledge.devices import Assumed
 from opscope.trace.model import Trace
 
 _LEAST_COMPILING_NS: Final = 1e6  # checking whether compiled code still fits takes less
 
-
-_COMPILING: Final = ("dynamo_timed", "compile_inner", "torch/_dynamo/convert_frame")
 
 _CERTAIN: Final = 0.7  # of the idle time in it
 _LIKELY_OF_COMPILING: Final = 0.95  # of all of the time
@@ -142,21 +141,16 @@ class Compiling(Struct, frozen=True):
 
 def compiling_times(trace: Trace) -> Compiling:
     """Return when torch.compile was at work."""
-    parts = []
-    for table in (trace.annotations, trace.frames):
-        rows = np.flatnonzero(names_that(table, _compiles))
-        parts.append((column(table, "thread")[rows], column(table, "start_ns")[rows], end_of(table)[rows]))
-    thread, start, end = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return Compiling(Intervals.union_of(start, end), by_thread(thread, start, end))
-
-
-def _compiles(name: str) -> bool:
-    return any(part in name for part in _COMPILING)
+    threads = inside_by_thread(trace, IdleCause.COMPILING)
+    none = np.empty(0, np.int64)
+    start = np.concatenate([none, *(spans.start for spans in threads.values())])
+    end = np.concatenate([none, *(spans.end for spans in threads.values())])
+    return Compiling(Intervals.union_of(start, end), tuple(threads.items()))
 
 
 def _first_within(table: pl.DataFrame, spans: Intervals) -> str | None:
     """Return the name of the first range or frame of the compiler in some time."""
-    rows = np.flatnonzero(names_that(table, _compiles))
+    rows = np.flatnonzero(names_that(table, compiles))
     inside = rows[spans.holds(column(table, "start_ns")[rows], end_of(table)[rows])]
     return next(iter(table["name"].gather(inside[:1]).cast(pl.String)), None)
 

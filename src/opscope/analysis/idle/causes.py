@@ -44,6 +44,17 @@ _INSIDE: Final[Mapping[IdleCause, _Inside]] = {
         ),
         lazy_pattern(r"torch/utils/data/|Loader\.__next__|: get_batch_samples$"),
     ),
+    # torch._dynamo's ranges: of its compiler (compile_inner), and of looking for code that fits the arguments.
+    IdleCause.COMPILING: _Inside(
+        lazy_pattern(r"dynamo_timed|compile_inner"),
+        lazy_pattern(r"dynamo_timed|compile_inner"),
+        lazy_pattern(r"torch/_dynamo/convert_frame"),
+    ),
+    IdleCause.GUARDS: _Inside(
+        lazy_pattern(r"^TorchDynamo Cache Lookup"),
+        lazy_pattern(r"^TorchDynamo Cache Lookup"),
+        lazy_pattern(r"torch/_dynamo/guards\.py"),
+    ),
 }
 _OF_WORKERS: Final = ("_MultiProcessingDataLoaderIter", "_try_get_data")
 BETWEEN_KERNELS_NS: Final = 5_000  # shorter waits of queued work are the device's own
@@ -170,9 +181,15 @@ def _is_of_workers(name: str) -> bool:
     return any(part in name for part in _OF_WORKERS)
 
 
-def loading_by_thread(trace: Trace) -> dict[int, Intervals]:
-    """Return when each thread was loading a batch."""
-    return _by_thread(trace, _INSIDE[IdleCause.INPUT])
+def inside_by_thread(trace: Trace, cause: IdleCause) -> dict[int, Intervals]:
+    """Return when each thread was within ranges or frames that have the names of a cause."""
+    return _by_thread(trace, _INSIDE[cause])
+
+
+def compiles(name: str) -> bool:
+    """Tell whether a range or a frame is one of torch.compile at work."""
+    names = _INSIDE[IdleCause.COMPILING]
+    return names.ranges.search(name) is not None or names.frames.search(name) is not None
 
 
 def _by_thread(trace: Trace, inside: _Inside) -> dict[int, Intervals]:

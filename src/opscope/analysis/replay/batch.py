@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.costs.sums import inputs_of_activities
-from opscope.analysis.idle.causes import loading_by_thread, loads_in_workers
+from opscope.analysis.idle.causes import inside_by_thread, loads_in_workers
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.changes import ReplayedChange, above_zero
 from opscope.analysis.replay.edit import Edit
@@ -22,6 +22,7 @@ from opscope.analysis.replay.graph import EdgeKind
 from opscope.analysis.structure.arrays import Intervals, column
 from opscope.analysis.structure.nesting import Ints
 from opscope.base.errors import UsageError
+from opscope.documents.verdict import IdleCause
 
 # So much of the work must be by the same operators, and so many of the sizes that differ by the same ratio: else more
 # than the batch changed.
@@ -47,7 +48,7 @@ def more_workers(steps: Steps, factor: float) -> ReplayedChange:
     """
     text = f"--workers {factor:g}x"
     above_zero(text, factor)
-    threads = {thread: spans for thread, spans in loading_by_thread(steps.trace).items() if len(spans)}
+    threads = {thread: spans for thread, spans in inside_by_thread(steps.trace, IdleCause.INPUT).items() if len(spans)}
     edit = Edit(steps)
     waits = sum(edit.host_time(thread, spans) for thread, spans in threads.items()) / edit.graph.count
     has_workers = loads_in_workers(steps.trace)

@@ -20,6 +20,7 @@ from opscope.analysis.verdict.step_evidence import (
     works_elsewhere,
 )
 from opscope.base.units import format_ns, format_share
+from opscope.documents.trace import OddStep
 from opscope.documents.verdict import Bound, BoundKind, CheckName, IdleCause, Trust
 
 # From this share of the step on, the device is the bound: without any waiting the step is at most a quarter faster.
@@ -74,8 +75,8 @@ def _unlike_a_step(evidence: StepEvidence) -> Bound | None:
         return _withheld(Unknown("The recorded steps have no length: mark whole steps, or none.", "Steps take 0 ns."))
     if evidence.is_capture and evidence.captures is not None:
         return _of_capture(evidence.captures)
-    if evidence.is_warm_up:
-        return _of_warm_up(evidence.warm_up)
+    if evidence.is_warm_up or evidence.cold_first is not None:
+        return _of_beginning(evidence.warm_up, evidence.cold_first)
     if evidence.mostly_elsewhere:
         return _elsewhere(evidence, device.window.duration_ns)
     if (timeless := evidence.timeless) is not None:
@@ -84,12 +85,14 @@ def _unlike_a_step(evidence: StepEvidence) -> Bound | None:
     return None
 
 
-def _of_warm_up(share: float) -> Bound:
-    sentence = (
-        f"{format_share(share, 1)} of the recording lies in ranges that call themselves warm-up: profile later steps."
-    )
+def _of_beginning(share: float, first: OddStep | None) -> Bound:
+    """Return the verdict where a warm-up was recorded, or a first step that is unlike the others."""
+    what = f"{format_share(share, 1)} of the recording lies in ranges that call themselves warm-up"
+    if first is not None:
+        took = f"takes {format_ns(first.span_ns)}, most of the recording, and others {format_ns(first.typical_ns)}"
+        what = f"The first step {took}"
     evidence = "What the first steps take, loading code and choosing kernels, later ones do not."
-    return Bound(BoundKind.COLD_START, None, None, sentence, evidence)
+    return Bound(BoundKind.COLD_START, None, None, f"{what}: profile later steps.", evidence)
 
 
 def _elsewhere(evidence: StepEvidence, window_ns: int) -> Bound:
@@ -308,20 +311,20 @@ def is_larger(part: float, computing: float, step: float) -> bool:
 
 
 def _is_open(evidence: StepEvidence, share: _DeviceShare, parts: Mapping[BoundKind, float], kind: BoundKind) -> bool:
-    """Tell whether the range allows opposite answers, of which neither is the likely one.
+    """Tell whether the range allows opposite answers, and the recording has no larger part than computing.
 
     Only what recording slows down is in doubt: calls that wait, and code without any record inside, take as long
     without a profiler. Where records were lost, no answer is likelier than another one.
     """
-    if _largest_part(evidence, share, parts, share.high) is kind:
+    if share.high < BUSY_SHARE or _largest_part(evidence, share, parts, share.high) is kind:
         return False
     if share.hidden_ns:
         return True
     if kind is not BoundKind.DISPATCH and not (kind in PAUSES and evidence.timed_cost is STACKS):
         return False
-    # Of tests/data/findings, three wait for launches: without the profiler the device's share was 0.57 of a range of
-    # 0.39 to 0.79, 0.55 of 0.38 to 0.77, and 0.10 of 0.05 to 0.17.
-    return _largest_part(evidence, share, parts, (share.low + share.high) / 2) is not kind
+    # Recording has made it long, so it has to be more than computing is, and not more than half of it.
+    computing = evidence.timed_device.compute_ns / (evidence.steps or 1) + parts.get(BoundKind.DEVICE, 0.0)
+    return parts[kind] <= computing
 
 
 def _moves_in_any_case(device: DeviceTimeline, share: _DeviceShare, parts: Mapping[BoundKind, float]) -> bool:
@@ -393,9 +396,22 @@ def _of_part(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, 
         return f"For {time} the device waits for {WAITS_FOR[kind]}: profile later steps."
     then = _then(kind, parts, share)
     if kind in MOVES:
-        return _joined(f"For {time} data move {MOVES[kind]}, and nothing is computed", then)
+        return _joined(f"For {time} {MOVES[kind]}, and nothing is computed", then)
     doubt = _doubt(evidence, kind, parts, share)
-    return _joined(f"For {time}{doubt} the device waits for {WAITS_FOR[kind]}", then)
+    return _joined(f"For {time}{doubt} the device waits for {_awaited(evidence, kind)}", then)
+
+
+_OF_COMPILER: Final[Mapping[IdleCause, str]] = {
+    IdleCause.COMPILING: "torch.compile to compile",
+    IdleCause.GUARDS: "guards of compiled code to be checked",
+}
+
+
+def _awaited(evidence: StepEvidence, kind: BoundKind) -> str:
+    """Return what the device waits for: of the host's other work, torch.compile's own where that is most of it."""
+    idle = busiest(evidence.devices).idle.by_cause()
+    largest = max(CAUSES[kind], key=lambda cause: idle[cause])
+    return _OF_COMPILER.get(largest, WAITS_FOR[kind])
 
 
 def _joined(sentence: str, then: str) -> str:
@@ -431,13 +447,15 @@ def _then(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare
 
 def _of_device(parts: Mapping[BoundKind, float], share: _DeviceShare, of_what: str) -> str:
     busy = f"The device is busy {_shares(share.low, share.high)} of the {of_what}"
-    moving = max(parts.get(kind, 0.0) for kind in MOVES)
+    moves = max(MOVES, key=lambda kind: parts.get(kind, 0.0))
+    moving = parts.get(moves, 0.0)
     waiting = max(parts.get(kind, 0.0) for kind in WAITS_FOR)
     if share.low < BUSY_SHARE and waiting > moving and (then := _then(BoundKind.DEVICE, parts, share)):
         return f"{busy}{then}: faster or fewer kernels help most."
     if moving < _LEAST_SHARE * share.step_ns:
         return f"{busy}: faster kernels, or fewer of them, make it faster."
-    return f"{busy}, {format_share(moving, share.step_ns)} only moving data: compute faster, or move less."
+    only = "communicating" if moves is BoundKind.COMMUNICATION else "moving data"
+    return f"{busy}, {format_share(moving, share.step_ns)} only {only}: compute faster, or move less."
 
 
 def _undecided(largest: BoundKind, evidence: StepEvidence, *, of_steps: bool) -> str:
@@ -472,7 +490,8 @@ def _shares(low: float, high: float) -> str:
 def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare, *, unprofiled: bool) -> str:
     if kind is BoundKind.DEVICE:
         copied = parts.get(BoundKind.MEMCPY, 0.0) + parts.get(BoundKind.COMMUNICATION, 0.0)
-        moving = f" For {format_ns(copied)} of it only data move." if copied >= _LEAST_SHARE * share.step_ns else ""
+        only = "ranks communicate or data move" if parts.get(BoundKind.COMMUNICATION) else "data move"
+        moving = f" For {format_ns(copied)} of it only {only}." if copied >= _LEAST_SHARE * share.step_ns else ""
         return f"Faster kernels, or fewer of them, make the step faster.{moving}"
     if kind in (BoundKind.COMMUNICATION, BoundKind.MEMCPY):
         return _why_moving(kind, parts[kind], share, unprofiled=unprofiled)
@@ -499,7 +518,7 @@ def _why(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare,
 
 
 def _why_moving(kind: BoundKind, moving: float, share: _DeviceShare, *, unprofiled: bool) -> str:
-    moves = f"For {format_ns(moving)} of it, data move {MOVES[kind]} and nothing is computed"
+    moves = f"For {format_ns(moving)} of it, {MOVES[kind]} and nothing is computed"
     if share.low < BUSY_SHARE <= share.high and not unprofiled:
         return f"{moves}, with or without the profiler. The other idle time may be the profiler's own."
     return f"{moves}."

@@ -10,7 +10,7 @@ from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.launches import MOSTLY, Captures
 from opscope.analysis.structure.step_work import Window, WindowKind
 from opscope.base.units import format_ns, format_share
-from opscope.documents.trace import LongSteps
+from opscope.documents.trace import LongSteps, OddStep
 from opscope.documents.verdict import BoundKind, Check, CheckName, Trust
 
 # ---------------------------------------------------------------- the verdict in words
@@ -18,8 +18,8 @@ from opscope.documents.verdict import BoundKind, Check, CheckName, Trust
 
 WAITS_FOR: Final[Mapping[BoundKind, str]] = {kind: kind.awaited for kind in BoundKind if kind.awaited is not None}
 MOVES: Final[Mapping[BoundKind, str]] = {
-    BoundKind.COMMUNICATION: "between devices",
-    BoundKind.MEMCPY: "to, from or within its memory",
+    BoundKind.COMMUNICATION: "ranks exchange data or wait for each other",
+    BoundKind.MEMCPY: "data move to, from or within its memory",
 }
 
 
@@ -199,6 +199,7 @@ class StepEvidence(Struct, frozen=True):
         host_elsewhere_ns: how long the host runs operators, or calls that do not wait, outside of that window.
         cold_elsewhere_ns: how much of that is calls before the window that create a context or load code.
         lacks_cuda: whether it is an export of Nsight Systems without work of a device.
+        cold_first: the first step of a recording that marks none, where it is unlike the others and takes most of it.
     """
 
     trust: Trust
@@ -225,6 +226,7 @@ class StepEvidence(Struct, frozen=True):
     host_elsewhere_ns: int = 0
     cold_elsewhere_ns: int = 0
     lacks_cuda: bool = False
+    cold_first: OddStep | None = None
 
     @property
     def is_capture(self) -> bool:
