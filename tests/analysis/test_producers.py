@@ -213,3 +213,82 @@ def test_loading_is_known_by_its_name(analyzed: Analyze, category: str, name: st
                 trace.launched_kernel("k", (launched + 1_000, 3_000), (launched + 6_000, 100_000))
             trace.launch(begin + 18_300_000, 1_000_000, name="cudaDeviceSynchronize")
         assert analyzed(trace).bound.kind is kind
+
+
+def test_kernels_of_a_thread_without_operators_are_said_to_be_of_it(analyzed: Analyze) -> None:
+    """The profiler was started on another thread than the one that launches."""
+    trace = KinetoTrace()
+    for number in range(5):
+        begin = number * 20_000
+        trace.operator("aten::empty", begin, 2_000)
+        trace.launched_kernel("k", (begin + 3_000, 4_000), (begin + 8_000, 6_000), tid=9999)
+    sentence = check(analyzed(trace), "operator_recorded").sentence
+    assert "5 launches were made by the thread `100 9999`, of which no operator was recorded" in sentence
+
+
+# ---------------------------------------------------------------- steps
+
+
+def test_a_step_that_two_threads_mark_is_one(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(3):
+        trace.step(number, number * 1_000_000, 1_000_000)
+        trace.annotation(f"ProfilerStep#{number}", number * 1_000_000 + 5_000, 990_000, tid=7)
+        trace.launched_kernel("k", (number * 1_000_000 + 10_000, 4_000), (number * 1_000_000 + 20_000, 900_000))
+    analysis = analyzed(trace)
+    assert analysis.step_count == 3
+    assert analysis.window.duration_ns == 3_000_000
+
+
+def repeated(times: int, kernels: int, *, first: int = 0) -> KinetoTrace:
+    """The same kernels several times, without marks; the first time takes longer by ``first``."""
+    trace, now = KinetoTrace(), 0
+    for time in range(times):
+        for number in range(kernels):
+            trace.operator(f"aten::op{number}", now, 9_000)
+            trace.launched_kernel(f"kernel{number}", (now + 2_000, 4_000), (now + 8_000, 20_000))
+            now += 30_000
+        now += first if time == 0 else 0
+    return trace
+
+
+def test_steps_that_nothing_marks_are_told_by_kernels_that_repeat(analyzed: Analyze) -> None:
+    analysis = analyzed(repeated(4, 25))
+    assert (analysis.step_count, analysis.steps_from) == (
+        4,
+        "No steps are marked: the same 25 kernels run 4 times.",
+    )
+    assert [step.activities for step in analysis.steps] == [25] * 4
+    assert [step.span_ns for step in analysis.steps[:3]] == [750_000] * 3
+
+
+@pytest.mark.parametrize(("times", "kernels"), [(10, 5), (1, 40)])
+def test_what_repeats_within_a_step_or_not_at_all_makes_no_steps(analyzed: Analyze, times: int, kernels: int) -> None:
+    analysis = analyzed(repeated(times, kernels))
+    assert (analysis.step_count, analysis.steps_from) == (0, None)
+
+
+def test_a_recording_that_is_mostly_its_first_step_is_a_cold_start(analyzed: Analyze) -> None:
+    analysis = analyzed(repeated(3, 25, first=40_000_000))
+    assert analysis.bound.kind is BoundKind.COLD_START
+    assert analysis.bound.sentence == (
+        "The first step takes 40.75 ms, most of the recording, and others 738.5 us: profile later steps."
+    )
+    (odd,) = analysis.odd_steps
+    assert (odd.number, analysis.step_count) == (1, 2)
+
+
+def test_an_optimizers_steps_end_steps_where_nothing_else_marks_them(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    for number in range(6):
+        begin = number * 1_000_000
+        trace.operator("aten::mm", begin, 9_000)
+        trace.launched_kernel("gemm", (begin + 2_000, 4_000), (begin + 8_000, 850_000))
+        trace.operator("aten::add_", begin + 810_000, 100_000)
+        trace.annotation("Optimizer.step#AdamW.step", begin + 800_000, 150_000)
+    analysis = analyzed(trace)
+    assert analysis.steps_from == "No steps are marked: one ends with each `Optimizer.step#AdamW.step`."
+    assert [step.number for step in analysis.steps] == [1, 2, 3, 4, 5, 6]
+    # The first begins with the first launch, the others where the one before ends.
+    assert [step.span_ns for step in analysis.steps] == [948_000, *[1_000_000] * 5]
+    assert analysis.bound.kind is BoundKind.DEVICE

@@ -3,12 +3,14 @@
 import functools
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.analysis.advice.advised import Advice, advice_on
 from opscope.analysis.advice.context import Recording
@@ -25,10 +27,12 @@ from opscope.analysis.costs.sums import (
     operator_tables,
     with_unlinked,
 )
+from opscope.analysis.idle.causes import compiles
 from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.steps import Waits, idle_steps, operator_time_on_host, phase_times, waits_of
 from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
+from opscope.analysis.idle.unlike import odd_steps
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.build import replayed_steps as replayable_steps
 from opscope.analysis.replay.path import critical_operators
@@ -36,15 +40,16 @@ from opscope.analysis.structure.annotations import annotation_table
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.autograd import BackwardPass, backward_table
-from opscope.analysis.structure.launches import LaunchSummary, captured_table, captures_of, summarise_launches
+from opscope.analysis.structure.launches import MOSTLY, LaunchSummary, captured_table, captures_of, summarise_launches
 from opscope.analysis.structure.links import Links, link, operator_self_cpu
 from opscope.analysis.structure.modules import Origins, callers, module_table, recomputed
 from opscope.analysis.structure.nesting import Floats, Ints
 from opscope.analysis.structure.origin import with_named_devices
 from opscope.analysis.structure.step_work import Window, activities_of_steps, step_table, window_of
 from opscope.analysis.structure.streams import stream_table
+from opscope.analysis.structure.unmarked import with_unmarked_steps
 from opscope.analysis.trust.checks import CheckInput, check_trace
-from opscope.analysis.trust.plausible import plausible
+from opscope.analysis.trust.plausible import Implausible, plausible
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.iterations import iteration_table
 from opscope.analysis.verdict.step_evidence import (
@@ -64,7 +69,7 @@ from opscope.base.text import lazy_pattern
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
-from opscope.documents.trace import GapRow, IterationRow, Step
+from opscope.documents.trace import GapRow, IterationRow, OddStep, Step
 from opscope.documents.verdict import Bound, Trust
 from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
@@ -129,6 +134,8 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         categories: ``category``, ``calls``, ``activities``, ``self_device_ns``, ``self_cpu_ns``.
         launches: how the host fed the devices.
         steps: the recorded steps, per device.
+        odd_steps: further steps, which are unlike these: nothing else is of them.
+        steps_from: how steps are known that the trace does not mark, as a sentence; None where it marks them.
         phases: device sum per training phase; None where the trace shows no training step.
         accounting: the identity of the device times.
         trust: all checks.
@@ -158,10 +165,12 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
     graph_capture: Trace | None = None
     rebuild: Rebuild | None = None
     losses: Losses = field(default_factory=Losses)
+    odd_steps: tuple[OddStep, ...] = ()
+    steps_from: str | None = None
 
     @property
     def step_count(self) -> int:
-        """How many steps the trace marks; 0 where it marks none."""
+        """How many steps the trace marks, without those that are unlike the others; 0 where it marks none."""
         return len({step.index for step in self.steps})
 
     @functools.cached_property
@@ -197,6 +206,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             warm_up=self._warm_up,
             host_elsewhere_ns=self._host_elsewhere_ns,
             cold_elsewhere_ns=self._cold_elsewhere_ns,
+            cold_first=self._cold_first,
             lacks_cuda=format_named(self.source.format) is NSYS and not self.trace.activities.height,
         )
 
@@ -228,11 +238,20 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         spans = Intervals.union_of(self.host.start[cold], self.host.end[cold])
         return spans.length - spans.within(busiest(self.devices).window.spans).length
 
+    @property
+    def _cold_first(self) -> OddStep | None:
+        """The first step of a recording that marks none, where it is unlike the others and takes most of it."""
+        first = self.odd_steps[0] if self.steps_from is not None and self.odd_steps else None
+        if first is None or first.index:
+            return None
+        others = self.step_count * first.typical_ns + sum(one.span_ns for one in self.odd_steps[1:])
+        return first if first.span_ns > MOSTLY * (first.span_ns + others) else None
+
     @functools.cached_property
     def _warm_up(self) -> float:
         """The share of the busiest device's window in ranges that call themselves a warm-up."""
         ranges = self.trace.annotations
-        rows = np.flatnonzero(names_that(ranges, WARM_UP.search))
+        rows = np.flatnonzero(names_that(ranges, lambda name: WARM_UP.search(name) and not compiles(name)))
         if not self.devices or not len(rows):
             return 0.0
         window = busiest(self.devices).window
@@ -631,6 +650,7 @@ def analyze(
     expect_device_work: bool | None = None,
     graph_capture: Trace | str | Path | None = None,
     gpu: Device | None = None,
+    as_marked: bool = False,
 ) -> Analysis:
     """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
 
@@ -640,6 +660,8 @@ def analyze(
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
         graph_capture: another trace, or its file, in which CUDA graphs were captured that this one replays.
         gpu: what the devices are, whatever the trace says; None to believe the trace.
+        as_marked: whether steps are those that the trace marks: none is added where it marks none, and those that are
+            unlike the others stay.
 
     Raises:
         BadInputError: a file cannot be read, or durations add up to more than 64 bits of nanoseconds hold.
@@ -649,9 +671,37 @@ def analyze(
     if graph_capture is not None and not isinstance(graph_capture, Trace):
         graph_capture = read(graph_capture)
     # Before anything is computed, so that no figure includes a record that cannot be true.
-    trace, implausible = plausible(with_named_devices(trace, gpu))
-    losses = Losses()
-    links = link(trace)
+    whole, implausible = plausible(with_named_devices(trace, gpu))
+    links, losses, how = link(whole), Losses(), None
+    if not as_marked and whole.around is None:
+        told = partial(with_unmarked_steps, whole, links)
+        whole, how = losses.part("steps that are not marked", told, lambda: (whole, None))
+    make = partial(_analyzed, implausible, functions, expect_device_work, graph_capture, losses)
+    result = replace(make(whole, links), steps_from=how)
+    if as_marked or whole.around is not None or not result.steps:
+        return result
+    unlike = partial(odd_steps, whole, links, result.devices, result.steps)
+    odd = losses.part("steps that are unlike the others", unlike, tuple[OddStep, ...])
+    if not odd:
+        return result
+    from opscope.analysis.part import without_steps  # most traces do not need it
+
+    rows, trust = [one.index for one in odd], result.trust
+    others = without_steps(whole, result.devices, rows, misplaced=implausible.misplaced)
+    del result, unlike  # so that memory holds one analysis
+    # What can be trusted is judged by the whole recording.
+    return replace(make(others, link(others)), trust=trust, steps_from=how, odd_steps=odd)
+
+
+def _analyzed(
+    implausible: Implausible,
+    functions: NativeFunctions | None,
+    expect_device_work: bool | None,
+    graph_capture: Trace | None,
+    losses: Losses,
+    trace: Trace,
+    links: Links,
+) -> Analysis:
     functions = functions or NativeFunctions.shipped()
     window, classifier = window_of(trace), classifier_of(functions)
     attributed = staged(Stage.ATTRIBUTE)

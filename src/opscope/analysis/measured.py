@@ -88,7 +88,7 @@ def light_pass(light: Trace, full: Analysis) -> LightPass:
     if difference is not None:
         return LightPass(None, f"The light pass did not run the same as the one with names: {difference}")
     marked = _with_steps(trace, links, before, own, step, table["step"].to_list())
-    analysis = analyze(marked, full.functions, graph_capture=full.graph_capture)
+    analysis = analyze(marked, full.functions, graph_capture=full.graph_capture, as_marked=True)
     sentence = (
         f"Busy and idle time and steps are of a light pass (device activities only): its {len(own):,} activities have "
         "the names and grids of the other pass, in the order of their launches."
@@ -289,7 +289,9 @@ class Measured(Struct, frozen=True, dict=True):
         # A step is not longer without the profiler: there the replay has added time that no record explains.
         if estimate is not None and estimate > ns:
             estimate = None
-        return StepFigure(ns=ns, basis=StepBasis.RECORDED, steps=steps, estimate_ns=estimate)
+        told = [self.analysis.steps_from, *(one.sentence for one in self.analysis.odd_steps)]
+        sentence = " ".join(filter(None, told)) or None
+        return StepFigure(ns=ns, basis=StepBasis.RECORDED, steps=steps, estimate_ns=estimate, sentence=sentence)
 
     @cached_property
     def bound(self) -> Bound:

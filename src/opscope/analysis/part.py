@@ -25,11 +25,12 @@ from opscope.analysis.structure.selection import (
     begins_within,
     chosen_steps,
     records_of_steps,
+    records_within,
     select_time,
     spans_of,
     steps_begun,
 )
-from opscope.analysis.structure.step_work import Window, WindowKind, step_table
+from opscope.analysis.structure.step_work import Window, WindowKind, activities_of_steps, step_table
 from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.trust.clocks import shifted
 from opscope.analysis.trust.plausible import host_extent, plausible, plausible_host
@@ -312,6 +313,48 @@ def _selected(wide: "Trace", part: Part, place: _Place, near: tuple[int, int] | 
         misplaced=place.misplaced,
     )
     return replace(trace, around=around)
+
+
+def without_steps(
+    trace: "Trace", timelines: Sequence[DeviceTimeline], steps: Sequence[int], *, misplaced: bool
+) -> "Trace":
+    """Return a trace without some of its steps: what began on the host within them, and all work that they launched.
+
+    Args:
+        trace: the trace, without records that cannot be true.
+        timelines: those of its devices.
+        steps: which steps, as positions in `step_table`.
+        misplaced: see `Around`.
+    """
+    every = step_table(trace)
+    left_out = every[np.array(steps, np.int64)]
+    rows = np.setdiff1d(np.arange(every.height), steps)
+    work = np.setdiff1d(
+        np.arange(trace.activities.height), activities_of_steps(trace, link(trace), left_out), assume_unique=True
+    )
+    extent = _joined(work_extent(trace)) or (0, 0)
+    begins, ends = (left_out[name].to_list() for name in ("start_ns", "end_ns"))
+    spans = list(zip([extent[0], *ends], [*begins, extent[1] + 1], strict=True))
+    spans = [span for span in spans if span[0] < span[1]]
+    around = Around(
+        trace=trace,
+        spans=tuple(spans),
+        steps=tuple(rows.tolist()),
+        devices=tuple(
+            DeviceSteps(
+                device=line.device,
+                by_work=line.window.kind is WindowKind.STEP_WORK,
+                periods=tuple(zip(line.steps.start.tolist(), line.steps.end.tolist(), strict=True)),
+            )
+            for line in timelines
+        ),
+        host_ns=host_extent(trace),
+        extent_ns=work_extent(trace),
+        long_pauses=has_long_pauses(operators=trace.operators.height > 0, frames=trace.frames.height > 0),
+        near_ns=None,
+        misplaced=misplaced,
+    )
+    return replace(records_within(trace, spans, work, every[rows]), around=around)
 
 
 def devices_of_part(part: "Trace", around: Around) -> tuple[tuple[DeviceTimeline, ...], tuple[Step, ...]]:

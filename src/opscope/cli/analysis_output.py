@@ -244,6 +244,8 @@ def _named(one: Analysed, *, alone: bool) -> Inline:
     process = process_name(analysis.source)
     named = f" ({process})" if process != analysis.source.path else ""
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
+    if (odd := len(analysis.odd_steps)) > 0:
+        steps = f"{measured.step_count:,} of {measured.step_count + odd:,} steps"
     trust = measured.trust.verdict
     doubts = sum(check.verdict is trust for check in measured.trust.doubts())
     text = f"{trust} ({doubts})" if doubts else str(trust)

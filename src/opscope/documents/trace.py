@@ -324,6 +324,29 @@ class Step(Struct, frozen=True):
     cold: bool
 
 
+class OddStep(Struct, frozen=True, kw_only=True):
+    """A recorded step that is unlike the others; all other figures are of those.
+
+    Attributes:
+        index, number: as in `Step`.
+        span_ns: its length, as there.
+        typical_ns: the mean length of the others.
+        cause: what it has most of beyond them: ``device work``, or a cause of idle time; null where no device worked.
+        beyond_ns: how much more of that than in them; how much longer it is where the cause is not known.
+        where: the range, line, module or operator where most of that is; null where none was recorded.
+        sentence: the same in words.
+    """
+
+    index: int
+    number: int
+    span_ns: int
+    typical_ns: float
+    cause: str | None
+    beyond_ns: float
+    where: str | None
+    sentence: str
+
+
 class GapRow(Struct, frozen=True, kw_only=True):
     """A stretch in which a device did nothing.
 
@@ -700,6 +723,8 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         backward: what the backward pass of each forward operator cost.
         launches: how the host fed the devices.
         steps: the recorded steps, per device.
+        odd_steps: further steps, which are unlike these: nothing else is of them but ``trust`` and ``source``.
+        steps_from: how steps are known that the trace does not mark; null where it marks them, or has none.
         unlinked: device work of no recorded operator.
         trust: the checks that tell whether the figures can be believed.
         annotations: the named ranges.
@@ -741,6 +766,8 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     together: Together | None = None
     first_screen: FirstScreen | None = None
     limits: LimitsEntry | None = None
+    odd_steps: tuple[OddStep, ...] = ()
+    steps_from: str | None = None
 
     @property
     def timed_devices(self) -> tuple[DeviceEntry, ...]:

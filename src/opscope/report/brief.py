@@ -297,7 +297,7 @@ def screen_blocks(screen: FirstScreen, *, on_page: bool = False) -> Iterator[Blo
     if screen.parts:
         yield Paragraph.of(f"  {screen.parts_of}: {legend(screen.parts)}")
     if screen.step is not None:
-        more = f"; {screen.step.sentence.rstrip('.')}" if screen.step.sentence else ""
+        more = f". {screen.step.sentence.rstrip('.')}" if screen.step.sentence else ""
         yield Paragraph.of(f"  {step_text(screen.step)}{more}")
     if screen.findings:
         rows = tuple(_row(number, one) for number, one in enumerate(screen.findings, start=1))
@@ -353,7 +353,7 @@ def brief_section(brief: BriefDocument) -> Section:
 
 def _facts(brief: BriefDocument) -> Iterator[Inline]:
     if (step := brief.step) is not None:
-        more = f"; {step.sentence.rstrip('.')}" if step.sentence else ""
+        more = f". {step.sentence.rstrip('.')}" if step.sentence else ""
         yield (f"{step_line(step)}{more} [{brief.step_address}]",)
     if brief.parts:
         whole = f"{brief.parts_of} goes"

@@ -93,6 +93,8 @@ def build_trace_document(
         backward=_rows(analysis, "backward", doc.BackwardRow),
         launches=part("launches", lambda: _launches(analysis), lambda: doc.LaunchesEntry(None, None, None, None, ())),
         steps=analysis.steps,
+        odd_steps=analysis.odd_steps,
+        steps_from=analysis.steps_from,
         phases_ns=analysis.phases,
         unlinked=doc.UnlinkedEntry(
             analysis.accounting.unlinked_activities,

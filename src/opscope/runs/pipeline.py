@@ -443,7 +443,14 @@ def measured_capture(
     # Bytes that were replaced when the trace was written no longer show in the file.
     replaced = trace.source.replaced_bytes + record.traces[cycle].replaced_bytes
     trace = replace(trace, source=replace(trace.source, replaced_bytes=replaced))
-    analysis = analyze(trace, functions, expect_device_work=_expects_device_work(record), graph_capture=graph_capture)
+    analysis = analyze(
+        trace,
+        functions,
+        expect_device_work=_expects_device_work(record),
+        graph_capture=graph_capture,
+        # The light pass times the same steps, and a schedule has its own.
+        as_marked=record.light is not None or record.options.schedule is not None,
+    )
     return Measured(analysis, record, light=_light(record, analysis, directory))
 
 

@@ -230,14 +230,14 @@ def own_kernel(name: str, *, time: int) -> KinetoTrace:
 
 
 def test_a_kernel_that_is_the_program_is_named(analyzed: Analyze) -> None:
-    first, second, *_ = found(analyzed(own_kernel("matmul_k(float*, float*, int)", time=7 * MS)), wall=None)
-    assert first.saving_ns.high > 0
-    assert second.rule == Rule.DEAREST_WORK
-    assert "One kernel takes 70.0 % of the step: `matmul_k" in second.title
-    assert "(7.000 ms per step)" in second.title
-    assert second.where.kernel == "matmul_k(float*, float*, int)"
-    assert second.saving_ns.high == 0  # how far it is from its limit is not known
-    assert second.is_first
+    first, second, named, *_ = found(analyzed(own_kernel("matmul_k(float*, float*, int)", time=7 * MS)), wall=None)
+    assert min(first.saving_ns.high, second.saving_ns.high) > 0
+    assert named.rule == Rule.DEAREST_WORK
+    assert "One kernel takes 70.0 % of the step: `matmul_k" in named.title
+    assert "(7.000 ms per step)" in named.title
+    assert named.where.kernel == "matmul_k(float*, float*, int)"
+    assert named.saving_ns.high == 0  # how far it is from its limit is not known
+    assert named.is_first
 
 
 @pytest.mark.parametrize(

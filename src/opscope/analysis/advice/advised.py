@@ -267,8 +267,8 @@ def advice_on(recording: Recording) -> Advice:
     if not kernel and sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
         drafts = [*near_limit(context, possible=possible), *drafts]
-    # What it saves is not known, so it is not first where anything saves for certain; it is read in any case.
-    drafts[1:1] = kernel
+    # What it saves is not known, so it comes behind what saves something, and is read in any case.
+    drafts[FIRST - 1 : FIRST - 1] = kernel
     drafts = drafts or list(dearest(context))
     advice = Advice(as_findings(context, drafts, replayed=replayed is not None))
     named = {finding.id: draft for draft, finding in zip(drafts, advice.findings, strict=True)}

@@ -24,6 +24,7 @@ from opscope.analysis.advice.rule import (
     span,
     states,
 )
+from opscope.analysis.costs.limits import NO_INPUTS
 from opscope.analysis.costs.sums import UNLINKED
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
@@ -63,8 +64,8 @@ FAR_FROM_LIMIT: Final = RuleDescription(
 DEAREST_WORK: Final = RuleDescription(
     Rule.DEAREST_WORK,
     f"a kernel that takes {percent(_DOMINANT)} of the step and more, without a model or below {percent(_FAR)} of its "
-    "limit, of which no other rule speaks: one of the program's own first, and never in the first place where "
-    f"anything else is found; of such a device where no rule has anything to say, the {_NAMED} kernels that take most",
+    "limit, of which no other rule speaks: one of the program's own first, behind two other findings where there "
+    f"are any; of such a device where no rule has anything to say, the {_NAMED} kernels that take most",
     "0",
     "the kernel moves data between devices",
 )
@@ -187,10 +188,17 @@ def _is_slow(context: Context, kernel: str) -> bool:
 def _of_kernel(context: Context, name: str, time: int, activities: Ints) -> Draft:
     calls = [int(call) for call in context.links.activity_launch[activities] if call >= 0]
     place = context.where_of_call(calls[0]) if calls else Where()
-    rows = [row for row in context.rows if row.kernel == name and row.share is not None]
+    rows = [row for row in context.rows if row.kernel == name]
+    shares = [row.share for row in rows if row.share is not None]
     why = "no model knows what it computes, so how far it is from the device's limit is not known"
-    if rows:
-        why = f"it runs at {format_share(max(row.share or 0.0 for row in rows), 1)} of its limit at best"
+    todo = f"look into {base}" if len(base := base_name(name)) <= _MOST_OF_A_NAME else "look into the kernel"
+    action = f"opscope explain {shell_path(name)} --in TRACE  # its source, and what slows it"
+    if shares:
+        why = f"it runs at {format_share(max(shares), 1)} of its limit at best"
+    elif not is_own(name) and any(row.reason == NO_INPUTS for row in rows):
+        why = "its inputs were not recorded, so how far it is from the device's limit is not known"
+        todo = "record shapes"
+        action = f"record_shapes=True, opscope profile --record-shapes  # its limit follows from them; {action}"
     told = or_unknown(short_name(name))
     return Draft(
         rule=Rule.DEAREST_WORK,
@@ -210,8 +218,8 @@ def _of_kernel(context: Context, name: str, time: int, activities: Ints) -> Draf
             derived(share_of(time / context.steps, context.busy_ns), " of the device's busy time",
                     source=Source.ACTIVITIES),
         ),
-        todo=f"look into {base}" if len(base := base_name(name)) <= _MOST_OF_A_NAME else "look into the kernel",
-        action=f"opscope explain {shell_path(name)} --in TRACE  # its source, and what slows it",
+        todo=todo,
+        action=action,
         wrong_if="it already does what the device allows",
     )  # fmt: skip
 

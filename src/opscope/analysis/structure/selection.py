@@ -58,7 +58,7 @@ def records_of_steps(trace: Trace, chosen: pl.DataFrame) -> Trace:
         chosen: rows of its `step_table`.
     """
     # By launch and not by time: work of a step may still run on the device when the next step has begun.
-    return _began_within(trace, spans_of(chosen), activities_of_steps(trace, link(trace), chosen), chosen)
+    return records_within(trace, spans_of(chosen), activities_of_steps(trace, link(trace), chosen), chosen)
 
 
 def spans_of(steps: pl.DataFrame) -> list[tuple[int, int]]:
@@ -81,7 +81,7 @@ def select_time(trace: Trace, begin_ns: int, end_ns: int, steps: pl.DataFrame | 
         began = np.where(launch >= 0, launched, began)
     rows = np.flatnonzero((began >= begin_ns) & (began < end_ns))
     steps = steps_begun(step_table(trace), begin_ns, end_ns) if steps is None else steps
-    return _began_within(trace, [(begin_ns, end_ns)], rows, steps)
+    return records_within(trace, [(begin_ns, end_ns)], rows, steps)
 
 
 def steps_begun(steps: pl.DataFrame, begin_ns: int, end_ns: int) -> pl.DataFrame:
@@ -94,7 +94,16 @@ def begins_within(spans: Iterable[tuple[int, int]], time: str = "start_ns") -> p
     return pl.any_horizontal([(pl.col(time) >= low) & (pl.col(time) < high) for low, high in spans])
 
 
-def _began_within(trace: Trace, spans: list[tuple[int, int]], activities: Ints, steps: pl.DataFrame) -> Trace:
+def records_within(trace: Trace, spans: list[tuple[int, int]], activities: Ints, steps: pl.DataFrame) -> Trace:
+    """Return the records that began on the host within some spans, and some work of the devices.
+
+    Args:
+        trace: the trace.
+        spans: from when to when.
+        activities: the rows of the work.
+        steps: which steps these are, as rows of `step_table`.
+    """
+
     def within(table: pl.DataFrame, time: str = "start_ns") -> pl.DataFrame:
         return table.filter(begins_within(spans, time))
 

@@ -70,7 +70,10 @@ def step_table(trace: Trace) -> pl.DataFrame:
     steps = named.drop_nulls("step").sort("start_ns", "duration_ns", descending=[False, True])
     # A range of that name within another one is the workload's own, not a step of the profiler.
     ended = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("thread")
-    return steps.filter(pl.col("end_ns") > ended).select("step", "start_ns", "end_ns", "thread").sort("start_ns")
+    steps = steps.filter(pl.col("end_ns") > ended).sort("start_ns", maintain_order=True)
+    # Two threads may mark one step: of ranges of one number that overlap, the first counts.
+    before = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("step")
+    return steps.filter(pl.col("start_ns") >= before).select("step", "start_ns", "end_ns", "thread")
 
 
 def window_of(trace: Trace) -> Window:

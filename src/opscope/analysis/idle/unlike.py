@@ -1,0 +1,126 @@
+"""Recorded steps that are unlike the others: which they are, what each takes beyond them, and why.
+
+A step that saves a checkpoint, or in which kernels are tuned, takes many times as long as the one that a user asks
+about. Averages over both describe neither, so the others are described, and these stand apart.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from opscope.analysis.idle.gaps import Places
+from opscope.analysis.idle.timeline import DeviceTimeline
+from opscope.analysis.structure.arrays import Intervals, column
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints
+from opscope.analysis.structure.step_work import step_of_activities, step_table
+from opscope.analysis.structure.streams import NO_DEVICE
+from opscope.base.text import or_unknown
+from opscope.base.units import format_ns
+from opscope.documents.trace import MEDIAN_DIFFERS, OddStep, Step
+from opscope.documents.verdict import IdleCause
+from opscope.knowledge.kernels.kinds import short_name
+from opscope.trace.model import Trace
+
+_LEAST: Final = 3  # steps: of two, neither is the typical one
+_LONGER: Final = 2.0  # times the median, as for unprofiled steps (trust/step_time.py)
+_WORTH: Final = 0.25  # of the median length: what more a device does there
+_MOST: Final = 0.25  # of the steps: what is more frequent belongs to what a step takes
+WORK: Final = "device work"
+
+
+def odd_steps(
+    trace: Trace, links: Links, timelines: Sequence[DeviceTimeline], steps: Sequence[Step]
+) -> tuple[OddStep, ...]:
+    """Return the few steps that take far longer than the others, or in which a device does far more.
+
+    Empty where they change the mean little, and where they wait for data: such waits come in bursts, and belong to what
+    a step takes.
+
+    Args:
+        trace: the trace.
+        links: its links.
+        timelines: those of its devices, with all steps.
+        steps: the recorded steps.
+    """
+    line = max(timelines, key=lambda one: one.busy_in_window_ns) if timelines else None
+    own = [step for step in steps if line is None or step.device == line.device]
+    if len(own) < _LEAST or len(own) != len({step.index for step in steps}):
+        return ()
+    spans = np.array([step.span_ns for step in own], np.float64)
+    sums = np.array([step.device_sum_ns or 0 for step in own], np.float64)
+    middle, usual = float(np.median(spans)), float(np.median(sums))
+    odd = (spans > _LONGER * middle) | ((sums > _LONGER * usual) & (sums - usual > _WORTH * middle))
+    few = 0 < odd.sum() <= max(1.0, _MOST * len(own))
+    if not few or spans.mean() <= (1 + MEDIAN_DIFFERS) * spans[~odd].mean():
+        return ()
+    found = [_odd_step(trace, links, line, own, row, ~odd) for row in np.flatnonzero(odd).tolist()]
+    return () if any(one.cause == IdleCause.INPUT for one in found) else tuple(found)
+
+
+def _odd_step(
+    trace: Trace, links: Links, line: DeviceTimeline | None, steps: Sequence[Step], row: int, typical: Bools
+) -> OddStep:
+    step = steps[row]
+    usual = float(np.mean([one.span_ns for one, like in zip(steps, typical, strict=True) if like]))
+    cause, beyond, where = (None, step.span_ns - usual, None)
+    if line is not None:
+        cause, beyond, where = _largest(trace, links, line, row, typical)
+    others = f"the {int(typical.sum()):,} others {format_ns(usual)} on average"
+    place = "" if where is None else f" in {or_unknown(where)}"
+    why = "" if cause is None else f"; {format_ns(beyond)} of that is {cause}{place}"
+    return OddStep(
+        index=step.index,
+        number=step.number,
+        span_ns=step.span_ns,
+        typical_ns=usual,
+        cause=cause,
+        beyond_ns=beyond,
+        where=where,
+        sentence=f"Step {step.number} is not counted: it takes {format_ns(step.span_ns)}, {others}{why}.",
+    )
+
+
+def _largest(
+    trace: Trace, links: Links, line: DeviceTimeline, row: int, typical: Bools
+) -> tuple[str, float, str | None]:
+    """Return what a step has most of beyond the others: its name, how much, and where that is."""
+    begin, end = int(line.steps.start[row]), int(line.steps.end[row])
+    of_step = Intervals(np.array([begin], np.int64), np.array([end], np.int64))
+    others = Intervals(line.steps.start[typical], line.steps.end[typical])
+    count = int(typical.sum())
+    here, there = line.idle.within(of_step), line.idle.within(others).by_cause()
+    idle = {cause: ns - there[cause] / count for cause, ns in here.by_cause().items()}
+    worked = (end - begin) - others.length / count - sum(idle.values())
+    cause = max(idle, key=lambda one: idle[one])
+    places = Places(trace, links)
+    if worked >= idle[cause]:
+        return WORK, worked, _where_of_work(trace, links, line, row, places)
+    pieces = np.flatnonzero(here.is_any_of((cause,)))
+    longest = pieces[[np.argmax(here.pieces.end[pieces] - here.pieces.start[pieces])]]
+    moment = (here.pieces.start[longest] + here.pieces.end[longest]) // 2
+    return str(cause), idle[cause], next(_told(places, here.thread[longest], moment), None)
+
+
+def _where_of_work(trace: Trace, links: Links, line: DeviceTimeline, row: int, places: Places) -> str | None:
+    """Return the range or line from which the kernel that takes most of a step is launched; without one, its name."""
+    device = trace.activities["device"].fill_null(NO_DEVICE).to_numpy()
+    rows = np.flatnonzero((step_of_activities(trace, links, step_table(trace)) == row) & (device == line.device))
+    if not len(rows):
+        return None
+    own = trace.activities[rows].select(pl.col("name").cast(pl.String), "duration_ns")
+    sums = own.group_by("name").agg(pl.col("duration_ns").sum()).sort(["duration_ns", "name"], descending=[True, False])
+    name = str(sums["name"][0])
+    launch: Ints = links.activity_launch[rows[(own["name"] == name).to_numpy()]]
+    launch = launch[launch >= 0][:1]
+    thread, start = (column(trace.launches, one)[launch] for one in ("thread", "start_ns"))
+    return next(_told(places, thread, start), None) or short_name(name)
+
+
+def _told(places: Places, thread: Ints, moment: Ints) -> Iterator[str]:
+    """Yield the range, line, module or operator around each moment, as far as one was recorded."""
+    for place in places.at(thread, moment):
+        if (name := place.annotation or place.python or place.module or place.operator) is not None:
+            yield name

@@ -1,0 +1,122 @@
+"""Steps of a recording that marks none: between the ends of an optimizer's steps, or by kernels that repeat."""
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+from msgspec.structs import replace
+
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.step_work import step_table
+from opscope.analysis.structure.streams import NO_DEVICE
+from opscope.base.text import lazy_pattern, or_unknown
+from opscope.knowledge.serving import iteration_of
+from opscope.trace.model import Trace
+from opscope.trace.schema import SCHEMAS
+
+_OPTIMIZER: Final = lazy_pattern(r"^Optimizer\.step#")
+_LEAST_OF_OPTIMIZER: Final = 2
+_WHOLE: Final = 0.5  # of the median: what is before the first end is a step if it is as long
+_LEAST_KERNELS: Final = 20  # in a step: fewer repeat within one, such as those of a loop over layers
+
+
+def with_unmarked_steps(trace: Trace, links: Links) -> tuple[Trace, str | None]:
+    """Mark the steps of a recording that marks none, where its records tell them.
+
+    Args:
+        trace: the trace.
+        links: its links.
+
+    Returns:
+        The trace, and how its steps are known; the same trace and None where it marks steps, or nothing tells.
+    """
+    if step_table(trace).height or len(np.flatnonzero(names_that(trace.annotations, iteration_of))):
+        return trace, None
+    if (found := _of_optimizer(trace, links)) is None and (found := _of_kernels(trace, links)) is None:
+        return trace, None
+    thread, bounds, how = found
+    marks = pl.DataFrame(
+        {
+            "thread": np.full(len(bounds) - 1, thread),
+            "name": [f"ProfilerStep#{number}" for number in range(1, len(bounds))],
+            "start_ns": bounds[:-1],
+            "duration_ns": np.diff(bounds),
+        }
+    )
+    schema = SCHEMAS["annotations"]
+    every = pl.concat([marks.select(pl.col(name).cast(kind) for name, kind in schema.items()), trace.annotations])
+    return replace(trace, annotations=every.sort("start_ns", maintain_order=True)), how
+
+
+def _of_optimizer(trace: Trace, links: Links) -> tuple[int, Ints, str] | None:
+    """Return the thread and the bounds of steps that end with an optimizer's."""
+    ranges = trace.annotations[np.flatnonzero(names_that(trace.annotations, _OPTIMIZER.match))]
+    if ranges["thread"].n_unique() != 1 or ranges["name"].n_unique() != 1 or ranges.height < _LEAST_OF_OPTIMIZER:
+        return None
+    thread, name = int(ranges["thread"][0]), str(ranges["name"][0])
+    ends = np.sort(end_of(ranges))
+    first = _first_on(trace, links, thread)
+    if first is not None and ends[0] - first >= _WHOLE * np.median(np.diff(ends)):
+        ends = np.append(first, ends)
+    return thread, ends, f"No steps are marked: one ends with each {or_unknown(name)}."
+
+
+def _first_on(trace: Trace, links: Links, thread: int) -> int | None:
+    """Return when a thread makes the first call that gives a device work, or begins its first operator; None without.
+
+    What it does before, such as creating a context within its first operator, belongs to no step.
+    """
+    launched = trace.launches[np.unique(links.activity_launch[links.activity_launch >= 0])]
+    for table in (launched, trace.operators):
+        first = table.filter(pl.col("thread") == thread)["start_ns"].min()
+        if isinstance(first, int):
+            return first
+    return None
+
+
+def _of_kernels(trace: Trace, links: Links) -> tuple[int, Ints, str] | None:
+    """Return the thread and the bounds of steps in which a device runs the same kernels, all of those recorded."""
+    activities = trace.activities
+    devices = activities["device"].fill_null(NO_DEVICE)
+    if devices.n_unique() != 1:
+        return None
+    rows = np.flatnonzero((activities["kind"] == "kernel").to_numpy())
+    launch = links.activity_launch[rows]
+    if len(rows) < 2 * _LEAST_KERNELS or (launch < 0).any():
+        return None
+    # In the order of their launches, which is that of the program.
+    order = np.lexsort((column(activities, "start_ns")[rows], column(trace.launches, "start_ns")[launch]))
+    names = activities["name"].to_physical().to_numpy()[rows[order]].astype(np.int64)
+    if (period := _period(names)) is None:
+        return None
+    first = launch[order[::period]]  # in each step: a backward pass launches from a thread of its own
+    threads, begins = (column(trace.launches, name)[first] for name in ("thread", "start_ns"))
+    if (threads != threads[0]).any():
+        return None
+    thread = int(threads[0])
+    bounds = np.append(begins, _last_on(trace, thread))
+    if (np.diff(bounds) <= 0).any():
+        return None
+    how = f"No steps are marked: the same {period:,} kernels run {len(begins):,} times."
+    return thread, bounds, how
+
+
+def _last_on(trace: Trace, thread: int) -> int:
+    """Return when the last call or operator of a thread ends."""
+    ends = [end_of(table.filter(pl.col("thread") == thread)) for table in (trace.operators, trace.launches)]
+    return int(np.concatenate(ends).max())
+
+
+def _period(names: Ints) -> int | None:
+    """Return after how many names a sequence repeats, all of it and at least once; None where it does not."""
+    count = len(names)
+    # A shorter period would be one of this sequence too, so the first that fits is the shortest.
+    for period in np.flatnonzero(names == names[0])[1:].tolist():
+        if 2 * period > count:
+            return None
+        if count % period == 0 and (names[period:] == names[:-period]).all():
+            return period if period >= _LEAST_KERNELS else None
+    return None
