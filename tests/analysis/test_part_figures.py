@@ -112,7 +112,7 @@ def parts_of(whole: Analysis, path: Path, some: random.Random) -> list[Part]:
 @pytest.mark.parametrize("name", RECORDED, ids=lambda name: name.name.partition(".")[0])
 def test_steps_of_recorded_traces_have_the_figures_of_the_whole(name: Path) -> None:
     path = DATA / name
-    whole = analyze(read(path))
+    whole = analyze(read(path), as_marked=True)
     if not whole.steps:
         pytest.skip("it marks no steps")
     for part in parts_of(whole, path, chance(name)):
@@ -188,7 +188,7 @@ def test_steps_of_any_trace_have_the_figures_of_the_whole(tmp_path: Path, compil
         some = chance("parts", compiled, number)
         path = made(some).write(tmp_path / f"{number}.json")
         with mock.patch.object(unpacked, "NEAR_NS", some.choice((3_000_000, 200_000_000))):
-            whole = analyze(read(path))
+            whole = analyze(read(path), as_marked=True)
             for part in parts_of(whole, path, some):
                 if compiled:
                     assert_same(whole, path, part)

@@ -240,15 +240,17 @@ def test_a_step_that_two_threads_mark_is_one(analyzed: Analyze) -> None:
     assert analysis.window.duration_ns == 3_000_000
 
 
-def repeated(times: int, kernels: int, *, first: int = 0) -> KinetoTrace:
-    """The same kernels several times, without marks; the first time takes longer by ``first``."""
+def repeated(times: int, kernels: int, *, first: int = 0, within: str = "aten::_convolution") -> KinetoTrace:
+    """The same kernels several times, without marks; the first time takes longer by ``first``, within an operator."""
     trace, now = KinetoTrace(), 0
     for time in range(times):
         for number in range(kernels):
             trace.operator(f"aten::op{number}", now, 9_000)
             trace.launched_kernel(f"kernel{number}", (now + 2_000, 4_000), (now + 8_000, 20_000))
             now += 30_000
-        now += first if time == 0 else 0
+        if time == 0 and first:
+            (trace.operator if "::" in within else trace.annotation)(within, now, first)
+            now += first
     return trace
 
 
@@ -272,10 +274,19 @@ def test_a_recording_that_is_mostly_its_first_step_is_a_cold_start(analyzed: Ana
     analysis = analyzed(repeated(3, 25, first=40_000_000))
     assert analysis.bound.kind is BoundKind.COLD_START
     assert analysis.bound.sentence == (
-        "The first step takes 40.75 ms, most of the recording, and others 738.5 us: profile later steps."
+        "The first step takes 40.75 ms, most of the recording, and others 739.5 us: profile later steps."
     )
     (odd,) = analysis.odd_steps
-    assert (odd.number, analysis.step_count) == (1, 2)
+    assert (odd.number, analysis.step_count, odd.where) == (1, 2, "aten::_convolution")
+    # Each operator has its work: steps begin with the operator around their first launch.
+    assert analysis.accounting.unlinked_ns == 0
+    assert analysis.accounting.activities_ns == 50 * 20_000
+
+
+def test_a_first_step_that_does_something_else_is_no_cold_start(analyzed: Analyze) -> None:
+    analysis = analyzed(repeated(3, 25, first=40_000_000, within="save_checkpoint"))
+    assert [step.where for step in analysis.odd_steps] == ["save_checkpoint"]
+    assert analysis.bound.kind is not BoundKind.COLD_START
 
 
 def test_an_optimizers_steps_end_steps_where_nothing_else_marks_them(analyzed: Analyze) -> None:
@@ -287,8 +298,32 @@ def test_an_optimizers_steps_end_steps_where_nothing_else_marks_them(analyzed: A
         trace.operator("aten::add_", begin + 810_000, 100_000)
         trace.annotation("Optimizer.step#AdamW.step", begin + 800_000, 150_000)
     analysis = analyzed(trace)
-    assert analysis.steps_from == "No steps are marked: one ends with each `Optimizer.step#AdamW.step`."
+    assert analysis.steps_from == "No steps are marked: each ends with `Optimizer.step#AdamW.step`."
     assert [step.number for step in analysis.steps] == [1, 2, 3, 4, 5, 6]
     # The first begins with the first launch, the others where the one before ends.
     assert [step.span_ns for step in analysis.steps] == [948_000, *[1_000_000] * 5]
     assert analysis.bound.kind is BoundKind.DEVICE
+
+
+@pytest.mark.parametrize(
+    ("lengths", "steps"),
+    [
+        ((1_000, 1_000, 1_000, 1_000), 4),
+        ((1_000, 5_000) * 5, 0),  # two optimizers of one class take turns: a step is two of them
+        ((50_000, 1_000, 1_000), 0),  # most of the work comes before
+        ((1_000, 1_000), 0),  # too few to tell
+        ((600, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000), 6),  # a recording that begins within a step
+    ],
+)
+def test_ranges_of_optimizers_make_steps_only_where_they_fit(
+    analyzed: Analyze, lengths: tuple[int, ...], steps: int
+) -> None:
+    trace, begin = KinetoTrace(), 0
+    for length in lengths:
+        time = length * 1_000
+        trace.operator("aten::mm", begin, 9_000)
+        trace.launched_kernel("gemm", (begin, 4_000), (begin + 8_000, time - 150_000))
+        trace.annotation("Optimizer.step#Adam.step", begin + time - 120_000, 100_000)
+        trace.annotation("Optimizer.step#Adam.step", begin + time - 110_000, 50_000)  # of the base class
+        begin += time
+    assert analyzed(trace).step_count == steps

@@ -32,7 +32,7 @@ from opscope.analysis.idle.gaps import Places, longest_gaps
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.steps import Waits, idle_steps, operator_time_on_host, phase_times, waits_of
 from opscope.analysis.idle.timeline import DeviceTimeline, device_timelines
-from opscope.analysis.idle.unlike import odd_steps
+from opscope.analysis.idle.unlike import WORK, odd_steps
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.build import replayed_steps as replayable_steps
 from opscope.analysis.replay.path import critical_operators
@@ -70,7 +70,7 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
 from opscope.documents.trace import GapRow, IterationRow, OddStep, Step
-from opscope.documents.verdict import Bound, Trust
+from opscope.documents.verdict import Bound, IdleCause, Trust
 from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name
@@ -87,6 +87,7 @@ _SHOWN = 5  # operators in a summary
 WARM_UP: Final = lazy_pattern(
     r"(?<![a-z])(?<!lr[-_ ])warm[-_ ]?up(?![-_ ]?(?:steps|ratio|lr|iters|schedul))", re.IGNORECASE
 )
+_OPERATOR: Final = lazy_pattern(r"[a-z_0-9]+::\w+$")
 # Operators and ranges that only a program with a GPU has.
 _OF_GPUS: Final = lazy_pattern(r"^nccl:|^nccl\w*::|pin_memory$|^aten::cudnn_|^aten::miopen_|^aten::_mps_")
 
@@ -243,6 +244,10 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         """The first step of a recording that marks none, where it is unlike the others and takes most of it."""
         first = self.odd_steps[0] if self.steps_from is not None and self.odd_steps else None
         if first is None or first.index:
+            return None
+        # Within an operator, the host chooses or compiles its kernel; in a range or a line it may do anything.
+        in_operator = _OPERATOR.match(first.where or "")
+        if first.cause not in (WORK, IdleCause.COLD_START, IdleCause.COMPILING) and not in_operator:
             return None
         others = self.step_count * first.typical_ns + sum(one.span_ns for one in self.odd_steps[1:])
         return first if first.span_ns > MOSTLY * (first.span_ns + others) else None
@@ -673,12 +678,13 @@ def analyze(
     # Before anything is computed, so that no figure includes a record that cannot be true.
     whole, implausible = plausible(with_named_devices(trace, gpu))
     links, losses, how = link(whole), Losses(), None
-    if not as_marked and whole.around is None:
-        told = partial(with_unmarked_steps, whole, links)
-        whole, how = losses.part("steps that are not marked", told, lambda: (whole, None))
+    as_marked = as_marked or whole.source.is_part
+    if not as_marked:
+        find = partial(with_unmarked_steps, whole, links)
+        whole, how = losses.part("steps that are not marked", find, lambda: (whole, None))
     make = partial(_analyzed, implausible, functions, expect_device_work, graph_capture, losses)
     result = replace(make(whole, links), steps_from=how)
-    if as_marked or whole.around is not None or not result.steps:
+    if as_marked or not result.steps:
         return result
     unlike = partial(odd_steps, whole, links, result.devices, result.steps)
     odd = losses.part("steps that are unlike the others", unlike, tuple[OddStep, ...])
@@ -688,9 +694,11 @@ def analyze(
 
     rows, trust = [one.index for one in odd], result.trust
     others = without_steps(whole, result.devices, rows, misplaced=implausible.misplaced)
-    del result, unlike  # so that memory holds one analysis
+    del result, unlike, links  # so that memory holds one analysis
+    made = make(others, link(others))
+    works = tuple(line for line in made.devices if line.activities)
     # What can be trusted is judged by the whole recording.
-    return replace(make(others, link(others)), trust=trust, steps_from=how, odd_steps=odd)
+    return replace(made, devices=works, trust=trust, steps_from=how, odd_steps=odd)
 
 
 def _analyzed(

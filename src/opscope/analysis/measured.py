@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from opscope.analysis.advice.advised import Advice
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.unlike import in_short
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import Links, link
 from opscope.analysis.structure.nesting import Ints
@@ -289,8 +290,7 @@ class Measured(Struct, frozen=True, dict=True):
         # A step is not longer without the profiler: there the replay has added time that no record explains.
         if estimate is not None and estimate > ns:
             estimate = None
-        told = [self.analysis.steps_from, *(one.sentence for one in self.analysis.odd_steps)]
-        sentence = " ".join(filter(None, told)) or None
+        sentence = in_short(self.analysis.odd_steps, steps)
         return StepFigure(ns=ns, basis=StepBasis.RECORDED, steps=steps, estimate_ns=estimate, sentence=sentence)
 
     @cached_property

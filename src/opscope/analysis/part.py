@@ -201,7 +201,7 @@ def read_part(path: Path, part: Part, *, max_bytes: int = MAX_UNPACKED_BYTES) ->
     trace = _selected(wide, part, place, near)
     low, high = _joined(*place.spans) or (0, 0)
     text = _sentence(part, low - begin, min(high, end) - low, end - begin)
-    return replace(trace, source=replace(trace.source, not_recorded=(*trace.source.not_recorded, text)))
+    return replace(trace, source=replace(trace.source, not_recorded=(*trace.source.not_recorded, text), is_part=True))
 
 
 class _Place(Struct, frozen=True):

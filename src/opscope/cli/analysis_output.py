@@ -246,6 +246,8 @@ def _named(one: Analysed, *, alone: bool) -> Inline:
     steps = "1 step" if measured.step_count == 1 else f"{measured.step_count:,} steps"
     if (odd := len(analysis.odd_steps)) > 0:
         steps = f"{measured.step_count:,} of {measured.step_count + odd:,} steps"
+    if analysis.steps_from is not None:
+        steps = f"{steps}, not marked"
     trust = measured.trust.verdict
     doubts = sum(check.verdict is trust for check in measured.trust.doubts())
     text = f"{trust} ({doubts})" if doubts else str(trust)
@@ -271,6 +273,8 @@ def _evidence(one: Analysed) -> Iterator[Inline]:
         yield (f"How that is known: {measured.bound.evidence}",)
     if measured.step_time is not None:
         yield (f"{step_line(measured.step_time).capitalize()}.",)
+    if one.analysis.steps_from is not None:
+        yield (one.analysis.steps_from,)
     yield from first_things(measured.findings)
     if measured.advice.together is not None:
         yield together_line(measured.advice.together)

@@ -180,7 +180,7 @@ def _read(inputs: tuple[Path, ...], wanted: tuple[str, ...], max_input: int, *, 
     doubted: list[Doubted] = []
     unreadable: list[str] = []
     for file, trace in traces_of(inputs, max_input, unreadable, skipped=None if strict else []):
-        measured, _ = measured_of(file, trace, shipped)
+        measured, _ = measured_of(file, trace, shipped, as_marked=True)  # tables hold all records, and no others
         doubted.append(Doubted.of(str(file), measured.trust))
         for name, frame in frames_of(measured.analysis, wanted).items():
             # Differences of unsigned counts would wrap around.

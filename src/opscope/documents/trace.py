@@ -328,8 +328,9 @@ class OddStep(Struct, frozen=True, kw_only=True):
     """A recorded step that is unlike the others; all other figures are of those.
 
     Attributes:
-        index, number: as in `Step`.
-        span_ns: its length, as there.
+        index: its position among all recorded steps, from 0.
+        number: the profiler's step number.
+        span_ns: its length, as in `Step`.
         typical_ns: the mean length of the others.
         cause: what it has most of beyond them: ``device work``, or a cause of idle time; null where no device worked.
         beyond_ns: how much more of that than in them; how much longer it is where the cause is not known.

@@ -231,6 +231,8 @@ def _fact_texts(document: TraceDocument) -> Iterator[str]:
     if (step := document.step_time) is not None:
         more = f" {step.sentence}" if step.sentence else ""
         yield f"{step_line(step).capitalize()}.{more}"
+    if document.steps_from is not None:
+        yield document.steps_from
     if measurement.own_clock is not None and measurement.step is not None:
         yield own_clock_text(measurement.own_clock, measurement.step)
     if measurement.profiler_overhead_percent is not None:

@@ -225,6 +225,7 @@ def measured_of(
     *,
     step_time_ms: float | None = None,
     gpu: "Device | None" = None,
+    as_marked: bool = False,
 ) -> "tuple[Measured, NativeFunctions]":
     """Analyse a trace and join it with its record, as ``opscope export --reports`` does.
 
@@ -235,6 +236,7 @@ def measured_of(
         graph_capture: another trace, in which the CUDA graphs were captured; None without.
         step_time_ms: the time of a step without a profiler, from the user; None if unknown.
         gpu: the model of its devices, from the user; None takes what the trace says.
+        as_marked: as for `opscope.analysis.analyzed.analyze`.
 
     Returns:
         The result, and the operator table of the PyTorch that ran, or ``functions`` if no record names it.
@@ -248,7 +250,10 @@ def measured_of(
 
     if file.capture is None:
         step_time_ns = None if step_time_ms is None else step_time_ms * NS_PER_MS
-        measured = Measured(analyze(trace, functions, graph_capture=graph_capture, gpu=gpu), step_time_ns=step_time_ns)
+        # A mean of steps is of all of them, of those that are unlike the others too.
+        as_marked = as_marked or step_time_ns is not None
+        analysis = analyze(trace, functions, graph_capture=graph_capture, gpu=gpu, as_marked=as_marked)
+        measured = Measured(analysis, step_time_ns=step_time_ns)
         if step_time_ms is not None and not measured.step_count:
             raise UsageError(f"--step-time: {file} marks no steps that it could be compared with")
         return measured, functions

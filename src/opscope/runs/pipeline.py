@@ -448,8 +448,7 @@ def measured_capture(
         functions,
         expect_device_work=_expects_device_work(record),
         graph_capture=graph_capture,
-        # The light pass times the same steps, and a schedule has its own.
-        as_marked=record.light is not None or record.options.schedule is not None,
+        as_marked=True,  # what was timed beside it is of all steps
     )
     return Measured(analysis, record, light=_light(record, analysis, directory))
 

@@ -69,6 +69,7 @@ class TraceSource(Struct, frozen=True):
             be repeated from its events.
         not_recorded: what the recording lacks by its own account, in sentences.
         dropped_records: records that the collector lost.
+        is_part: whether only a part of the file was read, as asked.
     """
 
     path: str
@@ -84,6 +85,7 @@ class TraceSource(Struct, frozen=True):
     failed_checks: Mapping[str, str] = field(default_factory=dict)
     not_recorded: tuple[str, ...] = ()
     dropped_records: int = 0
+    is_part: bool = False
 
 
 class DeviceSteps(Struct, frozen=True):

@@ -240,6 +240,16 @@ def test_a_kernel_that_is_the_program_is_named(analyzed: Analyze) -> None:
     assert named.is_first
 
 
+def test_a_kernel_on_several_streams_at_once_takes_the_time_of_one(analyzed: Analyze) -> None:
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    for stream in (7, 8, 9):
+        trace.launched_kernel("my_kernel", (5 * US, 2 * US), (10 * US, 9 * MS), stream=stream)
+    trace.launch(10 * US, 9_002 * US, name="cudaDeviceSynchronize")
+    (named,) = [one for one in found(analyzed(trace), wall=None) if one.rule == Rule.DEAREST_WORK]
+    assert "One kernel takes 90.0 % of the step: `my_kernel` (9.000 ms per step)" in named.title
+
+
 @pytest.mark.parametrize(
     ("name", "time"),
     [

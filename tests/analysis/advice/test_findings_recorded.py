@@ -31,7 +31,7 @@ TOLERANCE: Final = 0.02  # of the step
 @cache
 def findings(name: str, *, timed: bool = True) -> tuple[Finding, ...]:
     wall = PROGRAMS[name]["wall_ns"] if timed else None
-    return Measured(analyze(read(DATA / f"{name}.json.xz")), None, wall).findings
+    return Measured(analyze(read(DATA / f"{name}.json.xz"), as_marked=wall is not None), None, wall).findings
 
 
 @pytest.mark.parametrize("timed", [True, False])

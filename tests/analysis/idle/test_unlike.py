@@ -64,8 +64,7 @@ def test_a_step_that_saves_a_checkpoint_stands_apart(tmp_path: Path) -> None:
     assert (odd.cause, odd.where) == ("host work", "save_checkpoint")
     assert odd.beyond_ns == pytest.approx(500 * MS, rel=1e-3)
     assert odd.sentence == (
-        "Step 3 is not counted: it takes 502.0 ms, the 4 others 2.000 ms on average; 500.1 ms of that is host work in "
-        "`save_checkpoint`."
+        "Step 3 is left out: 502.0 ms, 500.1 ms more host work than the others, in `save_checkpoint`."
     )
     measured = Measured(analysis)
     assert measured.bound.kind is BoundKind.DEVICE
@@ -102,7 +101,7 @@ def test_without_a_device_the_length_alone_tells(tmp_path: Path) -> None:
         begin += length
     analysis = analyze(trace.write(tmp_path / "t.json"))
     (odd,) = analysis.odd_steps
-    assert odd.sentence == "Step 2 is not counted: it takes 100.0 ms, the 3 others 2.000 ms on average."
+    assert odd.sentence == "Step 2 is left out: 100.0 ms."
     step = Measured(analysis).step_time
     assert step is not None
     assert step.ns == LENGTH
@@ -113,6 +112,7 @@ def test_without_a_device_the_length_alone_tells(tmp_path: Path) -> None:
     [
         ((2,), 2, "save_checkpoint"),  # of two steps neither is the typical one
         ((1, 3), 5, "save_checkpoint"),  # what comes in two of five belongs to what a step takes
+        ((4, 8, 12), 40, "evaluate"),  # and so does what comes in every fourth
         ((3,), 5, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"),  # waits for data come in bursts
     ],
 )
@@ -131,6 +131,35 @@ def test_a_step_that_is_asked_for_is_shown(tmp_path: Path) -> None:
     every = analyze(read(tmp_path / "t.json"), as_marked=True)
     assert every.step_count == 5
     assert every.bound.kind is BoundKind.HOST_WORK
+
+
+def test_several_odd_steps_are_one_sentence(tmp_path: Path) -> None:
+    analysis = steps_with(tmp_path / "t.json", 3, 20, count=40)
+    step = Measured(analysis).step_time
+    assert step is not None
+    assert step.sentence == (
+        "2 of 40 steps are left out, 1.004 s in all. The longest: Step 3 is left out: 502.0 ms, 500.1 ms more host "
+        "work than the others, in `save_checkpoint`."
+    )
+
+
+def test_steps_that_cannot_be_parted_stay(tmp_path: Path) -> None:
+    """A step of another thread begins within the long one; and a device that works behind the host's steps."""
+    steps = Steps()
+    for number in range(6):
+        if number == 2:
+            steps.trace.annotation("ProfilerStep#10", steps.now + 100 * MS, MS, tid=7)
+        steps.add(more=500 * MS if number == 2 else 0, within="save_checkpoint" if number == 2 else None)
+    assert steps.analyzed(tmp_path / "a.json").odd_steps == ()
+    trace, begin, busy = KinetoTrace(), 0, 20 * US
+    for number in range(16):  # eight steps run ahead of the device, the long one waits for their work, eight wait
+        length = 100 * MS if number == 8 else MS if number < 8 else 3 * MS
+        trace.step(number, begin, length)
+        trace.operator("aten::mm", begin + 5 * US, 10 * US)
+        trace.launched_kernel("gemm", (begin + 8 * US, 4 * US), (max(busy, begin + 20 * US), 2 * MS))
+        busy = max(busy, begin + 20 * US) + 2 * MS
+        begin += length
+    assert analyze(trace.write(tmp_path / "b.json")).odd_steps == ()
 
 
 @settings(deadline=None, max_examples=examples(10))

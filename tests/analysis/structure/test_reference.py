@@ -104,7 +104,7 @@ def all_kernels(root: Slice) -> list[int]:
 
 
 def analyzed(trace: KinetoTrace, factory: pytest.TempPathFactory) -> Analysis:
-    return analyze(read(trace.write(factory.mktemp("t") / "t.json")))
+    return analyze(read(trace.write(factory.mktemp("t") / "t.json")), as_marked=True)
 
 
 def rounded(event: dict[str, Any]) -> dict[str, Any]:

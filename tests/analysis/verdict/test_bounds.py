@@ -154,6 +154,16 @@ def test_what_torch_compile_does_has_a_cause_of_its_own(
     assert not any("move that work out of the step" in finding.action for finding in analysis.findings)
 
 
+def test_the_compilers_time_is_not_that_of_all_other_work(analyzed: Analyze) -> None:
+    trace = step()
+    busy_until(trace, 1 * MS)
+    trace.annotation("_compile.compile_inner (dynamo_timed)", 1_100 * US, 5 * MS)
+    busy_until(trace, 6_300 * US, 6_200 * US)
+    busy_until(trace, 9900 * US, 9_800 * US)
+    sentence = of(analyzed(trace)).sentence
+    assert sentence.endswith("the device waits for the host's other work, mostly compilation.")
+
+
 @pytest.mark.parametrize(
     ("waited", "typical", "kind", "says"),
     [

@@ -115,8 +115,8 @@ class _Messages(Struct, frozen=True):
         ranges = _ranges_of(context, rows)
         # What the record itself says counts first: NCCL does all-to-all with the kernel that sends and receives.
         kinds = [
-            collective_of(said or "") or collective_of(f"{name} {around or ''}")
-            for said, name, around in zip(recorded, names, ranges, strict=True)
+            collective_of(own or "") or collective_of(f"{name} {around or ''}")
+            for own, name, around in zip(recorded, names, ranges, strict=True)
         ]
         return cls(rows, sizes, column(activities, "duration_ns")[rows], kinds)
 

@@ -26,6 +26,7 @@ from opscope.analysis.advice.rule import (
 )
 from opscope.analysis.costs.limits import NO_INPUTS
 from opscope.analysis.costs.sums import UNLINKED
+from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.text import or_unknown, shell_path
@@ -155,10 +156,10 @@ def dominant(context: Context, others: Sequence[Draft]) -> Iterator[Draft]:
     """
     claimed = frozenset[str]().union(*(draft.claims for draft in others))
     least = _DOMINANT * context.step_ns * context.steps
-    kernels = context.trace.activities.select(pl.col("name").cast(pl.String), "kind", "duration_ns")[context.work]
+    activities = context.trace.activities[context.work].with_columns(row=pl.Series(context.work))
+    kernels = activities.filter((pl.col("kind") == "kernel") & pl.col("collective").is_null())
     table = (
-        kernels.with_columns(row=pl.Series(context.work))
-        .filter(pl.col("kind") == "kernel")
+        kernels.with_columns(pl.col("name").cast(pl.String))
         .group_by("name")
         .agg(pl.col("duration_ns").sum().alias("time"), "row")
         .filter(pl.col("time") >= least)
@@ -166,13 +167,16 @@ def dominant(context: Context, others: Sequence[Draft]) -> Iterator[Draft]:
     )
     own: list[tuple[str, int, Ints]] = []
     of_libraries: list[tuple[str, int, Ints]] = []
-    for name, time, rows in table.iter_rows():
-        activities = np.array(rows, np.int64)
-        if communicates(name) or context.claims_of_activities(activities) & claimed or not _is_slow(context, name):
+    for name, _, numbers in table.iter_rows():
+        rows = np.array(numbers, np.int64)
+        start, end = column(context.trace.activities, "start_ns")[rows], end_of(context.trace.activities)[rows]
+        time = Intervals.union_of(start, end).length  # several streams may run it at once
+        if time < least or communicates(name) or context.claims_of_activities(rows) & claimed:
             continue
-        (own if is_own(name) else of_libraries).append((name, time, activities))
-    for name, time, activities in (own + of_libraries)[:1]:
-        yield _of_kernel(context, name, time, activities)
+        if _is_slow(context, name):
+            (own if is_own(name) else of_libraries).append((name, time, rows))
+    for name, time, rows in (own + of_libraries)[:1]:
+        yield _of_kernel(context, name, time, rows)
 
 
 def _is_slow(context: Context, kernel: str) -> bool:
@@ -189,7 +193,9 @@ def _of_kernel(context: Context, name: str, time: int, activities: Ints) -> Draf
     calls = [int(call) for call in context.links.activity_launch[activities] if call >= 0]
     place = context.where_of_call(calls[0]) if calls else Where()
     rows = [row for row in context.rows if row.kernel == name]
-    shares = [row.share for row in rows if row.share is not None]
+    known = [row for row in rows if row.share is not None]
+    mostly = 2 * sum(row.device_ns for row in known) > sum(row.device_ns for row in rows)
+    shares = [row.share or 0.0 for row in known if mostly]
     why = "no model knows what it computes, so how far it is from the device's limit is not known"
     todo = f"look into {base}" if len(base := base_name(name)) <= _MOST_OF_A_NAME else "look into the kernel"
     action = f"opscope explain {shell_path(name)} --in TRACE  # its source, and what slows it"
@@ -199,10 +205,10 @@ def _of_kernel(context: Context, name: str, time: int, activities: Ints) -> Draf
         why = "its inputs were not recorded, so how far it is from the device's limit is not known"
         todo = "record shapes"
         action = f"record_shapes=True, opscope profile --record-shapes  # its limit follows from them; {action}"
-    told = or_unknown(short_name(name))
+    short = or_unknown(short_name(name))
     return Draft(
         rule=Rule.DEAREST_WORK,
-        title=f"One kernel takes {format_share(time / context.steps, context.step_ns)} {context.words.of_the}: {told} "
+        title=f"One kernel takes {format_share(time / context.steps, context.step_ns)} {context.words.of_the}: {short} "
         f"({format_ns(time / context.steps)} {context.words.per})",
         where=replace(place, kernel=name, call=None),
         saving=Range(0.0, 0.0),
@@ -211,7 +217,7 @@ def _of_kernel(context: Context, name: str, time: int, activities: Ints) -> Draf
             measured(
                 count_of(len(activities) / context.steps, 1),
                 f" calls {context.words.each}, ",
-                nanoseconds(time / len(activities)),
+                nanoseconds(float(column(context.trace.activities, "duration_ns")[activities].mean())),
                 " each",
                 source=Source.ACTIVITIES,
             ),

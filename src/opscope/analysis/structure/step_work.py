@@ -71,8 +71,10 @@ def step_table(trace: Trace) -> pl.DataFrame:
     # A range of that name within another one is the workload's own, not a step of the profiler.
     ended = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("thread")
     steps = steps.filter(pl.col("end_ns") > ended).sort("start_ns", maintain_order=True)
-    # Two threads may mark one step: of ranges of one number that overlap, the first counts.
-    before = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("step")
+    # Two threads of a process may mark one step: of ranges of one number that overlap, the first counts.
+    process = pl.Series([pair[0] for pair in trace.threads], dtype=pl.String)
+    steps = steps.with_columns(process=process.gather(steps["thread"]))
+    before = pl.col("end_ns").cum_max().shift(1).fill_null(-(1 << 62)).over("step", "process")
     return steps.filter(pl.col("start_ns") >= before).select("step", "start_ns", "end_ns", "thread")
 
 

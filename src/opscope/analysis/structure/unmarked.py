@@ -7,7 +7,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, end_of
+from opscope.analysis.structure.arrays import column, end_of, nesting_of
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.structure.step_work import step_table
@@ -18,8 +18,10 @@ from opscope.trace.model import Trace
 from opscope.trace.schema import SCHEMAS
 
 _OPTIMIZER: Final = lazy_pattern(r"^Optimizer\.step#")
-_LEAST_OF_OPTIMIZER: Final = 2
-_WHOLE: Final = 0.5  # of the median: what is before the first end is a step if it is as long
+_LEAST_OF_OPTIMIZER: Final = 3
+_ALIKE: Final = 1.25  # times the median: what is before the first end is a step if it is as long
+_ALTERNATE: Final = 1.5  # times: every second step is longer, so there are two optimizers' in one
+_OUTSIDE: Final = 0.1  # of the device's work: with more outside of them, these are not the recording's steps
 _LEAST_KERNELS: Final = 20  # in a step: fewer repeat within one, such as those of a loop over layers
 
 
@@ -35,9 +37,9 @@ def with_unmarked_steps(trace: Trace, links: Links) -> tuple[Trace, str | None]:
     """
     if step_table(trace).height or len(np.flatnonzero(names_that(trace.annotations, iteration_of))):
         return trace, None
-    if (found := _of_optimizer(trace, links)) is None and (found := _of_kernels(trace, links)) is None:
+    if (known := _of_optimizer(trace, links)) is None and (known := _of_kernels(trace, links)) is None:
         return trace, None
-    thread, bounds, how = found
+    thread, bounds, how = known
     marks = pl.DataFrame(
         {
             "thread": np.full(len(bounds) - 1, thread),
@@ -54,14 +56,27 @@ def with_unmarked_steps(trace: Trace, links: Links) -> tuple[Trace, str | None]:
 def _of_optimizer(trace: Trace, links: Links) -> tuple[int, Ints, str] | None:
     """Return the thread and the bounds of steps that end with an optimizer's."""
     ranges = trace.annotations[np.flatnonzero(names_that(trace.annotations, _OPTIMIZER.match))]
+    # An optimizer's step may call that of its base class.
+    ranges = ranges[np.flatnonzero(nesting_of(ranges).parent < 0)]
     if ranges["thread"].n_unique() != 1 or ranges["name"].n_unique() != 1 or ranges.height < _LEAST_OF_OPTIMIZER:
         return None
     thread, name = int(ranges["thread"][0]), str(ranges["name"][0])
     ends = np.sort(end_of(ranges))
+    lengths = np.diff(ends)
+    usual = float(np.median(lengths))
+    turns = sorted(float(np.median(lengths[first::2])) for first in (0, 1) if len(lengths) > 2 * _LEAST_OF_OPTIMIZER)
+    if turns and turns[1] > _ALTERNATE * turns[0]:
+        return None
     first = _first_on(trace, links, thread)
-    if first is not None and ends[0] - first >= _WHOLE * np.median(np.diff(ends)):
+    if first is not None and usual / _ALIKE <= ends[0] - first <= usual * _ALIKE:
         ends = np.append(first, ends)
-    return thread, ends, f"No steps are marked: one ends with each {or_unknown(name)}."
+    launch = links.activity_launch
+    launched = np.append(column(trace.launches, "start_ns"), 0)[launch]
+    outside = (launch < 0) | (launched < ends[0]) | (launched >= ends[-1])
+    duration = column(trace.activities, "duration_ns")
+    if duration[outside].sum() > _OUTSIDE * duration.sum():
+        return None
+    return thread, ends, f"No steps are marked: each ends with {or_unknown(name)}."
 
 
 def _first_on(trace: Trace, links: Links, thread: int) -> int | None:
@@ -77,12 +92,23 @@ def _first_on(trace: Trace, links: Links, thread: int) -> int | None:
     return None
 
 
+def _begins(trace: Trace, links: Links, launches: Ints) -> Ints:
+    """Return when the outermost operators begin in which some calls lie; the calls themselves outside of any."""
+    operator = links.launch_operator[launches]
+    parent = np.append(links.operators.parent, -1)
+    while (inner := np.flatnonzero(parent[operator] >= 0)).size:
+        operator[inner] = parent[operator[inner]]
+    start = np.append(column(trace.operators, "start_ns"), 0)[operator]
+    begins: Ints = np.where(operator >= 0, start, column(trace.launches, "start_ns")[launches])
+    return begins
+
+
 def _of_kernels(trace: Trace, links: Links) -> tuple[int, Ints, str] | None:
     """Return the thread and the bounds of steps in which a device runs the same kernels, all of those recorded."""
     activities = trace.activities
     devices = activities["device"].fill_null(NO_DEVICE)
-    if devices.n_unique() != 1:
-        return None
+    if devices.n_unique() != 1 or not trace.operators.height:
+        return None  # without operators nothing tells where the host's part of a step begins
     rows = np.flatnonzero((activities["kind"] == "kernel").to_numpy())
     launch = links.activity_launch[rows]
     if len(rows) < 2 * _LEAST_KERNELS or (launch < 0).any():
@@ -93,7 +119,7 @@ def _of_kernels(trace: Trace, links: Links) -> tuple[int, Ints, str] | None:
     if (period := _period(names)) is None:
         return None
     first = launch[order[::period]]  # in each step: a backward pass launches from a thread of its own
-    threads, begins = (column(trace.launches, name)[first] for name in ("thread", "start_ns"))
+    threads, begins = column(trace.launches, "thread")[first], _begins(trace, links, first)
     if (threads != threads[0]).any():
         return None
     thread = int(threads[0])
@@ -111,7 +137,7 @@ def _last_on(trace: Trace, thread: int) -> int:
 
 
 def _period(names: Ints) -> int | None:
-    """Return after how many names a sequence repeats, all of it and at least once; None where it does not."""
+    """Return after how many names a sequence repeats, all and at least once; None where it does not."""
     count = len(names)
     # A shorter period would be one of this sequence too, so the first that fits is the shortest.
     for period in np.flatnonzero(names == names[0])[1:].tolist():

@@ -401,6 +401,7 @@ def _of_part(evidence: StepEvidence, kind: BoundKind, parts: Mapping[BoundKind, 
     return _joined(f"For {time}{doubt} the device waits for {_awaited(evidence, kind)}", then)
 
 
+_NEARLY_ALL: Final = 0.9
 _OF_COMPILER: Final[Mapping[IdleCause, str]] = {
     IdleCause.COMPILING: "torch.compile to compile",
     IdleCause.GUARDS: "guards of compiled code to be checked",
@@ -408,10 +409,12 @@ _OF_COMPILER: Final[Mapping[IdleCause, str]] = {
 
 
 def _awaited(evidence: StepEvidence, kind: BoundKind) -> str:
-    """Return what the device waits for: of the host's other work, torch.compile's own where that is most of it."""
+    """Return what the device waits for; of the host's other work, whether it is torch.compile's own."""
     idle = busiest(evidence.devices).idle.by_cause()
-    largest = max(CAUSES[kind], key=lambda cause: idle[cause])
-    return _OF_COMPILER.get(largest, WAITS_FOR[kind])
+    largest, whole = max(CAUSES[kind], key=lambda cause: idle[cause]), sum(idle[cause] for cause in CAUSES[kind])
+    if largest not in _OF_COMPILER:
+        return WAITS_FOR[kind]
+    return _OF_COMPILER[largest] if idle[largest] >= _NEARLY_ALL * whole else f"{WAITS_FOR[kind]}, mostly {largest}"
 
 
 def _joined(sentence: str, then: str) -> str:
@@ -440,7 +443,8 @@ def _then(kind: BoundKind, parts: Mapping[BoundKind, float], share: _DeviceShare
     """Return the next part beside computing, as the end of a sentence; empty where none is worth it."""
     others = {other: time for other, time in parts.items() if other not in (kind, BoundKind.DEVICE)}
     after = max(others, key=lambda other: others[other])
-    if not _LEAST_SHARE * share.step_ns <= others[after] <= parts.get(kind, share.step_ns):
+    most = share.step_ns if kind is BoundKind.DEVICE else parts[kind]
+    if not _LEAST_SHARE * share.step_ns <= others[after] <= most:
         return ""
     return f", then {_NOUNS[after]} ({format_share(others[after], share.step_ns)})"
 
