@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_to_read_first_is_bold_and_doubts_are_yellow(folder: Path) -> None:
     text = on_terminal("analyze", "train.json.gz", "--top", "3", cwd=folder)
-    assert re.search(r"\x1b\[1mFor 53.6 % of the profiled step .*\[dispatch\]\x1b\[0m", text, re.DOTALL)
+    assert re.search(r"\x1b\[1mEither the device, or waiting for .*\[unknown\]\x1b\[0m", text, re.DOTALL)
     assert re.search(r"\x1b\[34m█+\x1b\[0m\x1b\[33m░+\x1b\[0m", text)
     why = on_terminal("analyze", "train.json.gz", "--top", "3", "--why", cwd=folder)
     assert "\x1b[33mTrust: warn\x1b[0m" in why
