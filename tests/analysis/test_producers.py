@@ -7,6 +7,7 @@ import pytest
 from opscope.analysis.analyzed import Analysis
 from opscope.documents.verdict import BoundKind, Verdict
 from tests.analysis.trust.test_trust import Analyze, check
+from tests.command import opscope
 from tests.kineto import KinetoTrace
 
 DIMS = {"Input Dims": [[512, 64], [64, 64]], "Input type": ["float", "float"]}
@@ -289,15 +290,20 @@ def test_a_first_step_that_does_something_else_is_no_cold_start(analyzed: Analyz
     assert analysis.bound.kind is not BoundKind.COLD_START
 
 
-def test_an_optimizers_steps_end_steps_where_nothing_else_marks_them(analyzed: Analyze) -> None:
+def training(steps: int) -> KinetoTrace:
+    """Steps of 1 ms without marks, each with an optimizer's."""
     trace = KinetoTrace()
-    for number in range(6):
+    for number in range(steps):
         begin = number * 1_000_000
         trace.operator("aten::mm", begin, 9_000)
         trace.launched_kernel("gemm", (begin + 2_000, 4_000), (begin + 8_000, 850_000))
         trace.operator("aten::add_", begin + 810_000, 100_000)
         trace.annotation("Optimizer.step#AdamW.step", begin + 800_000, 150_000)
-    analysis = analyzed(trace)
+    return trace
+
+
+def test_an_optimizers_steps_end_steps_where_nothing_else_marks_them(analyzed: Analyze) -> None:
+    analysis = analyzed(training(6))
     assert analysis.steps_from == "No steps are marked: each ends with `Optimizer.step#AdamW.step`."
     assert [step.number for step in analysis.steps] == [1, 2, 3, 4, 5, 6]
     # The first begins with the first launch, the others where the one before ends.
@@ -327,3 +333,14 @@ def test_ranges_of_optimizers_make_steps_only_where_they_fit(
         trace.annotation("Optimizer.step#Adam.step", begin + time - 110_000, 50_000)  # of the base class
         begin += time
     assert analyzed(trace).step_count == steps
+
+
+def test_unmarked_steps_can_be_compared_with_an_unprofiled_one(tmp_path: Path) -> None:
+    file = training(6).write(tmp_path / "t.json")
+    text = opscope("analyze", str(file), "--step-time", "0.95").stdout
+    assert "6 steps, not marked" in text
+    assert "unprofiled step 950.0 us" in text
+    # Tables of a query hold the recorded ranges, and no steps that the file does not mark.
+    names = opscope("sql", "select distinct name from annotations", str(file), "--format", "csv").stdout
+    assert "ProfilerStep" not in names
+    assert "Optimizer.step#AdamW.step" in names

@@ -656,6 +656,7 @@ def analyze(
     graph_capture: Trace | str | Path | None = None,
     gpu: Device | None = None,
     as_marked: bool = False,
+    every_step: bool = False,
 ) -> Analysis:
     """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
 
@@ -665,8 +666,8 @@ def analyze(
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
         graph_capture: another trace, or its file, in which CUDA graphs were captured that this one replays.
         gpu: what the devices are, whatever the trace says; None to believe the trace.
-        as_marked: whether steps are those that the trace marks: none is added where it marks none, and those that are
-            unlike the others stay.
+        as_marked: whether steps are those that the trace marks, all of them and no others.
+        every_step: whether steps that are unlike the others stay.
 
     Raises:
         BadInputError: a file cannot be read, or durations add up to more than 64 bits of nanoseconds hold.
@@ -684,7 +685,7 @@ def analyze(
         whole, how = losses.part("steps that are not marked", find, lambda: (whole, None))
     make = partial(_analyzed, implausible, functions, expect_device_work, graph_capture, losses)
     result = replace(make(whole, links), steps_from=how)
-    if as_marked or not result.steps:
+    if as_marked or every_step or not result.steps:
         return result
     unlike = partial(odd_steps, whole, links, result.devices, result.steps)
     odd = losses.part("steps that are unlike the others", unlike, tuple[OddStep, ...])

@@ -94,7 +94,19 @@ _MEMBERS = (
         "graph_nodes",
     ),
     *("iterations", "kernels", "kernels_of", "launches", "limits", "memory", "modules", "operators", "page", "phases"),
-    *("shapes", "source", "step_count", "steps", "streams", "summary", "trace", "trust", "window"),
+    *(
+        "odd_steps",
+        "shapes",
+        "source",
+        "step_count",
+        "steps",
+        "steps_from",
+        "streams",
+        "summary",
+        "trace",
+        "trust",
+        "window",
+    ),
 )
 
 
@@ -144,6 +156,7 @@ def analyze(
     expect_device_work: bool | None = None,
     graph_capture: Trace | str | Path | None = None,
     gpu: Device | None = None,
+    every_step: bool = False,
 ) -> Analysis:
     """Analyse one trace. Records with impossible durations are left out of every figure, and counted by a check.
 
@@ -153,13 +166,20 @@ def analyze(
         expect_device_work: whether the workload ran on a GPU and its activities were collected; None if unknown.
         graph_capture: another trace, or its file, in which CUDA graphs were captured that this one replays.
         gpu: what the devices are, whatever the trace says; None to believe the trace.
+        every_step: whether figures are of all steps; else those that are unlike the others, such as one that saves a
+            checkpoint, are left out and stand in ``odd_steps``.
 
     Raises:
         BadInputError: a file cannot be read, or durations add up to more than 64 bits of nanoseconds hold.
         EnvironmentLacksError: as `opscope.read`, where a file was named.
     """
     result = analyzed.analyze(
-        trace, functions, expect_device_work=expect_device_work, graph_capture=graph_capture, gpu=gpu
+        trace,
+        functions,
+        expect_device_work=expect_device_work,
+        graph_capture=graph_capture,
+        gpu=gpu,
+        every_step=every_step,
     )
     return notebook_analysis(result)
 

@@ -111,8 +111,9 @@ class IdleCause(StrEnum):
 
         What torch.compile does has a part of its own: another change is needed there.
         """
-        own = self.bound is None or self in (IdleCause.COMPILING, IdleCause.GUARDS)
-        return self if own or self.bound is None else causes_of(self.bound)[0]
+        if self.bound is None or self in (IdleCause.COMPILING, IdleCause.GUARDS):
+            return self
+        return causes_of(self.bound)[0]
 
 
 def causes_of(kind: BoundKind) -> tuple[IdleCause, ...]:

@@ -212,9 +212,11 @@ def whatif_values(document: WhatIfDocument) -> Table:
 
 def _summary(document: WhatIfDocument) -> Iterator[Inline]:
     numbers = document.steps
-    which = "the whole recording" if not numbers else f"step {numbers[0]}" if len(numbers) == 1 else (
-        f"steps {numbers[0]} to {numbers[-1]}, mean"
-    )  # fmt: skip
+    which = "the whole recording" if not numbers else f"step {numbers[0]}"
+    if len(numbers) > 1:
+        in_a_row = list(numbers) == list(range(numbers[0], numbers[0] + len(numbers)))
+        listed = f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
+        which = f"steps {listed}, mean"
     yield (f"Recorded: {format_ns(document.step_ns)} ({which})",)
     error = document.replayed_ns / document.step_ns - 1 if document.step_ns else 0.0
     yield (f"Replayed without a change: {format_ns(document.replayed_ns)} ({100 * error:+.2f} %)",)

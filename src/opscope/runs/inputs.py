@@ -251,8 +251,10 @@ def measured_of(
     if file.capture is None:
         step_time_ns = None if step_time_ms is None else step_time_ms * NS_PER_MS
         # A mean of steps is of all of them, of those that are unlike the others too.
-        as_marked = as_marked or step_time_ns is not None
-        analysis = analyze(trace, functions, graph_capture=graph_capture, gpu=gpu, as_marked=as_marked)
+        every = step_time_ns is not None
+        analysis = analyze(
+            trace, functions, graph_capture=graph_capture, gpu=gpu, as_marked=as_marked, every_step=every
+        )
         measured = Measured(analysis, step_time_ns=step_time_ns)
         if step_time_ms is not None and not measured.step_count:
             raise UsageError(f"--step-time: {file} marks no steps that it could be compared with")

@@ -138,8 +138,8 @@ def test_several_odd_steps_are_one_sentence(tmp_path: Path) -> None:
     step = Measured(analysis).step_time
     assert step is not None
     assert step.sentence == (
-        "2 of 40 steps are left out, 1.004 s in all. The longest: Step 3 is left out: 502.0 ms, 500.1 ms more host "
-        "work than the others, in `save_checkpoint`."
+        "2 of 40 steps are left out, 1.004 s in all; the longest is step 3: 502.0 ms, 500.1 ms more host work than the "
+        "others, in `save_checkpoint`."
     )
 
 

@@ -181,30 +181,32 @@ def dominant(context: Context, others: Sequence[Draft]) -> Iterator[Draft]:
 
 def _is_slow(context: Context, kernel: str) -> bool:
     """Tell whether a kernel is far from its limit, or most of its time has no model."""
+    known = _modelled(context, kernel)
+    return (
+        sum(row.calls * (row.ideal_ns or 0.0) for row in known) < _FAR * sum(row.device_ns for row in known)
+        or not known
+    )
+
+
+def _modelled(context: Context, kernel: str) -> list[LimitRow]:
+    """Return the work of a kernel that has a model; nothing where that is not most of its time."""
     rows = [row for row in context.rows if row.kernel == kernel]
     known = [row for row in rows if row.ideal_ns is not None]
-    time = sum(row.device_ns for row in known)
-    if 2 * time <= sum(row.device_ns for row in rows):
-        return True
-    return sum(row.calls * (row.ideal_ns or 0.0) for row in known) < _FAR * time
+    return known if 2 * sum(row.device_ns for row in known) > sum(row.device_ns for row in rows) else []
 
 
 def _of_kernel(context: Context, name: str, time: int, activities: Ints) -> Draft:
     calls = [int(call) for call in context.links.activity_launch[activities] if call >= 0]
     place = context.where_of_call(calls[0]) if calls else Where()
-    rows = [row for row in context.rows if row.kernel == name]
-    known = [row for row in rows if row.share is not None]
-    mostly = 2 * sum(row.device_ns for row in known) > sum(row.device_ns for row in rows)
-    shares = [row.share or 0.0 for row in known if mostly]
     why = "no model knows what it computes, so how far it is from the device's limit is not known"
     todo = f"look into {base}" if len(base := base_name(name)) <= _MOST_OF_A_NAME else "look into the kernel"
     action = f"opscope explain {shell_path(name)} --in TRACE  # its source, and what slows it"
-    if shares:
-        why = f"it runs at {format_share(max(shares), 1)} of its limit at best"
-    elif not is_own(name) and any(row.reason == NO_INPUTS for row in rows):
+    if known := _modelled(context, name):
+        why = f"it runs at {format_share(max(row.share or 0.0 for row in known), 1)} of its limit at best"
+    elif not is_own(name) and any(row.kernel == name and row.reason == NO_INPUTS for row in context.rows):
         why = "its inputs were not recorded, so how far it is from the device's limit is not known"
         todo = "record shapes"
-        action = f"record_shapes=True, opscope profile --record-shapes  # its limit follows from them; {action}"
+        action = f"record_shapes=True  # its limit follows from them; {action}"
     short = or_unknown(short_name(name))
     return Draft(
         rule=Rule.DEAREST_WORK,

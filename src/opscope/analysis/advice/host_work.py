@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Remedy, idle_claim
-from opscope.analysis.advice.preparation import compiling_times, loading_gaps
+from opscope.analysis.advice.preparation import LEAST_COMPILING_NS, compiling_times, loading_gaps
 from opscope.analysis.advice.remedies import without_host, work_around
 from opscope.analysis.advice.rule import (
     RuleDescription,
@@ -220,7 +220,8 @@ def _without_loading(context: Context) -> Remedy:
 )
 def host_work(context: Context) -> Iterator[Draft]:
     """Find a device that waits while the host does something that launches nothing."""
-    if _share_of(context, IdleCause.COMPILING) >= _MOSTLY:
+    compiling = _share_of(context, IdleCause.COMPILING)
+    if compiling >= _MOSTLY and compiling * context.idle_for(BoundKind.HOST_WORK).high >= LEAST_COMPILING_NS:
         return  # the rule on torch.compile at work speaks of it
     if _share_of(context, IdleCause.GUARDS) >= _MOSTLY:
         yield from _checking_guards(context)

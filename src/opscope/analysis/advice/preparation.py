@@ -34,7 +34,7 @@ from opscope.knowledge.api_calls import ApiKind
 from opscope.knowledge.devices import Assumed
 from opscope.trace.model import Trace
 
-_LEAST_COMPILING_NS: Final = 1e6  # checking whether compiled code still fits takes less
+LEAST_COMPILING_NS: Final = 1e6  # checking whether compiled code still fits takes less
 
 
 _CERTAIN: Final = 0.7  # of the idle time in it
@@ -158,7 +158,7 @@ def _first_within(table: pl.DataFrame, spans: Intervals) -> str | None:
 @states(
     RuleDescription(
         Rule.RECOMPILATION,
-        f"ranges of `torch.compile` at work within the steps, of {span(_LEAST_COMPILING_NS)} a step and more",
+        f"ranges of `torch.compile` at work within the steps, of {span(LEAST_COMPILING_NS)} a step and more",
         f"{percent(_CERTAIN)} of the idle time in them, to all of them, but of an unprofiled step no more than its "
         "idle time",
     ),
@@ -174,7 +174,7 @@ def recompilation(context: Context) -> Iterator[Draft]:
     pieces = waiting.length / context.steps * min(context.least_idle_ns / whole, 1.0)
     if context.unprofiled_ns is not None:
         time = min(time, context.least_idle_ns)
-    if time < LEAST_SHARE * context.step_ns or time < _LEAST_COMPILING_NS:
+    if time < LEAST_SHARE * context.step_ns or time < LEAST_COMPILING_NS:
         return
     yield Draft(
         rule=Rule.RECOMPILATION,

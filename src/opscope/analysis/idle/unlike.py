@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from opscope.analysis.idle.gaps import Places
 from opscope.analysis.idle.timeline import DeviceTimeline
@@ -93,8 +94,15 @@ def in_short(odd: Sequence[OddStep], steps: int) -> str | None:
     if len(odd) <= 1:
         return odd[0].sentence if odd else None
     longest = max(odd, key=lambda one: one.span_ns)
-    whole = format_ns(sum(one.span_ns for one in odd))
-    return f"{len(odd)} of {len(odd) + steps:,} steps are left out, {whole} in all. The longest: {longest.sentence}"
+    count, whole = f"{len(odd)} of {len(odd) + steps:,} steps", format_ns(sum(one.span_ns for one in odd))
+    return f"{count} are left out, {whole} in all; the longest is step {longest.number}: {_length(longest)}."
+
+
+def _length(step: OddStep) -> str:
+    """Say how long a step takes, and what it has more of than the others."""
+    place = "" if step.where is None else f", in {or_unknown(step.where)}"
+    why = "" if step.cause is None else f", {format_ns(step.beyond_ns)} more {step.cause} than the others{place}"
+    return f"{format_ns(step.span_ns)}{why}"
 
 
 def _odd_step(
@@ -105,11 +113,9 @@ def _odd_step(
     cause, beyond, where = (None, step.span_ns - usual, None)
     if line is not None:
         cause, beyond, where = _largest(trace, links, line, row, typical)
-    place = "" if where is None else f", in {or_unknown(where)}"
-    why = "" if cause is None else f", {format_ns(beyond)} more {cause} than the others{place}"
     again = sum(one.number == step.number for one in steps) > 1  # numbers restart in every cycle
-    which = f"{step.number} (the {row + 1}. recorded)" if again else f"{step.number}"
-    return OddStep(
+    which = f"{step.number} (number {row + 1} in the file)" if again else f"{step.number}"
+    odd = OddStep(
         index=row,
         number=step.number,
         span_ns=step.span_ns,
@@ -117,8 +123,9 @@ def _odd_step(
         cause=cause,
         beyond_ns=beyond,
         where=where,
-        sentence=f"Step {which} is left out: {format_ns(step.span_ns)}{why}.",
+        sentence="",
     )
+    return replace(odd, sentence=f"Step {which} is left out: {_length(odd)}.")
 
 
 def _largest(

@@ -139,10 +139,9 @@ def _last_on(trace: Trace, thread: int) -> int:
 def _period(names: Ints) -> int | None:
     """Return after how many names a sequence repeats, all and at least once; None where it does not."""
     count = len(names)
+    starts = np.flatnonzero(names == names[0])[1:]
     # A shorter period would be one of this sequence too, so the first that fits is the shortest.
-    for period in np.flatnonzero(names == names[0])[1:].tolist():
-        if 2 * period > count:
-            return None
-        if count % period == 0 and (names[period:] == names[:-period]).all():
+    for period in starts[(count % np.maximum(starts, 1) == 0) & (2 * starts <= count)].tolist():
+        if (names[period:] == names[:-period]).all():
             return period if period >= _LEAST_KERNELS else None
     return None
