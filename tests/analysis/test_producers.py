@@ -318,7 +318,9 @@ def test_an_optimizers_steps_end_steps_where_nothing_else_marks_them(analyzed: A
         ((1_000, 5_000) * 5, 0),  # two optimizers of one class take turns: a step is two of them
         ((50_000, 1_000, 1_000), 0),  # most of the work comes before
         ((1_000, 1_000), 0),  # too few to tell
-        ((600, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000), 6),  # a recording that begins within a step
+        ((600, *[1_000] * 14), 14),  # a recording that begins within a step
+        ((600, *[1_000] * 6), 0),  # so much of its work that the others do not describe it
+        ((1_800, *[1_000] * 6), 7),  # a first step that the profiler's start makes longer
     ],
 )
 def test_ranges_of_optimizers_make_steps_only_where_they_fit(

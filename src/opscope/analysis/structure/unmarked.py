@@ -19,9 +19,10 @@ from opscope.trace.schema import SCHEMAS
 
 _OPTIMIZER: Final = lazy_pattern(r"^Optimizer\.step#")
 _LEAST_OF_OPTIMIZER: Final = 3
-_ALIKE: Final = 1.25  # times the median: what is before the first end is a step if it is as long
+_AT_LEAST: Final = 0.8  # times the median: what is before the first end may be a part of a step,
+_AT_MOST: Final = 4.0  # or more than a first step, which the profiler's start and loading code make long
 _ALTERNATE: Final = 1.5  # times: every second step is longer, so there are two optimizers' in one
-_OUTSIDE: Final = 0.1  # of the device's work: with more outside of them, these are not the recording's steps
+_OUTSIDE: Final = 0.05  # of the device's work, as for the windows of marked steps (idle/timeline.py)
 _LEAST_KERNELS: Final = 20  # in a step: fewer repeat within one, such as those of a loop over layers
 
 
@@ -68,7 +69,7 @@ def _of_optimizer(trace: Trace, links: Links) -> tuple[int, Ints, str] | None:
     if turns and turns[1] > _ALTERNATE * turns[0]:
         return None
     first = _first_on(trace, links, thread)
-    if first is not None and usual / _ALIKE <= ends[0] - first <= usual * _ALIKE:
+    if first is not None and _AT_LEAST * usual <= ends[0] - first <= _AT_MOST * usual:
         ends = np.append(first, ends)
     launch = links.activity_launch
     launched = np.append(column(trace.launches, "start_ns"), 0)[launch]
