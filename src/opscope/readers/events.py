@@ -224,16 +224,18 @@ _ACTIVITY_KIND: Final[Mapping[str, str]] = {
 KINDS: Final = ("kernel", "memcpy", "memset")  # by the compiled reader's number
 _ANNOTATION: Final = "user_annotation"
 _RANGE: Final = "nvtx_range"  # of opscope's exports: one that need not nest
+_HOST_NODE: Final = "graph_host_node"  # a function of the host that a graph calls (PyTorch 2.14 and newer)
 _FRAME: Final = frozenset({"python_function", "python_func"})
 _OVERHEAD: Final = frozenset({"overhead", "Overhead"})
 _SYNCHRONIZATION: Final = "cuda_sync"
 _SLICES: Final = (
-    *_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, _RANGE, *_FRAME, *_OVERHEAD, _SYNCHRONIZATION
+    *_OPERATOR, *_LAUNCH, *_ACTIVITY_KIND, _ANNOTATION, _RANGE, _HOST_NODE, *_FRAME, *_OVERHEAD, _SYNCHRONIZATION
 )  # fmt: skip
 # Known categories that are not work or repeat other slices; they are left out.
 _LEFT_OUT: Final = frozenset(
     {"gpu_user_annotation", "Trace", "fwdbwd", "forward_backward", "ac2g", "async_cpu_to_gpu", "async_gpu"}
     | {"unified_memory"}  # of opscope's exports, for viewers
+    | {"graph_event_node"}  # an event that a graph records: a moment, and no work
     | {"cuda_profiler_range", "cpu_instant_event", "collective_comm", "gpu_pm_counter", "external_correlation"}
 )
 _STEP: Final = "ProfilerStep#"  # recorded as an operator by old versions
@@ -284,12 +286,12 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
     is_slice = ph in ("X", "B", "E") and event.get("cat") in _SLICES
     if not (is_allocation or is_slice):
         return True
-    start = _nanoseconds(event.get("ts"))
+    start = nanoseconds(event.get("ts"))
     if is_allocation:
         if start is not None:
             _add_allocation(rows, event, start, args)
         return start is not None
-    duration = _nanoseconds(event.get("dur")) if ph == "X" else None  # the others have found no partner
+    duration = nanoseconds(event.get("dur")) if ph == "X" else None  # the others have found no partner
     if start is None or duration is None or not -LATEST_NS < start + duration < LATEST_NS:
         return False
     _add_slice(rows, event, name, start, duration, args)
@@ -303,12 +305,12 @@ def paired(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     stays as it is.
     """
     events = list(events)
-    apart = [event for event in events if event.get("ph") in ("B", "E") and _nanoseconds(event.get("ts")) is not None]
+    apart = [event for event in events if event.get("ph") in ("B", "E") and nanoseconds(event.get("ts")) is not None]
     if not apart:
         return events
     result: list[Mapping[str, Any]] = [event for event in events if event.get("ph") not in ("B", "E")]
     opened: dict[str, _Opened] = {}
-    for event in sorted(apart, key=lambda event: _nanoseconds(event["ts"]) or 0):  # of one moment, the file's order
+    for event in sorted(apart, key=lambda event: nanoseconds(event["ts"]) or 0):  # of one moment, the file's order
         thread = opened.setdefault(repr((event.get("pid"), event.get("tid"))), _Opened())
         if event["ph"] == "B":
             thread.begin(event)
@@ -316,7 +318,7 @@ def paired(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             begin = thread.end(event.get("name") or None)
             result.append(event if begin is None else _joined(begin, event))
     left = [event for thread in opened.values() for event in thread.left()]
-    lost = [event for event in events if event.get("ph") in ("B", "E") and _nanoseconds(event.get("ts")) is None]
+    lost = [event for event in events if event.get("ph") in ("B", "E") and nanoseconds(event.get("ts")) is None]
     return [*result, *left, *lost]
 
 
@@ -353,7 +355,7 @@ class _Opened:
 def _joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
     arguments = [event["args"] for event in (begin, end) if isinstance(event.get("args"), dict)]
     args = {name: value for part in arguments for name, value in part.items()}
-    duration = (_nanoseconds(end["ts"]) or 0) - (_nanoseconds(begin["ts"]) or 0)
+    duration = (nanoseconds(end["ts"]) or 0) - (nanoseconds(begin["ts"]) or 0)
     return {**begin, "ph": "X", "dur": Decimal(duration) / 1_000, "args": args}
 
 
@@ -371,15 +373,18 @@ def _add_slice(
         rows.add("annotations", thread=_thread(rows, event), **times)
     elif category == _RANGE:
         rows.add("ranges", thread=_thread(rows, event), **times)
+    elif category == _HOST_NODE:
+        process, thread = (args.get(f"host {part}", event.get(key)) for part, key in (("process", "pid"), ("thread", "tid")))
+        rows.add("ranges", thread=rows.thread(identity(process), identity(thread)), **times)
     elif category in _OPERATOR:
         file = args.get("kernel_file")
         rows.add(
             "operators",
             thread=_thread(rows, event),
             **times,
-            external_id=_integer(args.get("External id")),
-            sequence_number=_integer(args.get("Sequence number")),
-            forward_thread=_integer(args.get("Fwd thread id")),
+            external_id=integer(args.get("External id")),
+            sequence_number=integer(args.get("Sequence number")),
+            forward_thread=integer(args.get("Fwd thread id")),
             input_dims=list_text(args.get("Input Dims", args.get("Input dims"))),
             input_types=list_text(args.get("Input type"), of_text=True),
             input_strides=list_text(args.get("Input Strides")),
@@ -400,18 +405,18 @@ def _add_slice(
         rows.add(
             "synchronizations",
             **times,
-            device=_integer(args.get("device"), _INT32),
+            device=integer(args.get("device"), _INT32),
             stream=_meant(args.get("stream")),
             event=_meant(args.get("wait_on_cuda_event_id")),
-            correlation=_integer(args.get("correlation")),
+            correlation=integer(args.get("correlation")),
             awaited_stream=_meant(args.get("wait_on_stream")),
-            recorded_by=_integer(args.get("wait_on_cuda_event_record_corr_id")),
+            recorded_by=integer(args.get("wait_on_cuda_event_record_corr_id")),
         )
 
 
 def _meant(value: Any) -> int | None:
     """Return the number of a stream or an event; None for the numbers that stand for none, CUPTI's and Kineto's."""
-    number = _integer(value)
+    number = integer(value)
     return None if number is None or number < 0 or number == NOT_MEANT else number
 
 
@@ -431,10 +436,10 @@ def _ids(args: Mapping[str, Any]) -> dict[str, int | None]:
 
     Before PyTorch 1.13 the key of the latter was lower-case, and repeated the correlation id if there was no operator.
     """
-    correlation = _integer(args.get("correlation"))
+    correlation = integer(args.get("correlation"))
     if "External id" in args or "external id" not in args:
-        return {"correlation": correlation, "external_id": _integer(args.get("External id"))}
-    external = _integer(args["external id"])
+        return {"correlation": correlation, "external_id": integer(args.get("External id"))}
+    external = integer(args["external id"])
     return {"correlation": correlation, "external_id": None if external == correlation else external}
 
 
@@ -451,8 +456,8 @@ _MOST_ELEMENTS: Final = 1 << 48  # so that their bytes fit into 64 bits
 def _moved(args: Mapping[str, Any]) -> int | None:
     """Return the bytes that a copy or fill moved, or those of a collective's larger message; None if unknown."""
     if "bytes" in args:
-        return _integer(args["bytes"])
-    counts = (_integer(args.get("In msg nelems")), _integer(args.get("Out msg nelems")))
+        return integer(args["bytes"])
+    counts = (integer(args.get("In msg nelems")), integer(args.get("Out msg nelems")))
     elements = max((count for count in counts if count is not None), default=-1)
     kind = args.get("dtype")
     size = _ELEMENT_BYTES.get(kind) if isinstance(kind, str) else None
@@ -463,28 +468,37 @@ def _add_activity(
     rows: Rows, kind: str, event: Mapping[str, Any], times: Mapping[str, object], args: Mapping[str, Any]
 ) -> None:
     # Kineto repeats the device as the event's process and the stream as its thread; very old traces have only those.
-    collective = args.get("Collective name")
+    collective, original = args.get("Collective name"), integer(args.get("original_stream"))
     rows.add(
         "activities",
         kind=kind,
-        **times,
-        device=_integer(args.get("device", event.get("pid")), _INT32),
+        **{**times, "name": _name_of_copy(str(times["name"]), args) if kind == "memcpy" else times["name"]},
+        device=integer(args.get("device", event.get("pid")), _INT32),
         # Since PyTorch 2.14, kernels of a graph stand on lanes of their own, and the stream beside them.
-        stream=_integer(args.get("original_stream") or args.get("stream", event.get("tid"))),
-        context=_integer(args.get("context")),
+        stream=integer(args.get("stream", event.get("tid")) if original is None else original),
+        context=integer(args.get("context")),
         **_ids(args),
-        graph_id=_integer(args.get("graph id")),
-        graph_node_id=_integer(args.get("graph node id")),
+        graph_id=integer(args.get("graph id")),
+        graph_node_id=integer(args.get("graph node id")),
         bytes=_moved(args),
         grid=dim3(args.get("grid")),
         block=dim3(args.get("block")),
-        registers_per_thread=_integer(args.get("registers per thread"), _INT32),
-        shared_memory_bytes=_integer(args.get("shared memory")),
+        registers_per_thread=integer(args.get("registers per thread"), _INT32),
+        shared_memory_bytes=integer(args.get("shared memory")),
         theoretical_occupancy_percent=_float(args.get("est. achieved occupancy %")),
         collective=text_of(collective) if isinstance(collective, str) else None,
     )
     if kind == "kernel":
         _add_communication(rows, times, args)
+
+
+def _name_of_copy(name: str, args: Mapping[str, Any]) -> str:
+    """Return a copy's name with its direction; PyTorch 2.15 has that in the arguments, older versions in the name."""
+    kind, *memories = (args.get(f"{part} kind") for part in ("copy", "src", "dst"))
+    if name != "Memcpy" or not isinstance(kind, str):
+        return name
+    known = [str(memory).replace("_", " ").title() for memory in memories if isinstance(memory, str)]
+    return text_of(f"Memcpy {kind} ({' -> '.join(known)})" if len(known) == 2 else f"Memcpy {kind}")
 
 
 def _add_communication(rows: Rows, times: Mapping[str, object], args: Mapping[str, Any]) -> None:
@@ -497,8 +511,8 @@ def _add_communication(rows: Rows, times: Mapping[str, object], args: Mapping[st
         **_ids(args),
         **{name: _name(args.get(key)) for name, key in COMMUNICATION_NAMES.items()},
         **{name: text_or_list(args.get(key)) for name, key in COMMUNICATION_LISTS.items()},
-        **{name: _integer(args.get(key), _INT32) for name, key in COMMUNICATION_PLACES.items()},
-        **{name: _integer(args.get(key)) for name, key in COMMUNICATION_COUNTS.items()},
+        **{name: integer(args.get(key), _INT32) for name, key in COMMUNICATION_PLACES.items()},
+        **{name: integer(args.get(key)) for name, key in COMMUNICATION_COUNTS.items()},
     )
 
 
@@ -511,11 +525,11 @@ def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapp
         "allocations",
         thread=_thread(rows, event),
         time_ns=start,
-        device_type=_integer(args.get("Device Type"), _INT32),
-        device=_integer(args.get("Device Id"), _INT32),
-        bytes=_integer(args.get("Bytes")),
-        total_allocated_bytes=_integer(args.get("Total Allocated")),
-        address=_integer(args.get("Addr")),
+        device_type=integer(args.get("Device Type"), _INT32),
+        device=integer(args.get("Device Id"), _INT32),
+        bytes=integer(args.get("Bytes")),
+        total_allocated_bytes=integer(args.get("Total Allocated")),
+        address=integer(args.get("Addr")),
     )
 
 
@@ -547,12 +561,12 @@ def text_or_list(value: Any) -> str | None:
 
 def dim3(value: Any) -> str | None:
     """Return a grid or a block as ``x,y,z``; None if it is not a list of numbers."""
-    if not isinstance(value, list) or not value or any(_integer(part) is None for part in value):
+    if not isinstance(value, list) or not value or any(integer(part) is None for part in value):
         return None
-    return ",".join(str(_integer(part)) for part in value)
+    return ",".join(str(integer(part)) for part in value)
 
 
-def _nanoseconds(value: Any) -> int | None:
+def nanoseconds(value: Any) -> int | None:
     """Convert microseconds to integer nanoseconds without losing one to rounding; None if it is not a time."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = _decimal(value.strip())
@@ -581,7 +595,7 @@ def _finite(value: Any) -> Decimal | None:
     return number if number.is_finite() and (not number or number.adjusted() <= _LARGEST) else None
 
 
-def _integer(value: Any, bits: int = _INT64) -> int | None:
+def integer(value: Any, bits: int = _INT64) -> int | None:
     """Convert a value to an integer; None if it is not one, or needs more than ``bits`` bits besides the sign.
 
     Of text, the number at its end counts ("Stream 7"). Some producers write unset ids as 2**64-1.
@@ -605,9 +619,9 @@ def _float(value: Any) -> float | None:
 
 def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
     """Read a device of the header; None if it has no number. Some keys had other names before PyTorch 1.10."""
-    index = _integer(entry.get("id"))
-    major = _integer(entry.get("computeMajor", entry.get("major")))
-    minor = _integer(entry.get("computeMinor", entry.get("minor")))
+    index = integer(entry.get("id"))
+    major = integer(entry.get("computeMajor", entry.get("major")))
+    minor = integer(entry.get("computeMinor", entry.get("minor")))
     if index is None:
         return None
     name = text_of(entry.get("name", "unknown"))
@@ -618,10 +632,10 @@ def device_of(entry: Mapping[str, Any]) -> DeviceProperties | None:
         index=index,
         name=name,
         compute_capability=None if major is None or minor is None or is_amd else f"{major}.{minor}",
-        multiprocessors=_integer(entry.get("numSms", entry.get("multiProcessorCount"))),
-        memory_bytes=_integer(entry.get("totalGlobalMem")),
-        threads_per_multiprocessor=_integer(threads),
-        registers_per_multiprocessor=_integer(entry.get("regsPerMultiprocessor")),
-        shared_memory_per_multiprocessor_bytes=_integer(entry.get("sharedMemPerMultiprocessor")),
+        multiprocessors=integer(entry.get("numSms", entry.get("multiProcessorCount"))),
+        memory_bytes=integer(entry.get("totalGlobalMem")),
+        threads_per_multiprocessor=integer(threads),
+        registers_per_multiprocessor=integer(entry.get("regsPerMultiprocessor")),
+        shared_memory_per_multiprocessor_bytes=integer(entry.get("sharedMemPerMultiprocessor")),
         vendor="amd" if is_amd else None,
     )

@@ -27,8 +27,11 @@ from opscope.readers.events import (
     build_trace,
     device_of,
     dim3,
+    identity,
+    integer,
     known_metadata,
     list_text,
+    nanoseconds,
     not_understood,
     paired,
     sorted_by_start,
@@ -38,7 +41,7 @@ from opscope.readers.events import (
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
-from opscope.readers.unpacked import InputFile
+from opscope.readers.unpacked import InputFile, WholeReader
 from opscope.trace.columns import TABLES, ColumnKind
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
@@ -206,6 +209,7 @@ def parse(content: Content) -> Trace:
     if oddities.not_understood and not recorded and not is_kinetos:
         raise NotATraceError(_of_another_tool(source.path, oddities.not_understood, reader))
     devices = tuple(_devices(header.get("deviceProperties", header.get("computeProperties"))))
+    frames = _linked_by_flows(source, rows.threads(), frames)
     return restored(build_trace(_described(content, oddities, header), devices, rows.threads(), frames), header)
 
 
@@ -336,6 +340,65 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
             event, replaced[code] = decode_event(b'{"name": ' + token + b"}")
             texts.append(text_of(event["name"]) if event else repaired(token)[0].decode())
     return pl.Series(texts, dtype=pl.Categorical), replaced
+
+
+# ---------------------------------------------------------------- arrows
+# Kineto draws an arrow from each launch to its work. Where neither carries an id in its arguments (tools that rewrite
+# traces leave arguments out), the arrow's is taken. That takes a second look at the file, so nothing else reads arrows.
+
+
+_FLOW: Final = lazy_pattern(rb'\{[^{}]*"(?:ac2g|async_cpu_to_gpu)"[^{}]*\}')
+_CORRELATED: Final = ("launches", "activities")
+
+
+def _linked_by_flows(
+    source: InputFile, threads: Sequence[tuple[str, str]], frames: dict[str, pl.DataFrame]
+) -> dict[str, pl.DataFrame]:
+    """Give launches and activities the ids of the arrows between them, where the ones or the others have none."""
+    have_ids = all(frames[table]["correlation"].is_not_null().any() for table in _CORRELATED)
+    if have_ids or not all(frames[table].height for table in _CORRELATED) or not source.path.is_file():
+        return frames
+    begins, ends = _flows(source)
+    numbers = {pair: number for number, pair in enumerate(threads)}
+    begins = [(numbers.get((process, thread)), 0, time, flow) for process, thread, time, flow in begins]
+    ends = [(integer(process), integer(thread), time, flow) for process, thread, time, flow in ends]
+    launches = _with_ids(frames["launches"].with_columns(_lane=pl.lit(0)), begins, ("thread", "_lane"))
+    activities = _with_ids(frames["activities"], ends, ("device", "stream"))
+    return {**frames, "launches": launches.drop("_lane"), "activities": activities}
+
+
+_Arrow: TypeAlias = tuple[str, str, int, int]  # process, thread, time in nanoseconds, id
+
+
+def _flows(source: InputFile) -> tuple[list[_Arrow], list[_Arrow]]:
+    """Return the begins and the ends of a file's arrows from launches to work."""
+    whole = WholeReader()
+    for _ in InputFile(source.path, source.max_bytes).feed(lambda _: whole):
+        pass
+    arrows: dict[str, list[_Arrow]] = {"s": [], "f": []}
+    for match in _FLOW.finditer(whole.take()):
+        event, _ = decode_event(match[0])
+        if event is None or (end := arrows.get(event.get("ph", ""))) is None:
+            continue
+        time, flow = nanoseconds(event.get("ts")), integer(event.get("id"))
+        if time is not None and flow is not None:
+            end.append((identity(event.get("pid")), identity(event.get("tid")), time, flow))
+    return arrows["s"], arrows["f"]
+
+
+def _with_ids(frame: pl.DataFrame, arrows: Sequence[tuple[Any, Any, int, int]], lane: tuple[str, str]) -> pl.DataFrame:
+    """Return records with the ids of arrows as ``correlation``: each is of the record that runs at its time."""
+    schema = {**{name: pl.Int64 for name in lane}, "start_ns": pl.Int64, "flow": pl.Int64}
+    ends = pl.DataFrame(arrows, schema=schema, orient="row").drop_nulls().sort("start_ns")
+    records = frame.select(
+        *(pl.col(name).cast(pl.Int64) for name in lane), "start_ns", "duration_ns", _begin="start_ns"
+    ).with_row_index("_row")
+    met = ends.join_asof(records.sort("start_ns"), on="start_ns", by=list(lane), check_sortedness=False).filter(
+        pl.col("start_ns") <= pl.col("_begin") + pl.col("duration_ns")
+    )
+    ids = met.group_by("_row").agg(pl.col("flow").first())
+    rows = frame.with_row_index("_row").join(ids, on="_row", how="left", maintain_order="left")
+    return rows.with_columns(correlation=pl.coalesce("flow", "correlation")).drop("_row", "flow")
 
 
 # ---------------------------------------------------------------- header

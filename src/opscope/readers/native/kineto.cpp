@@ -243,7 +243,8 @@ enum Category : uint8_t {
     kRange,
     kFrame,
     kOverhead,
-    kSynchronization
+    kSynchronization,
+    kGraphHostNode
 };
 
 Category category_of(std::string_view token) {
@@ -277,6 +278,7 @@ Category category_of(std::string_view token) {
         {"Overhead", kOverhead},
         {"nvtx_range", kRange},
         {"cuda_sync", kSynchronization},
+        {"graph_host_node", kGraphHostNode},
     };
     for (const Known& entry : known)
         if (token.size() >= 2 && token.substr(1, token.size() - 2) == entry.text) return entry.category;
@@ -307,7 +309,7 @@ struct Event {
         shared_memory, occupancy, collective, memory_bytes, total_allocated, address, device_id, device_type,
         elements_in, elements_out, element_type, awaited_stream, recorded_by, awaited_event, group, group_description,
         group_ranks, group_size, group_rank, first_rank, rank_stride, communication_sequence, splits_in, splits_out,
-        source_rank, destination_rank;
+        source_rank, destination_rank, copy_kind, copy_source, copy_target;
     bool odd_args = false, has_args = false;
 };
 
@@ -586,9 +588,13 @@ Token* argument_of(Event& event, std::string_view key) {
         case 7: return is(key, "context") ? &event.context : nullptr;
         case 8:
             if (is(key, "graph id")) return &event.graph;
+            if (is(key, "src kind")) return &event.copy_source;
+            if (is(key, "dst kind")) return &event.copy_target;
             if (is(key, "Src Rank")) return &event.source_rank;
             return is(key, "Dst Rank") ? &event.destination_rank : nullptr;
-        case 9: return is(key, "Device Id") ? &event.device_id : nullptr;
+        case 9:
+            if (is(key, "copy kind")) return &event.copy_kind;
+            return is(key, "Device Id") ? &event.device_id : nullptr;
         case 10:
             if (is(key, "Input Dims")) return &event.dims;
             if (is(key, "Input dims")) return &event.old_dims;
@@ -643,6 +649,46 @@ Token* field_of(Event& event, std::string_view key) {
         case 4: return is(key, "name") ? &event.name : nullptr;
         default: return nullptr;
     }
+}
+
+// PyTorch 2.15 names every copy "Memcpy" and says in its arguments what older versions say in the name. Returns that
+// name as JSON, or nothing if Python has to look at the event.
+std::string_view name_of_copy(const Event& event) {
+    static constexpr std::string_view kinds[] = {"HtoD", "DtoH", "HtoA", "AtoH", "AtoA",
+                                                 "AtoD", "DtoA", "DtoD", "PtoP"};
+    static constexpr std::string_view memories[][2] = {{"unknown", "Unknown"},
+                                                       {"pageable", "Pageable"},
+                                                       {"pinned", "Pinned"},
+                                                       {"device", "Device"},
+                                                       {"array", "Array"},
+                                                       {"managed", "Managed"},
+                                                       {"device_static", "Device Static"},
+                                                       {"managed_static", "Managed Static"}};
+    static const std::vector<std::string> names = [] {
+        std::vector<std::string> all;
+        for (const auto& kind : kinds)
+            for (const auto& source : memories)
+                for (const auto& target : memories)
+                    all.push_back("\"Memcpy " + std::string(kind) + " (" + std::string(source[1]) + " -> " +
+                                  std::string(target[1]) + ")\"");
+        return all;
+    }();
+    const auto inside = [](const Token& token) {
+        const auto text = token ? token.text() : std::string_view();
+        return text.size() > 2 && text.front() == '"' ? text.substr(1, text.size() - 2) : std::string_view();
+    };
+    const auto memory_at = [&](const Token& token) {
+        const auto text = inside(token);
+        size_t at = 0;
+        while (at < std::size(memories) && memories[at][0] != text) ++at;
+        return at;
+    };
+    const auto text = inside(event.copy_kind);
+    size_t kind = 0;
+    while (kind < std::size(kinds) && kinds[kind] != text) ++kind;
+    const size_t source = memory_at(event.copy_source), target = memory_at(event.copy_target);
+    if (kind == std::size(kinds) || source == std::size(memories) || target == std::size(memories)) return {};
+    return names[(kind * std::size(memories) + source) * std::size(memories) + target];
 }
 
 bool parse_event(Cursor& cursor, Event& event) {
@@ -1042,6 +1088,7 @@ private:
             ++ignored_[code];
             return true;
         }
+        if (category == kGraphHostNode) return false;  // few, and Python knows their thread
         int64_t start, duration;
         if (event.ts.is_null() || event.dur.is_null()) return false;
         if (!plain_identity(event.pid) || !plain_identity(event.tid)) return false;
@@ -1050,7 +1097,12 @@ private:
         if (event.name && *event.name.begin != '"') return false;
         if (!wanted_.all && !wants(event, category, start, duration)) return true;
         if (category == kOperator && event.name && may_be_step_in_disguise(event.name.text())) return false;
-        const int32_t name = names_.code(event.name ? event.name.text() : std::string_view("\"\""));
+        std::string_view named = event.name ? event.name.text() : std::string_view("\"\"");
+        if (category == kMemcpy && event.copy_kind && is(named, "\"Memcpy\"")) {
+            named = name_of_copy(event);
+            if (named.empty()) return false;
+        }
+        const int32_t name = names_.code(named);
         if (category == kOperator && is_step(name)) category = kAnnotation;
         switch (category) {
             case kOperator: return add_operator(event, name, start, duration);
@@ -1890,7 +1942,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 14; }
+int32_t opscope_kineto_version() { return 15; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);
