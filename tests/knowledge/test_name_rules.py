@@ -90,3 +90,18 @@ def test_every_rule_on_calls_has_examples_that_it_decides() -> None:
         assert rule.examples
         for name in rule.examples:
             assert api_call(name) == rule.call, name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void pplx::a2a_dispatch_recv_kernel<7168>",
+        "a2a_combine_send",
+        "void tensorrt_llm::kernels::moe_comm::moeA2ADispatchKernel<8, 16>(Params)",
+    ],
+)
+def test_exchanges_by_words_are_communication_in_bars_and_tables(name: str) -> None:
+    kind = kind_of(name)
+    assert kind is not None
+    assert kind.category is Category.COMMUNICATION
+    assert communicates(name)

@@ -606,3 +606,82 @@ def test_what_follows_the_end_of_packed_data_costs_nothing(tmp_path: Path) -> No
     path.write_bytes(gzip.compress(f'{{"traceEvents": [{WHOLE}]}}'.encode()) + b"garbage")
     trace = read(path)
     assert (trace.source.damage, trace.source.unreadable_bytes, trace.activities.height) == (None, 7, 1)
+
+
+# ---------------------------------------------------------------- ids in arrows, lanes, and what PyTorch 2.15 renames
+
+
+def arrow(end: str, number: int, pid: int, tid: int, start: int) -> dict[str, object]:
+    where = {"pid": pid, "tid": tid, "ts": start / 1000}
+    return {"ph": end, "id": number, **where, "cat": "ac2g", "name": "ac2g", "bp": "e"}
+
+
+def without_ids(*, arrows: bool) -> KinetoTrace:
+    """Two launches on one thread, and their kernels on one stream, in the other order; no ids but those of arrows."""
+    trace = KinetoTrace()
+    trace.slice("cuda_runtime", "cudaLaunchKernel", 1_000, 500)
+    trace.slice("cuda_runtime", "cudaLaunchKernel", 2_000, 500)
+    trace.kernel("second", 5_000, 100)
+    trace.kernel("first", 6_000, 100)
+    if arrows:
+        trace.events += [arrow("s", 11, 100, 100, 1_000), arrow("s", 12, 100, 100, 2_000)]
+        trace.events += [arrow("f", 12, 0, 7, 5_000), arrow("f", 11, 0, 7, 6_000)]
+    return trace
+
+
+def test_arrows_hold_the_ids_where_arguments_have_none(tmp_path: Path) -> None:
+    trace = read(without_ids(arrows=True).write(tmp_path / "t.json"))
+    assert trace.launches.select("start_ns", "correlation").rows() == [(1_000, 11), (2_000, 12)]
+    assert trace.activities.select("name", "correlation").rows() == [("second", 12), ("first", 11)]
+
+
+def test_without_arrows_nothing_is_linked(tmp_path: Path) -> None:
+    trace = read(without_ids(arrows=False).write(tmp_path / "t.json"))
+    assert trace.launches["correlation"].to_list() == [None, None]
+
+
+def test_ids_in_arguments_are_not_replaced_by_those_of_arrows(tmp_path: Path) -> None:
+    made = KinetoTrace()
+    made.launched_kernel("kernel", (1_000, 500), (5_000, 100))
+    made.events += [arrow("s", 99, 100, 100, 1_000), arrow("f", 99, 0, 7, 5_000)]
+    assert read(made.write(tmp_path / "t.json")).activities["correlation"].to_list() == [1]
+
+
+@pytest.mark.parametrize("original", [0, 21])
+def test_the_stream_is_the_one_beside_the_lane(tmp_path: Path, original: int) -> None:
+    made = KinetoTrace()
+    made.slice("kernel", "k", 0, 10, pid=0, tid=900, device=0, stream=900, original_stream=original)
+    assert read(made.write(tmp_path / "t.json")).activities["stream"].to_list() == [original]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name"),
+    [
+        ({"copy kind": "HtoD", "src kind": "pinned", "dst kind": "device"}, "Memcpy HtoD (Pinned -> Device)"),
+        (
+            {"copy kind": "DtoD", "src kind": "device_static", "dst kind": "managed"},
+            "Memcpy DtoD (Device Static -> Managed)",
+        ),
+        ({"copy kind": "HtoD", "src kind": 9, "dst kind": "device"}, "Memcpy HtoD"),
+        ({"copy kind": 77, "src kind": "pinned", "dst kind": "device"}, "Memcpy"),
+        ({}, "Memcpy"),
+    ],
+)
+def test_a_copy_is_named_by_its_arguments(tmp_path: Path, kinds: dict[str, object], name: str) -> None:
+    made = KinetoTrace()
+    made.kernel("Memcpy", 0, 10, category="gpu_memcpy", **kinds)
+    made.kernel("Memcpy DtoH (Device -> Pageable)", 20, 10, category="gpu_memcpy", **kinds)
+    names = read(made.write(tmp_path / "t.json")).activities["name"].to_list()
+    assert names == [name, "Memcpy DtoH (Device -> Pageable)"]
+
+
+def test_a_function_that_a_graph_calls_is_a_range_of_its_thread(tmp_path: Path) -> None:
+    made = KinetoTrace()
+    where = {"host process": 100, "host thread": 77, "graph id": 3, "graph node id": 5}
+    made.slice("graph_host_node", "HostNode: save", 5_000, 300, pid=0, tid=7, **where)
+    made.slice("graph_event_node", "EventRecord", 6_000, 0, pid=0, tid=7)
+    trace = read(made.write(tmp_path / "t.json"))
+    assert trace.ranges.select("name", "start_ns", "duration_ns").rows() == [("HostNode: save", 5_000, 300)]
+    assert trace.threads == (("100", "77"),)
+    assert trace.source.not_understood == {}
+    assert trace.activities.height == 0

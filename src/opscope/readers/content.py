@@ -1,8 +1,9 @@
 """Cuts a file's content into events. Needs neither numpy nor polars, so it can run while those are imported."""
 
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -151,12 +152,30 @@ def read_content(source: InputFile) -> Content:
         MemoryError: there is no room for its columns.
     """
     reading = _Reading(source)
+    texts = reading.texts()
+    first = next(texts, None)  # the format is known from here on
+    form, reader = reading.chosen
+    return decoded(source, form, reader, texts if first is None else itertools.chain((first,), texts))
+
+
+def decoded(source: InputFile, form: TraceFormat, reader: ContentReader, texts: Iterable[bytes]) -> Content:
+    """Return a file's content with the events that its reader hands back decoded.
+
+    Args:
+        source: the file.
+        form: its format.
+        reader: what reads it.
+        texts: the events that it hands back, and stretches that are no events.
+
+    Raises:
+        BadInputError: as `read_content`.
+    """
     events: list[Mapping[str, Any]] = []
     replaced_bytes = unreadable_bytes = slow_bytes = 0
-    for raw in reading.texts():
+    for raw in texts:
         slow_bytes += max(_LEAST, min(len(raw), LONGEST_EVENT))
         too_slow = slow_bytes > max(source.max_bytes, MAX_UNPACKED_BYTES) // _SLOWER
-        if too_slow and isinstance(reading.chosen[1], native.NativeReader):
+        if too_slow and isinstance(reader, native.NativeReader):
             raise BadInputError(
                 f"{source.path}: too many events are not written as profilers write them, and take very long to read: "
                 f"set --max-input beyond {MAX_UNPACKED_BYTES:,} bytes if you want to wait"
@@ -167,7 +186,6 @@ def read_content(source: InputFile) -> Content:
             unreadable_bytes += len(raw.rstrip(BETWEEN))
         else:
             events.append(event)
-    form, reader = reading.chosen
     return Content(source, form, reader, events, replaced_bytes, unreadable_bytes)
 
 

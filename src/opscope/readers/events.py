@@ -374,7 +374,9 @@ def _add_slice(
     elif category == _RANGE:
         rows.add("ranges", thread=_thread(rows, event), **times)
     elif category == _HOST_NODE:
-        process, thread = (args.get(f"host {part}", event.get(key)) for part, key in (("process", "pid"), ("thread", "tid")))
+        process, thread = (
+            args.get(f"host {part}", event.get(key)) for part, key in (("process", "pid"), ("thread", "tid"))
+        )
         rows.add("ranges", thread=rows.thread(identity(process), identity(thread)), **times)
     elif category in _OPERATOR:
         file = args.get("kernel_file")

@@ -120,8 +120,8 @@ class PythonReader:
 
 
 EXPECTED: Final = (
-    "Expected a Chrome trace from torch.profiler (.json, also packed with gzip, xz or Zstandard), a recording of "
-    "opscope exec, or an SQLite export of Nsight Systems."
+    "Expected a Chrome or Perfetto trace from torch.profiler (.json or .pftrace, also packed with gzip, xz or "
+    "Zstandard), a recording of opscope exec, or an SQLite export of Nsight Systems."
 )
 
 
@@ -187,6 +187,16 @@ def _kineto_reader() -> EventReader:
     return PythonReader() if library is None else native.NativeReader(library)
 
 
+# The first byte of Perfetto's binary traces, and of text that begins with an empty line.
+_LIKE_PERFETTO: Final = b"\x0a"
+_IN_NO_TEXT: Final = bytes(range(9))
+
+
+def _is_perfetto(beginning: bytes) -> bool:
+    is_text = beginning.translate(None, _IN_NO_TEXT) == beginning or beginning.lstrip()[:1] in (b"{", b"[")
+    return beginning.startswith(_LIKE_PERFETTO) and not is_text
+
+
 # Kineto's recognises any file: its JSON text may be damaged at the beginning. It must be the last of FORMATS, and its
 # parser says what is wrong with a file that is not a trace.
 KINETO: Final = TraceFormat(
@@ -212,7 +222,16 @@ NSYS: Final = TraceFormat(
     "opscope.readers.nsys",
     endings=(".sqlite",),
 )
-FORMATS: Final = (CUDA, NSYS, KINETO)
+PERFETTO: Final = TraceFormat(
+    "Perfetto",
+    _is_perfetto,
+    WholeReader,
+    "opscope.readers.perfetto",
+    endings=(".pftrace", ".perfetto-trace"),
+    is_pytorch=True,
+    has_operators=True,
+)
+FORMATS: Final = (CUDA, NSYS, PERFETTO, KINETO)
 # What anyone can write is listed first.
 TRACE_ENDINGS: Final = tuple(ending for known in reversed(FORMATS) for ending in known.endings)
 # Files that users may mistake for traces, by how they begin.

@@ -74,8 +74,6 @@ def _type_of(kind: ColumnKind) -> type[np.number[Any]]:
 # ---------------------------------------------------------------- events
 
 
-# The first byte of Perfetto's binary traces; also that of text that begins with an empty line.
-_LIKE_PERFETTO = b"\x0a"
 _AT_ONCE: Final = 4_096  # lists are decoded together: one by one takes three times as long
 
 
@@ -360,10 +358,10 @@ def _linked_by_flows(
         return frames
     begins, ends = _flows(source)
     numbers = {pair: number for number, pair in enumerate(threads)}
-    begins = [(numbers.get((process, thread)), 0, time, flow) for process, thread, time, flow in begins]
-    ends = [(integer(process), integer(thread), time, flow) for process, thread, time, flow in ends]
-    launches = _with_ids(frames["launches"].with_columns(_lane=pl.lit(0)), begins, ("thread", "_lane"))
-    activities = _with_ids(frames["activities"], ends, ("device", "stream"))
+    of_threads = [(numbers.get((process, thread)), 0, time, flow) for process, thread, time, flow in begins]
+    of_streams = [(integer(process), integer(thread), time, flow) for process, thread, time, flow in ends]
+    launches = _with_ids(frames["launches"].with_columns(_lane=pl.lit(0)), of_threads, ("thread", "_lane"))
+    activities = _with_ids(frames["activities"], of_streams, ("device", "stream"))
     return {**frames, "launches": launches.drop("_lane"), "activities": activities}
 
 
@@ -388,7 +386,7 @@ def _flows(source: InputFile) -> tuple[list[_Arrow], list[_Arrow]]:
 
 def _with_ids(frame: pl.DataFrame, arrows: Sequence[tuple[Any, Any, int, int]], lane: tuple[str, str]) -> pl.DataFrame:
     """Return records with the ids of arrows as ``correlation``: each is of the record that runs at its time."""
-    schema = {**{name: pl.Int64 for name in lane}, "start_ns": pl.Int64, "flow": pl.Int64}
+    schema = {**dict.fromkeys(lane, pl.Int64), "start_ns": pl.Int64, "flow": pl.Int64}
     ends = pl.DataFrame(arrows, schema=schema, orient="row").drop_nulls().sort("start_ns")
     records = frame.select(
         *(pl.col(name).cast(pl.Int64) for name in lane), "start_ns", "duration_ns", _begin="start_ns"
@@ -474,9 +472,6 @@ def _no_trace(source: InputFile, reader: EventReader) -> str:
         return f"{source.path} is empty. {EXPECTED}"
     if reader.found_events:
         return f"{source.path} is not a trace that opscope knows: nothing in its list of events is an event. {EXPECTED}"
-    if beginning.startswith(_LIKE_PERFETTO) and not beginning.lstrip().startswith((b"{", b"[")):
-        kind = "a Perfetto trace in its binary form, or text that begins with an empty line"
-        return f"{source.path} is {kind}, and no trace that opscope knows. {EXPECTED}"
     # Its content is not quoted: it may be anything, and messages are passed on.
     kind = (
         "JSON without a list 'traceEvents', or cut off before it"
