@@ -2,10 +2,12 @@
 
 import gzip
 import lzma
+import shutil
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import polars as pl
 import pytest
@@ -20,6 +22,8 @@ from opscope.documents.stats import Report
 from opscope.documents.verdict import CheckName, Verdict
 from opscope.readers.ncu import read_kernel_counters
 from opscope.readers.reading import read
+from opscope.trace.schema import SCHEMAS
+from tests.budget import examples
 from tests.command import fresh_opscope
 from tests.conftest import DATA
 
@@ -355,3 +359,71 @@ def test_without_a_mangled_name_the_one_for_display_stays(tmp_path: Path, mangle
         },
     )
     assert _rows(read(export).activities, "name") == [("void k<(int)4>(T1)",)]
+
+
+# ---------------------------------------------------------------- PyTorch's own ranges, and rows in any order
+
+
+def _marked(path: Path, texts: Sequence[tuple[int, int, str]]) -> Path:
+    """An export of push/pop ranges on one thread (start, end, text), and of a kernel that one of them launched."""
+    thread = _PROCESS | 101
+    return _database(
+        path,
+        {
+            "StringIds": _STRINGS,
+            "TARGET_INFO_GPU": [(0, "NVIDIA H200", 9, 0, 132, 1000, 64, 32, 65536, 233472)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [_kernel(3_000, 3_700, 1, _PROCESS)],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [(1_300, 1_400, 0, thread, 1, 3, 0, None)],
+            "NVTX_EVENTS": [(start, end, 59, None, text, thread, None, 0) for start, end, text in texts],
+        },
+    )
+
+
+def test_ranges_of_emit_nvtx_are_operators(tmp_path: Path) -> None:
+    texts = [
+        (1_000, 2_000, "aten::linear, op_id = 11"),
+        (1_100, 1_900, "aten::addmm, seq = 5, op_id = 12, sizes = [[4], [2, 8], [8, 4]], input_op_ids = [(11,0)]"),
+        (2_000, 2_100, "aten::addmm, seq = 6, op_id = 13, sizes = [[4], [2, 8], [8, 4]]"),
+        (2_200, 2_300, "autograd::engine::evaluate_function: AddmmBackward0, seq = 6, op_id = 14"),
+        (2_210, 2_290, "AddmmBackward0, seq = 6"),
+        (2_400, 2_500, "Optimizer.step#SGD.step, op_id = 15"),
+        (2_600, 2_700, "my step, in two parts"),
+    ]
+    trace = read(_marked(tmp_path / "t.sqlite", texts))
+    assert _rows(trace.operators, "name", "start_ns", "sequence_number", "input_dims") == [
+        ("aten::linear", 1_000, None, None),
+        ("aten::addmm", 1_100, 5, "[[4], [2, 8], [8, 4]]"),
+        ("aten::addmm", 2_000, 6, "[[4], [2, 8], [8, 4]]"),
+        ("autograd::engine::evaluate_function: AddmmBackward0", 2_200, 6, None),
+        ("AddmmBackward0", 2_210, 6, None),
+    ]
+    assert trace.annotations["name"].to_list() == ["Optimizer.step#SGD.step", "my step, in two parts"]
+    operators = analyze(trace).operators
+    assert operators.filter(pl.col("name") == "aten::addmm").select("calls", "self_device_ns").row(0) == (2, 700)
+
+
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_rows_changes_nothing(
+    export: Path, tmp_path_factory: pytest.TempPathFactory, random: Random
+) -> None:
+    folder = tmp_path_factory.mktemp("shuffled")
+    shuffled = folder / export.name
+    shutil.copy(export, shuffled)
+    with closing(sqlite3.connect(shuffled)) as connection:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
+            random.shuffle(rows)
+            connection.execute(f'DELETE FROM "{table}"')
+            marks = ", ".join("?" for _ in rows[0]) if rows else ""
+            connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)
+        connection.commit()
+    before, after = read(export), read(shuffled)
+    assert before.threads == after.threads
+    for table in SCHEMAS:
+        first, second = getattr(before, table), getattr(after, table)
+        keys = [name for name in first.columns if name != "correlation"]  # numbers of processes, by appearance
+        assert sorted(map(str, _rows(first, *keys))) == sorted(map(str, _rows(second, *keys))), table
+    documents = [analyze(trace) for trace in (before, after)]
+    for name in ("operators", "kernels", "devices"):
+        assert str(getattr(documents[0], name)) == str(getattr(documents[1], name))

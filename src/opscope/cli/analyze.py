@@ -24,6 +24,7 @@ from opscope.cli.startup import import_libraries, timings_option, tune_for_one_a
 from opscope.cli.stats_output import is_counters_file, print_counters, print_stats, stats_option
 from opscope.documents.stats import Report
 from opscope.knowledge.devices import Device
+from opscope.readers.archives import is_archive
 from opscope.readers.reading import read
 from opscope.render.table_formats import Format
 from opscope.report.by import By
@@ -96,11 +97,11 @@ def command(
     brief: bool,
     output_format: str,
 ) -> None:
-    """Analyse traces of torch.profiler (.json or .json.gz), of any PyTorch from 1.13 on, NVIDIA or AMD.
+    """Analyse traces of torch.profiler (.json, .json.gz or .pftrace), of any PyTorch from 1.13 on, NVIDIA or AMD.
 
     INPUT may also be a run directory of opscope profile (then the step times that were measured beside the trace count
-    too) or of opscope exec, an SQLite export of Nsight Systems, a folder of traces, a directory that opscope export
-    --parquet made, or - for standard input. With a CSV file of Nsight Compute (ncu --csv), alone or beside one of
+    too) or of opscope exec, an SQLite export of Nsight Systems, a database of rocmProfileData (.rpd), a folder or an
+    archive of traces, a directory that opscope export --parquet made, or - for standard input. With a CSV file of Nsight Compute (ncu --csv), alone or beside one of
     these, its counters are shown, joined to the launches by kernel and order.
 
     Of the traces of a folder there is a line each (what bounds it, how busy its device is, what is found first, whether
@@ -204,4 +205,5 @@ def _print_stats(
 
 def _at_a_glance(inputs: tuple[Path, ...], traces: int, output_format: str, *, asked: bool) -> bool:
     """Tell whether a line for each trace says enough: of several traces of a folder, where no table was asked for."""
-    return traces > 1 and any(path.is_dir() for path in inputs) and output_format != "json" and not asked
+    of_several = any(path.is_dir() or is_archive(path) for path in inputs)
+    return traces > 1 and of_several and output_format != "json" and not asked

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import path_text
+from opscope.readers.archives import is_archive, unpacked
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.capture import EXECUTION, RAW
@@ -21,7 +22,7 @@ _MAGIC: Final = "*?["
 
 
 def files_of(paths: Iterable[str]) -> list[Path]:
-    """Return the files that some paths name: files, patterns, and folders with everything below them.
+    """Return the files that some paths name: files, patterns, and folders and archives with everything in them.
 
     Raises:
         UsageError: a path names nothing.
@@ -70,6 +71,8 @@ def _named(text: str) -> Iterator[Path]:
         inside = sorted(one for one in path.rglob("*") if not _is_hidden(one.relative_to(path)))
         runs = {one.parent for one in inside if one.name == MANIFEST}
         yield from (one for one in inside if _may_be_trace(one) and _is_named_as_trace(one, runs))
+    elif is_archive(path):
+        yield from _named(str(unpacked(path)))
     elif path.exists():
         yield path
     elif any(character in text for character in _MAGIC):

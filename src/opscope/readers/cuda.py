@@ -36,7 +36,7 @@ from opscope.readers.cupti_names import (
     fill_name,
     named,
 )
-from opscope.readers.events import LATEST_NS, build_trace, shaped
+from opscope.readers.events import LATEST_NS, build_trace, shaped, told_apart
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, InputFile, whole
 from opscope.record.sweep import rank_and_size
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
@@ -124,13 +124,14 @@ class _Reading:
         self._texts = pl.Series([*file.texts, ""], dtype=pl.Categorical)
 
     def trace(self, path: str, size_bytes: int, damage: str | None) -> Trace:
-        annotations, ranges = self._named_ranges()
+        annotations, ranges, operators = self._named_ranges()
         frames = {
             **{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()},
             "launches": self._launches(),
             "activities": pl.concat([self._kernels(), self._copies(), self._fills()]),
             "annotations": annotations,
             "ranges": ranges,
+            "operators": operators,
             "synchronizations": self._synchronizations(),
             "migrations": self._migrations(),
             "overheads": self._overheads(),
@@ -398,8 +399,11 @@ class _Reading:
         names = _mapped(rows["kind"], lambda kind: OVERHEADS.get(kind, f"Overhead {kind}"))
         return shaped("overheads", pl.DataFrame({"name": names, "start_ns": start, "duration_ns": duration}))
 
-    def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the NVTX ranges: those that nest on their thread (push/pop), and those that need not (start/end)."""
+    def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Return NVTX ranges that nest on their thread (push/pop), those that need not (start/end), and operators.
+
+        Operators are ranges too, where PyTorch makes them (``emit_nvtx``).
+        """
         begins, ends = self._file.tables["ranges"], self._file.tables["range_ends"]
         domains = [self._file.text(number) for number in begins["domain"].tolist()]
         names = [self._file.text(number) for number in begins["name"].tolist()]
@@ -423,7 +427,8 @@ class _Reading:
             }
         )
         nested = pl.col("style") == _PUSH_POP
-        return shaped("annotations", table.filter(nested)), shaped("ranges", table.filter(~nested))
+        annotations, operators = told_apart(shaped("annotations", table.filter(nested)))
+        return annotations, shaped("ranges", table.filter(~nested)), operators
 
 
 def _is(kind: _Ints, *meant: Migration) -> npt.NDArray[np.bool_]:

@@ -359,6 +359,45 @@ def _joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, An
     return {**begin, "ph": "X", "dur": Decimal(duration) / 1_000, "args": args}
 
 
+# What PyTorch's emit_nvtx appends to the names of its ranges: the call's numbers, and sizes of its inputs.
+_SUFFIX: Final = lazy_pattern(
+    r", (?:seq = (?P<seq>-?\d{1,18})|op_id = \d+|sizes = (?P<sizes>\[.*?\])|input_op_ids = \[.*?\])"
+    r"(?=, (?:seq|op_id|sizes|input_op_ids) = |$)"
+)
+_OPERATORS_NAME: Final = lazy_pattern(r"^(aten|autograd|torch|c10d)::|Backward\d*$|^record_param_comms$")
+
+
+def told_apart(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Part the ranges that PyTorch makes for NVTX and roctx (``emit_nvtx``) into annotations and operators.
+
+    Args:
+        ranges: a table with the columns of annotations.
+
+    Returns:
+        The annotations, and the operators with their sequence numbers and sizes; names without the call's numbers.
+    """
+    names = ranges["name"].cast(pl.String)
+    schema = {"full": pl.String, "name": pl.String, "is_call": pl.Boolean, "sequence": pl.Int64, "sizes": pl.String}
+    known = pl.DataFrame([(name, *_marked(name)) for name in names.unique()], schema=schema, orient="row")
+    rows = (
+        ranges.rename({"name": "full"})
+        .with_columns(full=names)
+        .join(known, on="full", how="left", nulls_equal=True, maintain_order="left")
+    )
+    operators = rows.filter("is_call").with_columns(sequence_number="sequence", input_dims="sizes")
+    return shaped("annotations", rows.filter(~pl.col("is_call"))), shaped("operators", operators)
+
+
+def _marked(full: str) -> tuple[str, bool, int | None, str | None]:
+    """Return the name in a range's text, whether it is an operator, its sequence number, and sizes of its inputs."""
+    suffixes = list(_SUFFIX.finditer(full))
+    name = full[: suffixes[0].start()] if suffixes else full
+    number = next((int(suffix["seq"]) for suffix in suffixes if suffix["seq"]), None)
+    sizes = next((suffix["sizes"] for suffix in suffixes if suffix["sizes"]), None)
+    # Only operators have a sequence number; other ranges of PyTorch have an id.
+    return name, number is not None or _OPERATORS_NAME.search(name) is not None, number, sizes
+
+
 def not_understood(category: Any) -> bool:
     """Tell whether a slice's category is unknown to every rule here."""
     return isinstance(category, str) and category not in _SLICES and category not in _LEFT_OUT

@@ -222,6 +222,8 @@ NSYS: Final = TraceFormat(
     "opscope.readers.nsys",
     endings=(".sqlite",),
 )
+# A database too: Nsight Systems' module opens it, and sees by its tables whose it is.
+ROCPD: Final = TraceFormat("rocmProfileData", lambda _: False, OpenedReader, NSYS.module, endings=(".rpd",))
 PERFETTO: Final = TraceFormat(
     "Perfetto",
     _is_perfetto,
@@ -231,12 +233,12 @@ PERFETTO: Final = TraceFormat(
     is_pytorch=True,
     has_operators=True,
 )
-FORMATS: Final = (CUDA, NSYS, PERFETTO, KINETO)
+FORMATS: Final = (CUDA, NSYS, ROCPD, PERFETTO, KINETO)
 # What anyone can write is listed first.
 TRACE_ENDINGS: Final = tuple(ending for known in reversed(FORMATS) for ending in known.endings)
 # Files that users may mistake for traces, by how they begin.
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
-    (b"PK\x03\x04", "a ZIP archive (unpack it: opscope reads the folder)"),
+    (b"PK\x03\x04", "a ZIP archive (named .zip, opscope reads the traces in it)"),
     (
         b"NVIDIA Tegra Profiler Report",
         "a report of Nsight Systems (nsys export --type sqlite FILE makes what opscope reads)",
@@ -258,13 +260,24 @@ _OTHER_JSON: Final = (
         lazy_pattern(rb'^\s*\[?\s*\{"(?:children|frame)"\s*:'),
         "a profile of Proton (hatchet), which has no times of single calls",
     ),
-    (lazy_pattern(rb'"schema"?\w*"?\s*:\s*"[^"]*chakra'), "an execution trace (Chakra), which has no times"),
+    (
+        lazy_pattern(rb'"schema"?\w*"?\s*:\s*"[^"]*chakra|^\s*\{\s*"schema"\s*:\s*"[\d.]+"\s*,\s*"pid"'),
+        "an execution trace (Chakra), which has no times (opscope reads what export_chrome_trace of torch.profiler "
+        "wrote in the same run)",
+    ),
     (lazy_pattern(rb"speedscope\.app/file-format-schema"), "a profile for speedscope"),
     (lazy_pattern(rb'^\s*\{\s*"rocprofiler-sdk-tool"'), "a result of rocprofv3"),
     (
         lazy_pattern(rb'(?s)^\s*\{\s*"version"\s*:\s*"[^"]*".*"(?:pg_config|profiling_name|pg_status|record_id)"'),
         "a record of PyTorch's flight recorder for collectives",
     ),
+)
+
+
+# And by their names, where the beginning tells nothing.
+_OTHER_NAMES: Final = (
+    (".xplane.pb", "a profile of JAX or TensorFlow (XSpace)"),
+    (".et", "an execution trace (Chakra), which has no times"),
 )
 
 
@@ -280,6 +293,7 @@ def format_of(beginning: bytes, path: Path) -> TraceFormat:
     """
     kinds = [kind for magic, kind in _OTHER_KINDS if beginning.startswith(magic)]
     kinds += [kind for pattern, kind in _OTHER_JSON if pattern.search(beginning[:_SEARCHED])]
+    kinds += [kind for ending, kind in _OTHER_NAMES if path.name.endswith(ending)]
     if kinds:
         raise NotATraceError(f"{path} is {kinds[0]}, and no trace that opscope knows. {EXPECTED}")
     return next(known for known in FORMATS if known.recognises(beginning))

@@ -5,18 +5,14 @@ and tables without rows are left out. So any table or column may be missing, and
 hold several processes; correlation ids are unique only within a process, so they are made unique here.
 """
 
-import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any, Final
-from urllib.parse import quote
 
 import polars as pl
 
 from opscope.base.demangle import readable_names
-from opscope.base.errors import BadInputError, NotATraceError
-from opscope.base.files import path_text
+from opscope.base.errors import NotATraceError
+from opscope.readers import rpd
 from opscope.readers.content import Content
 from opscope.readers.cupti_names import (
     ACCESSES,
@@ -31,8 +27,8 @@ from opscope.readers.cupti_names import (
     fill_name,
     named,
 )
-from opscope.readers.events import LATEST_NS, build_trace, shaped
-from opscope.readers.unpacked import OpenedReader, whole
+from opscope.readers.database import Database, Row, opened
+from opscope.readers.events import LATEST_NS, build_trace, shaped, told_apart
 from opscope.trace.model import DeviceProperties, Migration, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
@@ -51,152 +47,44 @@ _PUSH_POP, _START_END, _DOMAIN = (59, 70), (60, 71), 75  # eventType of NVTX_EVE
 _NO_NAME: Final = 255  # beyond the numbers that have one
 _WARNING: Final = 2
 _SHOWN_WARNINGS: Final = 5
-_LONGEST_TEXT: Final = 1 << 20
-_LONGEST_VALUE: Final = 1 << 24
-# Limits on what a database can hold for its size: each row of a b-tree takes at least a cell of two bytes and its
-# pointer (https://sqlite.org/fileformat2.html, 1.6), and UTF-16 text grows at most by half in UTF-8.
-_SHORTEST_ROW: Final = 4
-_LEAST_ROWS: Final = 1_000
-_TEXTS_RATIO: Final = 2
-_LEAST_TEXTS: Final = 16 << 20
-# Reading takes some 5 ns a byte; this is ten times as long.
-_LEAST_SECONDS: Final = 8.0
-_BYTES_PER_SECOND: Final = 20e6
-_STEPS_BETWEEN: Final = 10_000  # of SQLite's machine, between two looks at the clock
-_ROWS_AT_ONCE: Final = 10_000
-
-_Row = tuple[Any, ...]
 
 
 def parse(content: Content) -> Trace:
-    """Turn an export into a trace.
+    """Turn a database of Nsight Systems, or of another profiler that writes one, into a trace.
 
     Raises:
-        NotATraceError: it is an SQLite database that Nsight Systems did not export.
+        NotATraceError: it is an SQLite database of another program.
         BadInputError: the database cannot be read, or holds more than its size allows.
     """
-    source = content.source
-    path = path_text(source.path)
-    size = _size_of(content)
-    bounds = _Bounds(size)
-    try:
-        with closing(_opened(content, bounds)) as connection:
-            return _Export(connection, path, bounds).trace(size, source.damage)
-    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-        if bounds.exceeded is not None:
-            raise BadInputError(f"{path} is not an export that Nsight Systems wrote: {bounds.exceeded}") from error
-        raise BadInputError(f"{path} is not a whole SQLite export of Nsight Systems: {error}") from error
-
-
-class _Bounds:
-    """Limits on rows, text and time for a database of a given size.
-
-    A damaged or malicious database can yield far more than its size, or never end: its pages may point to one another
-    in circles, its columns may have long defaults, and its rows may share their texts.
-    """
-
-    def __init__(self, size_bytes: int) -> None:
-        self.exceeded: str | None = None
-        self._text_bytes = max(_LEAST_TEXTS, _TEXTS_RATIO * size_bytes)
-        self._rows = max(_LEAST_ROWS, size_bytes // _SHORTEST_ROW)
-        self._until = time.monotonic() + _LEAST_SECONDS + size_bytes / _BYTES_PER_SECOND
-
-    def text(self, text: bytes) -> str:
-        """Count and decode a text of the database; SQLite calls this for every text.
-
-        Raises:
-            sqlite3.DataError: there is more text than the file's bytes can hold.
-        """
-        kept = text[:_LONGEST_TEXT]
-        self._text_bytes -= len(kept)
-        if self._text_bytes < 0:
-            self.exceeded = "it holds more text than its bytes can"
-            raise sqlite3.DataError(self.exceeded)
-        return kept.decode("utf-8", "replace")
-
-    def rows(self, cursor: sqlite3.Cursor) -> list[_Row]:
-        """Return the rows of a query.
-
-        Raises:
-            sqlite3.DataError: there are more rows than the file's bytes can hold.
-        """
-        rows: list[_Row] = []
-        while more := cursor.fetchmany(_ROWS_AT_ONCE):
-            rows += more
-            if len(rows) > self._rows:
-                self.exceeded = "it holds more rows than its bytes can"
-                raise sqlite3.DataError(self.exceeded)
-        return rows
-
-    def stop(self) -> bool:
-        """Return whether SQLite must give up, because reading takes too long for a file of this size."""
-        late = time.monotonic() > self._until
-        if late:
-            self.exceeded = "reading it does not end in the time that its size can take"
-        return late
-
-
-def _size_of(content: Content) -> int:
-    """Return the size of the database in bytes; note as damage if a program is still writing to it."""
-    reader, source = whole(content.reader), content.source
-    if not isinstance(reader, OpenedReader) or not reader.left_unread:
-        return len(reader.content())
-    source.size_bytes = source.path.stat().st_size
-    log = source.path.with_name(f"{source.path.name}-wal")
-    if log.is_file() and log.stat().st_size:
-        source.damage = f"a program still writes it: what is in {log.name} is not read"
-    return source.size_bytes
-
-
-def _opened(content: Content, bounds: _Bounds) -> sqlite3.Connection:
-    reader = whole(content.reader)
-    if isinstance(reader, OpenedReader) and reader.left_unread:
-        # Immutable: nothing is locked, and no file is made beside it.
-        place = content.source.path.absolute()
-        connection = sqlite3.connect(f"file:{quote(str(place))}?mode=ro&immutable=1", uri=True)
-    else:
-        connection = sqlite3.connect(":memory:")
-        connection.deserialize(reader.content())
-    # A database may be hostile: its schema may run no functions, and nothing is written.
-    connection.text_factory = bounds.text
-    connection.set_progress_handler(bounds.stop, _STEPS_BETWEEN)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA query_only = ON")
-    return connection
+    with opened(content) as database:
+        return rpd.parsed(database) if rpd.OPERATIONS in database.columns else _Export(database).trace()
 
 
 class _Export:
-    def __init__(self, connection: sqlite3.Connection, path: str, bounds: _Bounds) -> None:
-        self._connection, self._path, self._bounds = connection, path, bounds
-        tables = bounds.rows(connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'"))
-        self._columns = {
-            str(name): {str(row[0]) for row in connection.execute("SELECT name FROM pragma_table_info(?)", (name,))}
-            for (name,) in tables
-        }
+    def __init__(self, database: Database) -> None:
+        self._database, self._columns = database, database.columns
         if not {"id", "value"} <= self._columns.get("StringIds", set()) or not any(
             name in self._columns for name in (*_USED, "TARGET_INFO_GPU")
         ):
             raise NotATraceError(
-                f"{path} is an SQLite database, and none that Nsight Systems exported: it has no table StringIds, or "
-                "none of CUDA or NVTX"
+                f"{database.path} is an SQLite database, and none that Nsight Systems exported: it has no table "
+                "StringIds, or none of CUDA or NVTX"
             )
-        self._texts: dict[int, str] = dict(
-            bounds.rows(connection.execute("SELECT CAST(id AS INTEGER), CAST(value AS TEXT) FROM StringIds"))
-        )
+        self._texts = database.texts("StringIds", "id", "value")
         self._begin_ns = self._one("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") or 0
         self._pairs: dict[tuple[str, str], int] = {}
         self._processes: dict[int, int] = {}
         self._odd = self._count = 0
 
-    def trace(self, size_bytes: int, damage: str | None) -> Trace:
-        annotations, ranges = self._named_ranges()
+    def trace(self) -> Trace:
+        annotations, ranges, operators = self._named_ranges()
         frames = {
             **{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()},
             "launches": self._launches(),
             "activities": pl.concat([self._kernels(), self._copies(), self._fills(), self._graphs()]),
             "annotations": annotations,
             "ranges": ranges,
+            "operators": operators,
             "synchronizations": self._synchronizations(),
             "migrations": self._migrations(),
         }
@@ -207,14 +95,14 @@ class _Export:
             for name, frame in frames.items()
         }
         source = TraceSource(
-            path=self._path,
+            path=self._database.path,
             format="Nsight Systems",
-            size_bytes=size_bytes,
+            size_bytes=self._database.size_bytes,
             event_count=self._count,
             replaced_bytes=0,
             odd_events=self._odd,
             unreadable_bytes=0,
-            damage=damage,
+            damage=self._database.damage,
             metadata=self._metadata(),
             not_recorded=tuple(self._warnings()),
         )
@@ -402,8 +290,11 @@ class _Export:
                     **times,
                 }
 
-    def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the NVTX ranges: those that nest on their thread (push/pop), and those that need not (start/end)."""
+    def _named_ranges(self) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Return NVTX ranges that nest on their thread (push/pop), those that need not (start/end), and operators.
+
+        Operators are ranges too, where PyTorch makes them (``emit_nvtx``).
+        """
         wanted = ("start", "end", "eventType", "globalTid", "textId", "domainId")
         numbers = self._rows(_RANGES, wanted)
         texts = [row[0] for row in self._rows(_RANGES, ("text",), texts=True)]
@@ -427,20 +318,13 @@ class _Export:
                 name = name_of(text_id, text)
                 full = f"{named}:{name}" if named else name
                 results[kinds].append({"thread": self._thread(thread), "name": full, **times})
-        return self._frame("annotations", results[_PUSH_POP]), self._frame("ranges", results[_START_END])
+        annotations, operators = told_apart(self._frame("annotations", results[_PUSH_POP]))
+        return annotations, self._frame("ranges", results[_START_END]), operators
 
     # ------------------------------------------------------------ values
 
-    def _rows(self, table: str, wanted: Sequence[str], *, texts: bool = False) -> list[_Row]:
-        """Return columns of a table as numbers or None (or as texts); no rows if there is no such table.
-
-        A column that the table lacks is None in every row.
-        """
-        if table not in self._columns:
-            return []
-        kind = "TEXT" if texts else "INTEGER"
-        columns = ", ".join(f'CAST("{name}" AS {kind})' if name in self._columns[table] else "NULL" for name in wanted)
-        return self._bounds.rows(self._connection.execute(f'SELECT {columns} FROM "{table}"'))
+    def _rows(self, table: str, wanted: Sequence[str], *, texts: bool = False) -> list[Row]:
+        return self._database.rows(table, wanted, texts=texts)
 
     def _timed(self, table: str, wanted: Sequence[str], only: pl.Expr | None = None) -> pl.DataFrame:
         """Return columns of the rows with possible times, and add ``start_ns`` and ``duration_ns``.

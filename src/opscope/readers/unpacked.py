@@ -142,7 +142,7 @@ MAX_UNPACKED_BYTES = 16 << 30
 UNSUSPICIOUS_BYTES = 64 << 20
 # Three times what was seen. Of 186 packed files that others and opscope recorded, xz packs a trace of Kineto's own
 # examples best, 49 to 1 (kineto_resnet50_w0_v100, 35 MB), and a small table of Nsight Compute 57 to 1.
-_RATIO = 150
+MAX_RATIO: Final = 150
 # Between two pieces a reader's thread waits for its turn to run Python: larger pieces make it wait less often.
 _PIECE = 1 << 22
 _PACKED_PIECE = 1 << 18
@@ -227,10 +227,10 @@ class InputFile(Struct):
         unpacked = 0
         for piece in pieces:
             unpacked += len(piece)
-            if self.max_bytes == MAX_UNPACKED_BYTES and unpacked > max(UNSUSPICIOUS_BYTES, _RATIO * file.taken):
+            if self.max_bytes == MAX_UNPACKED_BYTES and unpacked > max(UNSUSPICIOUS_BYTES, MAX_RATIO * file.taken):
                 raise BadInputError(
-                    f"{self.path} unpacks to more than {_RATIO} times its size, as traces do not: set the limit with "
-                    "--max-input if it is what you expect"
+                    f"{self.path} unpacks to more than {MAX_RATIO} times its size, as traces do not: set the limit "
+                    "with --max-input if it is what you expect"
                 )
             yield piece
 

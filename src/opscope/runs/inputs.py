@@ -15,6 +15,7 @@ from opscope.base.errors import BadInputError, UsageError
 from opscope.base.files import regular
 from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_MS
+from opscope.readers.archives import is_archive, unpacked
 from opscope.readers.formats import TRACE_ENDINGS
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.capture import EXECUTION, RAW, RECORDING_ENDING, Execution
@@ -66,7 +67,7 @@ class TraceFile(Struct, frozen=True):
 
 
 def traces_below(paths: Iterable[Path]) -> Iterator[TraceFile]:
-    """Yield the traces of some paths: files as they are, and the traces in run directories and folders.
+    """Yield the traces of some paths: files as they are, and the traces in run directories, folders and archives.
 
     ``RUN/CONFIGURATION`` names one configuration of a run directory, ``RUN/CONFIGURATION,2`` its second cycle.
 
@@ -74,7 +75,9 @@ def traces_below(paths: Iterable[Path]) -> Iterator[TraceFile]:
         BadInputError: a run directory holds no trace, or its manifest or a record is damaged; a folder holds no trace.
     """
     for path in paths:
-        if not os.path.isdir(path):  # False also for names that no file can have
+        if is_archive(path):
+            yield from _of_archive(path)
+        elif not os.path.isdir(path):  # False also for names that no file can have
             yield from _of_configuration(path) or (TraceFile(path),)
         else:
             yield from _inside(path)
@@ -92,6 +95,17 @@ def _inside(folder: Path) -> Iterator[TraceFile]:
         yield TraceFile(folder)
     else:
         yield from _of_folder(folder)
+
+
+def _of_archive(path: Path) -> Iterator[TraceFile]:
+    folder = unpacked(path)
+    try:
+        yield from list(_inside(folder))
+    except BadInputError:
+        below = [file for file in sorted(folder.rglob("*")) if _is_named_as_trace(file)]
+        if not below:
+            raise
+        yield from (TraceFile(file, guessed=len(below) > 1) for file in below)
 
 
 def _of_configuration(path: Path) -> list[TraceFile]:
