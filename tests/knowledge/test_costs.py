@@ -8,7 +8,7 @@ import pytest
 
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Classifier
-from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
+from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost, old_backward, old_convolution_cost
 from opscope.knowledge.native_functions import NativeFunctions
 
 FUNCTIONS = NativeFunctions.shipped()
@@ -341,3 +341,52 @@ def test_operations_equal_pytorchs_own_count(name: str, tmp_path: Path) -> None:
     found = recorded_costs(step, tmp_path / "t.json")
     assert operator in found
     assert found[operator].flop == counter.get_total_flops()
+
+
+# ---------------------------------------------------------------- convolutions of PyTorch before 1.11
+
+# 2 images of 3 channels and 5 x 5 pixels, 4 filters of 3 x 3 pixels, steps of 2: 2 x 2 pixels come out.
+IMAGE, FILTERS, RESULT = [2, 3, 5, 5], [4, 3, 3, 3], [2, 4, 2, 2]
+OLD_FLOP = 2 * 2 * (2 * 2) * (4 * 3 * 3 * 3)
+OLD_BYTES = 4 * (2 * 3 * 25 + 4 * 3 * 9 + 2 * 4 * 4)
+G = "GenericList"
+
+
+def recorded(dims: list[object], types: list[str]) -> RecordedCall:
+    call = RecordedCall.read(json.dumps(dims), json.dumps(types), None)
+    assert call is not None
+    return call
+
+
+@pytest.mark.parametrize("library", ["cudnn", "miopen", "mkldnn"])
+@pytest.mark.parametrize(
+    ("part", "dims", "types"),
+    [
+        ("convolution", [IMAGE, FILTERS, [], [], []], [F, F, G, G, G]),
+        ("convolution_backward_input", [[], RESULT, FILTERS, [], []], [G, F, F, G, G]),
+        ("convolution_backward_weight", [[], RESULT, IMAGE, [], []], [G, F, F, G, G]),
+    ],
+)
+def test_a_backward_pass_gives_the_costs_of_all_parts_of_an_old_convolution(
+    library: str, part: str, dims: list[object], types: list[str]
+) -> None:
+    sizes = old_backward(f"aten::{library}_convolution_backward", recorded([IMAGE, RESULT, FILTERS, []], [F, F, F, G]))
+    assert sizes is not None
+    found = old_convolution_cost(f"aten::{library}_{part}", recorded(dims, types), [sizes])
+    assert found is not None
+    assert (found.flop, found.least_bytes) == (OLD_FLOP, OLD_BYTES)
+
+
+def test_two_convolutions_of_the_same_inputs_leave_the_forward_pass_without_a_cost() -> None:
+    call = recorded([IMAGE, RESULT, FILTERS, []], [F, F, F, G])
+    wider = recorded([IMAGE, [2, 4, 5, 5], FILTERS, []], [F, F, F, G])
+    known = [old_backward("aten::cudnn_convolution_backward", one) for one in (call, wider)]
+    assert None not in known
+    forward = recorded([IMAGE, FILTERS, [], [], []], [F, F, G, G, G])
+    assert old_convolution_cost("aten::cudnn_convolution", forward, [sizes for sizes in known if sizes]) is None
+
+
+def test_a_transposed_convolution_is_not_taken_for_a_plain_one() -> None:
+    # Its filters begin with the channels that go in.
+    call = recorded([[2, 4, 2, 2], [2, 3, 5, 5], [4, 3, 3, 3], []], [F, F, F, G])
+    assert old_backward("aten::cudnn_convolution_backward", call) is None

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from opscope.analysis.advice.advised import Advice, advice_on
 from opscope.analysis.advice.context import Recording
 from opscope.analysis.costs.graph_nodes import NOT_ATTRIBUTED, REPLAYED, graph_table, replayed_operators
-from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, peaks_of
+from opscope.analysis.costs.limits import Rebuild, limit_rows, mostly_modelled, old_convolutions, peaks_of
 from opscope.analysis.costs.sums import (
     NO_OPERATOR,
     MemoryUse,
@@ -72,6 +72,7 @@ from opscope.documents.limits import LimitRow
 from opscope.documents.trace import GapRow, IterationRow, OddStep, Step
 from opscope.documents.verdict import Bound, IdleCause, Trust
 from opscope.knowledge.categories import classifier_of
+from opscope.knowledge.costs import ConvolutionSizes
 from opscope.knowledge.devices import Device
 from opscope.knowledge.kernels.kinds import short_name
 from opscope.knowledge.native_functions import NativeFunctions
@@ -395,7 +396,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
     @functools.cached_property
     def limits(self) -> tuple[LimitRow, ...]:
         """All device work with how long it would take at the device's limits; the most time lost first."""
-        return limit_rows(self.launch_shapes, self.functions, peaks_of(self.trace.devices), self.rebuild)
+        return self._limits_over(self.launch_shapes)
 
     @functools.cached_property
     def limits_of_steps(self) -> tuple[LimitRow, ...]:
@@ -408,6 +409,10 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         work = self._work_of_steps
         return self._limits_of(work[recomputed(self.trace, self.links, self.backward_pass)[work] < 0])
 
+    @functools.cached_property
+    def _convolutions(self) -> frozenset[ConvolutionSizes]:
+        return old_convolutions(self.trace.operators)
+
     @property
     def knows_limits(self) -> bool:
         """Whether most of the steps' device time has a model, so that rules on kernels can look at it."""
@@ -417,7 +422,11 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         """Return the limits of some activities, by their rows."""
         if len(work) == self.trace.activities.height:
             return self.limits
-        return limit_rows(self._shapes_of(work), self.functions, peaks_of(self.trace.devices), self.rebuild)
+        return self._limits_over(self._shapes_of(work))
+
+    def _limits_over(self, shapes: pl.DataFrame) -> tuple[LimitRow, ...]:
+        peaks = peaks_of(self.trace.devices)
+        return limit_rows(shapes, self.functions, peaks, self.rebuild, self._convolutions)
 
     def _shapes_of(self, work: Ints) -> pl.DataFrame:
         if len(work) == self.trace.activities.height:

@@ -101,8 +101,9 @@ def command(
 
     INPUT may also be a run directory of opscope profile (then the step times that were measured beside the trace count
     too) or of opscope exec, an SQLite export of Nsight Systems, a database of rocmProfileData (.rpd), a folder or an
-    archive of traces, a directory that opscope export --parquet made, or - for standard input. With a CSV file of Nsight Compute (ncu --csv), alone or beside one of
-    these, its counters are shown, joined to the launches by kernel and order.
+    archive of traces, a directory that opscope export --parquet made, or - for standard input. With a CSV file of
+    Nsight Compute (ncu --csv), alone or beside one of these, its counters are shown, joined to the launches by kernel
+    and order.
 
     Of the traces of a folder there is a line each (what bounds it, how busy its device is, what is found first, whether
     it can be trusted), and what they share; --each shows all of them, and --by a table over all.

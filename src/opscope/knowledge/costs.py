@@ -6,7 +6,7 @@ lower bound: repeated reads are not counted, and gathers count only what they to
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -263,6 +263,59 @@ def _convolution_backward(call: RecordedCall) -> Cost | None:
     parts += [weight_bytes, image_bytes] if wanted[0] else []  # read the weight, write the image's gradient
     parts += [image_bytes, weight_bytes] if wanted[1] else []
     return Cost(_total(parts), flop, once * (wanted[0] + wanted[1]), dtype=dtype)
+
+
+# Before PyTorch 1.11, backward passes of convolutions had operators of their own, and strides and paddings were not
+# recorded. The sizes of one backward pass are all there: what goes in, the filters, and the gradient of what came out;
+# so they give the costs of the forward pass and of both gradients.
+_OLD_BACKWARD: Final = lazy_pattern(r"^aten::(?:cudnn|miopen|mkldnn)_convolution_backward$")
+_OLD_PARTS: Final = lazy_pattern(r"^aten::(?:cudnn|miopen|mkldnn)_convolution(_backward_input|_backward_weight)?$")
+
+
+class ConvolutionSizes(Struct, frozen=True):
+    """What goes into a convolution, its filters, and what comes out."""
+
+    image: Shape
+    weight: Shape
+    result: Shape
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether these can be the sizes of one that is not transposed, with any number of groups."""
+        same = len(self.image) == len(self.weight) == len(self.result) >= 3
+        return same and self.image[0] == self.result[0] and self.weight[0] == self.result[1]
+
+
+def old_backward(operator: str, call: RecordedCall) -> ConvolutionSizes | None:
+    """Return the sizes of the convolution whose backward pass is an operator of PyTorch before 1.11; else None."""
+    if not _OLD_BACKWARD.search(operator) or len(call.dims) < 3:
+        return None
+    image, result, weight = call.dims[:3]
+    sizes = ConvolutionSizes(image or (), weight or (), result or ())
+    return sizes if sizes.is_plain else None
+
+
+def old_convolution_cost(operator: str, call: RecordedCall, known: Iterable[ConvolutionSizes]) -> Cost | None:
+    """Return the cost of a part of a convolution as PyTorch before 1.11 has them; None for other operators.
+
+    Args:
+        operator: its name, ``aten::cudnn_convolution_backward_weight``.
+        call: its recorded inputs.
+        known: the convolutions of the trace, by `old_backward`. One of them, and only one, must have these sizes.
+    """
+    part = _OLD_PARTS.search(operator)
+    if part is None or len(call.dims) < 3 or len(call.types) < 2:
+        return None
+    first, second = (call.dims[0], call.dims[1]) if part[1] is None else (call.dims[1], call.dims[2])
+    names = {None: ("image", "weight"), "_backward_input": ("result", "weight")}.get(part[1], ("result", "image"))
+    fitting = {sizes for sizes in known if (getattr(sizes, names[0]), getattr(sizes, names[1])) == (first, second)}
+    if len(fitting) != 1:
+        return None
+    (sizes,) = fitting
+    dtype = recorded_dtype(call.types[1])
+    flop = 2 * sizes.result[0] * math.prod(sizes.result[2:]) * math.prod(sizes.weight)
+    moved = _moved(dtype, *(math.prod(shape) for shape in (sizes.image, sizes.weight, sizes.result)))
+    return Cost(moved, flop, flop, dtype=dtype)
 
 
 # ---------------------------------------------------------------- attention

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
@@ -111,6 +112,27 @@ ITERATION_FORMATS: Final[tuple[tuple[str, Callable[[re.Match[str]], Iteration], 
     (rf"capture_(?P<size>{_N})_(?P<mode>FULL|PIECEWISE|DECODE)", _capture, "capture_64_PIECEWISE"),
 )
 _COMPILED: Final = tuple((lazy_pattern(pattern), read) for pattern, read, _ in ITERATION_FORMATS)
+
+
+class Server(StrEnum):
+    """Programs that serve language models."""
+
+    VLLM = "vLLM"
+    SGLANG = "SGLang"
+    TENSORRT_LLM = "TensorRT-LLM"
+
+
+# Names of modules, files and operators of each: of ranges, frames and operators, not of kernels, which others use too.
+_OF_SERVERS: Final = (
+    (Server.VLLM, lazy_pattern(r"(?i)(?<![a-z])vllm(?![a-z])")),
+    (Server.SGLANG, lazy_pattern(r"(?i)(?<![a-z])(sglang|sgl_kernel)(?![a-z])")),
+    (Server.TENSORRT_LLM, lazy_pattern(r"(?i)(?<![a-z])(tensorrt_llm|trtllm)(?![a-z])")),
+)
+
+
+def server_of(name: str) -> Server | None:
+    """Return whose an operator, a range or a Python frame is; None where its name does not say so."""
+    return next((server for server, pattern in _OF_SERVERS if pattern.search(name)), None)
 
 
 @lru_cache(maxsize=1 << 16)

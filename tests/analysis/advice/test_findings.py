@@ -219,6 +219,66 @@ def test_without_a_step_time_the_range_is_what_the_profiler_leaves_open(analyzed
     assert rules(analyzed(dispatching(19_900)), wall=None) == [Rule.DEAREST_WORK]
 
 
+# ---------------------------------------------------------------- advice by the kind of program
+
+
+@pytest.mark.parametrize(
+    ("around", "says"),
+    [
+        ("execute_context_0(0)_generation_8(8)", "replay a CUDA graph for each batch size"),
+        ("vllm/v1/worker/gpu_worker.py(3): execute_model", "without --enforce-eager"),
+        ("sglang/srt/managers/scheduler.py(7): run_batch", "without --disable-cuda-graph"),
+        ("tensorrt_llm/_torch/pyexecutor/py_executor.py(9): _forward_step", "cuda_graph_config"),
+        ("train.py(10): step", "mode='reduce-overhead'"),
+        ("mysvllmish.py(10): step", "mode='reduce-overhead'"),
+    ],
+)
+def test_launches_are_made_fewer_as_the_program_allows(analyzed: Analyze, around: str, says: str) -> None:
+    trace = dispatching(2 * US)
+    if around.startswith("execute"):
+        trace.annotation(around, 0, STEP)
+    else:
+        trace.slice("python_function", around, 0, STEP)
+    (first, *_) = found(analyzed(trace))
+    assert first.rule == Rule.DISPATCH_BOUND
+    assert says in first.action
+
+
+def test_a_server_that_trains_is_no_server(analyzed: Analyze) -> None:
+    trace = dispatching(2 * US)
+    trace.slice("python_function", "vllm/worker.py(3): step", 0, STEP)
+    trace.operator("autograd::engine::evaluate_function: AddBackward0", 9 * MS, 18 * US, tid=101)
+    assert "reduce-overhead" in found(analyzed(trace))[0].action
+
+
+def test_no_graph_of_cuda_is_advised_on_other_devices(analyzed: Analyze) -> None:
+    trace = dispatching(2 * US)
+    for event in trace.events:
+        if event["cat"] == "cuda_runtime":
+            event |= {"cat": "xpu_runtime", "name": "urEnqueueKernelLaunch"}
+    (first, *_) = found(analyzed(trace))
+    assert first.rule == Rule.DISPATCH_BOUND
+    assert "CUDA" not in first.action + (first.todo or "")
+
+
+def test_the_place_of_launches_is_where_most_of_the_waiting_is(analyzed: Analyze) -> None:
+    # The longest wait, of 1 ms, is in the loss; the blocks have 300 waits of 13 us, thrice as much.
+    trace = KinetoTrace(deviceProperties=[H200])
+    trace.step(1, 0, STEP)
+    for number in range(300):
+        start = number * 20 * US
+        trace.operator("aten::add", start, 18 * US)
+        trace.launched_kernel("add", (start + 8 * US, 4 * US), (start + 13 * US, 7 * US))
+    trace.slice("python_function", "train.py(20): blocks", 0, 6 * MS)
+    trace.slice("python_function", "train.py(30): loss", 6 * MS, 3 * MS)
+    for start in range(6 * MS, 7 * MS, 20 * US):  # short operators, which launch nothing
+        trace.operator("aten::view", start, 18 * US)
+    trace.operator("aten::mean", 7 * MS, 18 * US)
+    trace.launched_kernel("mean", (7 * MS + 8 * US, 4 * US), (7 * MS + 13 * US, 3 * MS - 20 * US))
+    dispatch = next(finding for finding in found(analyzed(trace)) if finding.rule == Rule.DISPATCH_BOUND)
+    assert dispatch.where.python == "train.py(20): blocks"
+
+
 def own_kernel(name: str, *, time: int) -> KinetoTrace:
     """A step that waits 3 ms for other work of the host, and whose kernel, which no operator launches, takes most."""
     trace = KinetoTrace(deviceProperties=[H200])

@@ -307,10 +307,12 @@ _SEVERAL: Final = 1.5  # rounded, that is two
 
 
 def _action(context: Context, rule: Rule) -> str:
-    """Return advice on a wait: only a step that trains has losses to keep."""
+    """Return advice on a wait: only a step that trains has losses to keep, only a server samples tokens."""
     matter = _WAITING[rule]
     if not context.runs_pytorch:
         return matter.of_cuda
+    if rule is Rule.BLOCKING_READ and context.serves:
+        return "keep sampled tokens on the device, and read them while the next iteration runs"
     if rule is Rule.BLOCKING_READ and not context.trains:
         return "keep the value on the device, and read it only where the host cannot go on without it"
     return matter.action

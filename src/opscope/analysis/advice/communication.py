@@ -1,6 +1,5 @@
 """Rules on several devices: data that move exposed, in small messages or needlessly, and devices that take turns."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -276,7 +275,7 @@ def _overlap(context: Context, kind: Collective | None) -> str:
     """Return advice on how to hide or reduce communication, as far as names show which parallelism is used."""
     trains = context.trains
     if kind is Collective.ALL_TO_ALL:
-        return next((advice for names, advice in _ALL_TO_ALL if _any_named(context, names)), _ANY_ALL_TO_ALL)
+        return next((advice for names, advice in _ALL_TO_ALL if context.has_name(names.search)), _ANY_ALL_TO_ALL)
     if kind is Collective.SEND:
         return _BUBBLE
     if kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and trains and _names(context, "FullyShardedDataPar"):
@@ -287,13 +286,6 @@ def _overlap(context: Context, kind: Collective | None) -> str:
         runs = any_name(context.trace.activities, lambda name: _ONE_SHOT.search(name) is not None)
         return _TENSOR_PARALLEL + (" (fused)" if runs else " (fused, one-shot)")
     return "overlap it with computation on another stream, or communicate less"
-
-
-def _any_named(context: Context, names: re.Pattern[str]) -> bool:
-    """Tell whether an operator, range, kernel or frame has one of some names."""
-    trace = context.trace
-    tables = (trace.operators, trace.annotations, trace.activities, trace.frames)
-    return any(any_name(table, lambda text: names.search(text) is not None) for table in tables)
 
 
 def _names(context: Context, part: str) -> bool:

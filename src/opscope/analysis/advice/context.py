@@ -1,6 +1,7 @@
 """What the rules look at, and how device time and waiting become time of a step."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -17,7 +18,7 @@ from opscope.analysis.idle.steps import PAUSES, Waits
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.replay.build import Steps
 from opscope.analysis.replay.edit import Edit
-from opscope.analysis.structure.api_masks import any_name, names_that
+from opscope.analysis.structure.api_masks import any_name, names_in, names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links
@@ -26,12 +27,14 @@ from opscope.analysis.structure.streams import NO_DEVICE
 from opscope.analysis.verdict.bounds import waiting_per_step
 from opscope.analysis.verdict.step_evidence import DEVICE_ONLY, STACKS, StepEvidence, busiest
 from opscope.base.parts import Losses
+from opscope.base.text import lazy_pattern
 from opscope.documents.findings import Fact, Rule, StepBasis, Where
 from opscope.documents.limits import LimitRow
 from opscope.documents.verdict import BoundKind
 from opscope.knowledge.collectives import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import Assumed, Peaks
 from opscope.knowledge.kernels.kinds import communicates
+from opscope.knowledge.serving import Server, iteration_of, server_of
 from opscope.readers.formats import format_named
 from opscope.record.configuration import Configuration
 from opscope.trace.model import DeviceProperties, Trace
@@ -203,6 +206,10 @@ class Recording(Struct, frozen=True, kw_only=True):
     losses: Losses
 
 
+_OF_XPU: Final = lazy_pattern(r"(?:ur|pi|piext|ze)[A-Z]")
+_PIECES_PLACED: Final = 2_000  # the longest ones: placing all would take longer than the rest of a finding
+
+
 class Context:
     """A recording, and what its steps spend their time on. Times are nanoseconds a step, or of the whole recording.
 
@@ -295,6 +302,29 @@ class Context:
     def trains(self) -> bool:
         """Whether a backward pass was recorded."""
         return any_name(self.trace.operators, lambda text: "autograd::engine" in text or "Backward" in text)
+
+    @cached_property
+    def runs_xpu(self) -> bool:
+        """Whether launches are those of Intel's GPUs, for which PyTorch's graphs of CUDA are no advice."""
+        return any_name(self.trace.launches, _OF_XPU.match)
+
+    @cached_property
+    def server(self) -> Server | None:
+        """Which server of language models runs, by its names; None where none does, or names do not say which."""
+        trace = self.trace
+        tables = (trace.annotations, trace.operators, trace.frames)
+        return next((server for table in tables for name in names_in(table) if (server := server_of(name))), None)
+
+    @cached_property
+    def serves(self) -> bool:
+        """Whether a server of language models runs: it names its iterations, or itself."""
+        return not self.trains and (self.server is not None or any_name(self.trace.annotations, iteration_of))
+
+    def has_name(self, wanted: Callable[[str], object]) -> bool:
+        """Tell whether an operator, range, kernel or frame has a name for which a condition holds."""
+        trace = self.trace
+        tables = (trace.operators, trace.annotations, trace.activities, trace.frames)
+        return any(any_name(table, wanted) for table in tables)
 
     @property
     def busy_ns(self) -> float:
@@ -588,6 +618,27 @@ class Context:
         place = self._places().at(idle.thread[longest : longest + 1], moment)[0]
         call = int(idle.call[longest])
         return self._where(place, None if call < 0 else str(self.trace.launches["name"][call]))
+
+    def where_mostly(self, pieces: Ints) -> Where:
+        """Return the module, the Python frame and the range in which the host was for most of some pieces of idle time.
+
+        A module or a frame is that of the most time; a range is named if it is around half of the time.
+        """
+        idle, lengths = self.waits.idle, self.waits.lengths
+        longest = pieces[np.argsort(-lengths[pieces], kind="stable")][:_PIECES_PLACED]
+        if not len(longest):
+            return Where()
+        moments = (idle.pieces.start[longest] + idle.pieces.end[longest]) // 2
+        sums: dict[str, Counter[str]] = {"module": Counter(), "python": Counter(), "annotation": Counter()}
+        places = self._places().at(idle.thread[longest], moments)
+        for place, length in zip(places, lengths[longest].tolist(), strict=True):
+            for part, counter in sums.items():
+                if (name := getattr(place, part)) is not None:
+                    counter[name] += length
+        most = {part: max(counter, key=lambda name: counter[name], default=None) for part, counter in sums.items()}
+        around = most["annotation"]
+        is_around = around is not None and 2 * sums["annotation"][around] >= int(lengths[longest].sum())
+        return Where(module=most["module"], python=most["python"], annotation=around if is_around else None)
 
     def where_of_call(self, call: int) -> Where:
         """Return where a call of the API was made."""

@@ -1,6 +1,6 @@
 """Rules on a device that waits for the host, which does something else, such as loading data, or launches too late."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.documents.verdict import BoundKind, IdleCause
 from opscope.knowledge.devices import GRAPH_GAP_NS, GRAPH_LAUNCH_NS, Assumed
+from opscope.knowledge.serving import Server
 
 # Shares of the idle time that are saved for certain: of other work, and of what operators compute on the host.
 _CERTAIN: Final = 0.5
@@ -58,7 +59,7 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         return
     issued = context.links.activity_launch[context.work]
     launches = count_distinct(issued, context.trace.launches.height) / context.steps
-    longest = context.where_of_pieces(np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]))
+    pieces = np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH])
     gaps = min(launches * _GAP_NS, idle.high / 2)
     # After a wait nothing is queued, however fast the host launches: for certain only the rest can be saved.
     own = 1 - context.waits.drained_ns / all_of_it
@@ -78,8 +79,8 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
     yield Draft(
         rule=Rule.DISPATCH_BOUND,
         title=f"The device waits {format_ns(waited)} {context.words.of} for the host to issue {launches:,.0f} launches",
-        # One operator, or one range, is not the place of all launches.
-        where=Where(module=longest.module, python=longest.python),
+        # One operator is not the place of all launches.
+        where=context.where_mostly(pieces),
         saving=saving.within(context.step_ns),
         derivation="the idle time before launches that the host issues without pause, with its short pauses (high), "
         f"but for that before the first of them; less {span(_GAP_NS)} a launch, {percent(_CERTAINLY_LATE)} of what "
@@ -109,12 +110,12 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
                 else []
             ),
         ),
-        todo="launch the next before waiting" if alone else "replay launches as a CUDA graph",
+        todo=_issue_in_short(context, alone=alone),
         action=_issue_faster(context, alone=alone),
         wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
         remedy=None if alone else _AS_GRAPH,
-        pieces=np.flatnonzero(context.waits.kinds[BoundKind.DISPATCH]),
+        pieces=pieces,
         # Recorded idle time is not shorter than that without the profiler.
         most=kept * (all_of_it + float(context.waits.lengths[pauses].sum())) / context.steps,
     )
@@ -135,6 +136,32 @@ _AS_GRAPH: Final = Remedy(
 )
 
 
+# Options as vllm.config.compilation, sglang.srt.server_args and tensorrt_llm.llmapi.llm_args name them.
+_GRAPHS_OF: Final[Mapping[Server | None, str]] = {
+    Server.VLLM: "serve without --enforce-eager, and with a graph for each batch size that comes (--compilation-config "
+    "'{\"cudagraph_capture_sizes\": [...]}')",
+    Server.SGLANG: "serve without --disable-cuda-graph, and with graphs for all batch sizes that come "
+    "(--cuda-graph-max-bs)",
+    Server.TENSORRT_LLM: "serve with cuda_graph_config in the server's options, for all batch sizes that come",
+    None: "have the server replay a CUDA graph for each batch size that comes",
+}
+_AHEAD_OF: Final[Mapping[Server | None, str]] = {
+    Server.VLLM: "schedule the next iteration while this one runs (--async-scheduling), and keep what is left off the "
+    "engine's thread",
+    Server.SGLANG: "schedule the next batch while this one runs (serve without --disable-overlap-schedule), and keep "
+    "what is left off the scheduler's thread",
+    Server.TENSORRT_LLM: "schedule the next iteration while this one runs (disable_overlap_scheduler: false), and keep "
+    "what is left off the executor's thread",
+    None: "schedule the next iteration while this one runs, and keep what is left off the thread that launches",
+}
+
+
+def _issue_in_short(context: Context, *, alone: bool) -> str:
+    if alone:
+        return "launch the next before waiting"
+    return "launch fewer, larger kernels" if context.runs_xpu else "replay launches as a CUDA graph"
+
+
 def _issue_faster(context: Context, *, alone: bool) -> str:
     """Return advice on how to launch in time.
 
@@ -144,6 +171,10 @@ def _issue_faster(context: Context, *, alone: bool) -> str:
     """
     if alone:
         return "issue the next step's launch before the host waits for this one, so that the device has work queued"
+    if context.runs_xpu:
+        return "step = torch.compile(step)  # it fuses operators, so that fewer kernels are launched"
+    if context.serves:
+        return _GRAPHS_OF[context.server]
     if context.runs_pytorch:
         return "step = torch.compile(step, mode='reduce-overhead')  # or capture a CUDA graph: torch.cuda.graph"
     return "capture the launches in a CUDA graph (cudaStreamBeginCapture) and replay it, or launch fewer kernels"
@@ -236,12 +267,18 @@ def host_work(context: Context) -> Iterator[Draft]:
         "compute on the device" if computes >= _MOSTLY else "move host work out of the step",
         "move the tensors to the device first (x = x.to(device)), or prepare them on another thread or process"
         if computes >= _MOSTLY
-        else "move that work out of the step, onto the device, or onto another thread or process that works ahead",
+        else _work_ahead(context),
         "what the device does next depends on it",
         # The device does what operators compute on the host in a small part of the time; no one knows of the rest.
         _OF_COMPUTING * computes + _CERTAIN * (1 - computes),
         _without_other_work(context, computes),
     )
+
+
+def _work_ahead(context: Context) -> str:
+    if context.serves:
+        return _AHEAD_OF[context.server]
+    return "move that work out of the step, onto the device, or onto another thread or process that works ahead"
 
 
 def _share_of(context: Context, cause: IdleCause) -> float:

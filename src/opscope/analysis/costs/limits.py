@@ -23,7 +23,14 @@ from opscope.documents.limits import LimitedBy, LimitRow, LimitTotal, Utilisatio
 from opscope.knowledge.calls import RecordedCall
 from opscope.knowledge.categories import Category, Classifier, classifier_of
 from opscope.knowledge.collectives import Direction, direction_of
-from opscope.knowledge.costs import Cost, cost_of, multi_tensor_cost
+from opscope.knowledge.costs import (
+    ConvolutionSizes,
+    Cost,
+    cost_of,
+    multi_tensor_cost,
+    old_backward,
+    old_convolution_cost,
+)
 from opscope.knowledge.devices import Peaks, datasheet_peaks, device_like, estimated_peaks, peaks_called
 from opscope.knowledge.kernels.decode import decode_name
 from opscope.knowledge.kernels.decoded import FP32_CORES, FP64_CORES, TENSOR_CORES, DecodedKernel, Operation
@@ -269,6 +276,7 @@ def limit_rows(
     functions: NativeFunctions,
     peaks: Mapping[int | None, Peaks],
     rebuild: Rebuild | None = None,
+    convolutions: frozenset[ConvolutionSizes] = frozenset(),
 ) -> tuple[LimitRow, ...]:
     """Return all device work of a trace with its limits: the most time lost first, then what has no model.
 
@@ -277,13 +285,30 @@ def limit_rows(
         functions: the operators of the PyTorch that ran, or of a release.
         peaks: by device number; work on a device without peaks has no limits.
         rebuild: gives the costs of calls that no rule knows; None to leave them without a model.
+        convolutions: those of the trace, by `old_convolutions`.
     """
     classifier = classifier_of(functions)
     works = _works(launch_shapes.head(_LOOKED_AT))
-    costs = _Costs(functions, classifier, rebuild)
+    costs = _Costs(functions, classifier, rebuild, convolutions)
     rows = [_row(work, costs, peaks.get(work.first.device)) for work in works]
     rows += _not_looked_at(launch_shapes[_LOOKED_AT:], classifier)
     return tuple(sorted(rows, key=lambda row: (row.lost_ns is None, -(row.lost_ns or 0), -row.device_ns)))
+
+
+def old_convolutions(operators: pl.DataFrame) -> frozenset[ConvolutionSizes]:
+    """Return the convolutions of a trace by their backward passes, where PyTorch before 1.11 recorded them.
+
+    Args:
+        operators: the trace's.
+    """
+    backward = operators.filter(pl.col("name").cast(pl.String).str.ends_with("_convolution_backward"))
+    calls = backward.select(pl.col("name", "input_dims", "input_types").cast(pl.String)).unique().drop_nulls()
+    results = set()
+    for name, dims, types in calls.iter_rows():
+        call = RecordedCall.read(dims, types, None)
+        if call is not None and (sizes := old_backward(name, call)) is not None:
+            results.add(sizes)
+    return frozenset(results)
 
 
 def _not_looked_at(launch_shapes: pl.DataFrame, classifier: Classifier) -> Iterator[LimitRow]:
@@ -365,6 +390,7 @@ class _Costs(Struct, frozen=True):
     functions: NativeFunctions
     classifier: Classifier
     rebuild: Rebuild | None
+    convolutions: frozenset[ConvolutionSizes]
 
     def of(self, work: _Work) -> tuple[Cost | None, str | None]:
         """Return the cost of a call, or None and the reason why there is none."""
@@ -376,6 +402,7 @@ class _Costs(Struct, frozen=True):
         cost = _of_lists(work)
         if cost is None and (call := recorded_call(first, self.functions)) is not None:
             cost = cost_of(first.operator, category, call)
+            cost = cost or old_convolution_cost(first.operator, call, self.convolutions)
         if (cost is None or cost.least_bytes is None) and first.input_dims is not None and self.rebuild is not None:
             cost = self.rebuild(first, category)
         if cost is not None and cost.least_bytes is not None:
