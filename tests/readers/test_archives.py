@@ -90,5 +90,5 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path: 
 def test_what_is_no_archive_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(BadInputError, match=rf"{name} is no archive"):
+    with pytest.raises(BadInputError, match=rf"{name} cannot be unpacked"):
         unpacked(path)

@@ -178,6 +178,7 @@ class CheckName(StrEnum):
     WORK_OUTSIDE_WINDOW = "work_outside_window"
     OVERLAP_ON_ONE_STREAM = "overlap_on_one_stream"
     REPEATED_CORRELATIONS = "repeated_correlations"
+    WAITS_RECORDED = "waits_recorded"
     COLD_LAUNCHES = "cold_launches"
     PROFILER_INTERRUPTIONS = "profiler_interruptions"
     GRAPH_REPLAYS_COMPLETE = "graph_replays_complete"

@@ -130,7 +130,7 @@ _OF_SERVERS: Final = (
 )
 
 
-def server_of(name: str) -> Server | None:
+def serving_program(name: str) -> Server | None:
     """Return whose an operator, a range or a Python frame is; None where its name does not say so."""
     return next((server for server, pattern in _OF_SERVERS if pattern.search(name)), None)
 

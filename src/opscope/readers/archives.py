@@ -13,7 +13,7 @@ from opscope.base.files import kept_scratch, path_text
 from opscope.readers.unpacked import MAX_RATIO, MAX_UNPACKED_BYTES, UNSUSPICIOUS_BYTES
 
 ENDINGS: Final = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-_MOST_FILES: Final = 10_000  # more are no traces of a job
+_MOST_FILES: Final = 10_000  # a job has fewer ranks
 _PIECE: Final = 1 << 20
 
 
@@ -46,7 +46,7 @@ def unpacked(path: Path) -> Path:
             if left < 0 or number >= _MOST_FILES:
                 raise BadInputError(f"{path_text(path)} holds more than archives of traces do: unpack it yourself")
     except (OSError, EOFError, RuntimeError, ValueError, zipfile.BadZipFile, tarfile.TarError) as error:
-        raise BadInputError(f"{path_text(path)} is no archive that can be unpacked: {error}") from error
+        raise BadInputError(f"{path_text(path)} cannot be unpacked: {error}") from error
     return _innermost(root)
 
 

@@ -286,12 +286,12 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
     is_slice = ph in ("X", "B", "E") and event.get("cat") in _SLICES
     if not (is_allocation or is_slice):
         return True
-    start = nanoseconds(event.get("ts"))
+    start = time_ns_of(event.get("ts"))
     if is_allocation:
         if start is not None:
             _add_allocation(rows, event, start, args)
         return start is not None
-    duration = nanoseconds(event.get("dur")) if ph == "X" else None  # the others have found no partner
+    duration = time_ns_of(event.get("dur")) if ph == "X" else None  # the others have found no partner
     if start is None or duration is None or not -LATEST_NS < start + duration < LATEST_NS:
         return False
     _add_slice(rows, event, name, start, duration, args)
@@ -305,12 +305,12 @@ def paired(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     stays as it is.
     """
     events = list(events)
-    apart = [event for event in events if event.get("ph") in ("B", "E") and nanoseconds(event.get("ts")) is not None]
+    apart = [event for event in events if event.get("ph") in ("B", "E") and time_ns_of(event.get("ts")) is not None]
     if not apart:
         return events
     result: list[Mapping[str, Any]] = [event for event in events if event.get("ph") not in ("B", "E")]
     opened: dict[str, _Opened] = {}
-    for event in sorted(apart, key=lambda event: nanoseconds(event["ts"]) or 0):  # of one moment, the file's order
+    for event in sorted(apart, key=lambda event: time_ns_of(event["ts"]) or 0):  # of one moment, the file's order
         thread = opened.setdefault(repr((event.get("pid"), event.get("tid"))), _Opened())
         if event["ph"] == "B":
             thread.begin(event)
@@ -318,7 +318,7 @@ def paired(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             begin = thread.end(event.get("name") or None)
             result.append(event if begin is None else _joined(begin, event))
     left = [event for thread in opened.values() for event in thread.left()]
-    lost = [event for event in events if event.get("ph") in ("B", "E") and nanoseconds(event.get("ts")) is None]
+    lost = [event for event in events if event.get("ph") in ("B", "E") and time_ns_of(event.get("ts")) is None]
     return [*result, *left, *lost]
 
 
@@ -355,7 +355,7 @@ class _Opened:
 def _joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, Any]:
     arguments = [event["args"] for event in (begin, end) if isinstance(event.get("args"), dict)]
     args = {name: value for part in arguments for name, value in part.items()}
-    duration = (nanoseconds(end["ts"]) or 0) - (nanoseconds(begin["ts"]) or 0)
+    duration = (time_ns_of(end["ts"]) or 0) - (time_ns_of(begin["ts"]) or 0)
     return {**begin, "ph": "X", "dur": Decimal(duration) / 1_000, "args": args}
 
 
@@ -607,7 +607,7 @@ def dim3(value: Any) -> str | None:
     return ",".join(str(integer(part)) for part in value)
 
 
-def nanoseconds(value: Any) -> int | None:
+def time_ns_of(value: Any) -> int | None:
     """Convert microseconds to integer nanoseconds without losing one to rounding; None if it is not a time."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = _decimal(value.strip())

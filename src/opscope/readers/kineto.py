@@ -31,12 +31,12 @@ from opscope.readers.events import (
     integer,
     known_metadata,
     list_text,
-    nanoseconds,
     not_understood,
     paired,
     sorted_by_start,
     text_of,
     text_or_list,
+    time_ns_of,
 )
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
@@ -378,7 +378,7 @@ def _flows(source: InputFile) -> tuple[list[_Arrow], list[_Arrow]]:
         event, _ = decode_event(match[0])
         if event is None or (end := arrows.get(event.get("ph", ""))) is None:
             continue
-        time, flow = nanoseconds(event.get("ts")), integer(event.get("id"))
+        time, flow = time_ns_of(event.get("ts")), integer(event.get("id"))
         if time is not None and flow is not None:
             end.append((identity(event.get("pid")), identity(event.get("tid")), time, flow))
     return arrows["s"], arrows["f"]

@@ -27,7 +27,7 @@ from opscope.trace.model import Trace
 
 
 class _BrokenError(Exception):
-    """The bytes are no message."""
+    """The bytes do not make a message."""
 
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
@@ -54,7 +54,7 @@ def _fields(data: bytes) -> Iterator[_Field]:
     """Yield the fields of a message: numbers of any width as integers without a sign, all others as bytes.
 
     Raises:
-        _BrokenError: the message is cut off, or none.
+        _BrokenError: the message is cut off, or is something else.
     """
     at, end = 0, len(data)
     try:
@@ -172,7 +172,7 @@ class _Read(Struct):
     has_known: bool = False
 
     def took(self, packet: Any) -> bool:
-        """Take a packet; return False for what is none."""
+        """Take a packet; return False for other bytes."""
         try:
             self._packet(packet)
         except (_BrokenError, TypeError, AttributeError, ValueError):  # also a field of another type than expected
@@ -246,28 +246,28 @@ class _Read(Struct):
 
     def _stage(self, sequence: _Sequence, time: int, data: bytes) -> None:
         parts: dict[int, Any] = {}
-        said: dict[str, str] = {}
+        stated: dict[str, str] = {}
         for number, value in _fields(data):
             if number == 6:
                 entry = _message(value)
-                said[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
+                stated[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
             else:
                 parts[number] = value
         stage, device = sequence.named("stages", parts.get(14)), parts.get(11, 0)
         category = _STAGES.get(stage, stage)
         self.has_known |= stage in _STAGES
-        if "arch" in said:
-            self.architectures[device] = said["arch"]
+        if "arch" in stated:
+            self.architectures[device] = stated["arch"]
         args: dict[str, Any] = {"device": device}
         args |= {
-            _OF_STAGE.get(name, name): _number_or_text(text) for name, text in said.items() if name not in _OF_PROCESS
+            _OF_STAGE.get(name, name): _number_or_text(text) for name, text in stated.items() if name not in _OF_PROCESS
         }
         if 21 in parts:
             args |= _launch(sequence, parts[21])
         name = sequence.named("names", parts.get(20)) or stage
         if category == "graph_host_node":
-            name = f"{name}: {said['host fn']}" if "host fn" in said else name
-            args |= {"host process": _number_or_text(said.get("process_id", "")), "host thread": 0}
+            name = f"{name}: {stated['host fn']}" if "host fn" in stated else name
+            args |= {"host process": _number_or_text(stated.get("process_id", "")), "host thread": 0}
         # The lane is named, and not numbered; the stream of it is an argument.
         event = {"ph": "X", "cat": category, "name": name, "pid": device, "tid": args.get("stream", 0), "args": args}
         begin = json.dumps(event).encode()[:-1] + b", "
@@ -385,7 +385,7 @@ def _value(data: bytes, depth: int) -> Any:
 
 def _double(bits: int) -> float | None:
     value = float(struct.unpack("<d", bits.to_bytes(8, "little"))[0])
-    return value if math.isfinite(value) else None  # the others are not JSON
+    return value if math.isfinite(value) else None  # JSON has no others
 
 
 # ---------------------------------------------------------------- the file

@@ -19,7 +19,7 @@ from opscope.trace.schema import SCHEMAS
 OPERATIONS: Final = "rocpd_op"  # a table that no other profiler has
 _CALLS: Final = "rocpd_api"
 _MARKER: Final = "UserMarker"
-# Work that is a wait in the queue, and moves or computes nothing.
+# What only waits in the queue: it moves and computes nothing.
 _NO_WORK: Final = frozenset({"Barrier", "BarrierAnd", "BarrierOr", "Marker"})
 _BLOCKS: Final = "hipLaunchKernel"  # it gives the grid in blocks, other calls in threads
 

@@ -40,6 +40,7 @@ _WHAT_TO_DO: Final = {
     CheckName.WORK_OUTSIDE_WINDOW: "Let steps end with a wait for the device",
     CheckName.OVERLAP_ON_ONE_STREAM: _RECORD_AGAIN,
     CheckName.REPEATED_CORRELATIONS: _RECORD_AGAIN,
+    CheckName.WAITS_RECORDED: _RECORD_AGAIN,
     CheckName.COLD_LAUNCHES: "Record later steps",
     CheckName.PROFILER_INTERRUPTIONS: "Record fewer steps at once",
     CheckName.GRAPH_REPLAYS_COMPLETE: "Record fewer replays at once",

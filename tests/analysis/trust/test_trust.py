@@ -494,3 +494,28 @@ def test_a_step_is_the_one_around_a_launch_and_not_the_latest_begun(analyzed: An
     analysis = analyzed(trace)
     assert check(analysis, "launched_outside_steps").verdict is Verdict.PASS
     assert {step.number: step.activities for step in analysis.steps} == {0: 2, 5: 1}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "at", "verdict", "count"),
+    [(1, 10_000, "pass", 0), (1, 40_000, "warn", 1), (-1, 10_000, "warn", 1), (77, 10_000, "warn", 1)],
+)
+def test_waits_between_streams_name_what_they_are_for(
+    analyzed: Analyze, recorded: int, at: int, verdict: str, count: int
+) -> None:
+    trace = KinetoTrace()
+    trace.launch(at, 1_000, name="cudaEventRecord")
+    trace.launched_kernel("first", (2_000, 1_000), (5_000, 20_000))
+    trace.slice(
+        "cuda_sync", "Stream Wait Event", 30_000, 5_000, pid=0, tid=13, stream=13, wait_on_stream=7,
+        wait_on_cuda_event_id=3, wait_on_cuda_event_record_corr_id=recorded,
+    )  # fmt: skip
+    trace.launched_kernel("second", (32_000, 1_000), (36_000, 4_000), stream=13)
+    found = check(analyzed(trace), "waits_recorded")
+    assert (found.verdict, found.count) == (verdict, count)
+
+
+def test_without_waits_between_streams_nothing_is_said_of_them(analyzed: Analyze) -> None:
+    trace = KinetoTrace()
+    trace.launched_kernel("only", (2_000, 1_000), (5_000, 20_000))
+    assert "waits_recorded" not in [one.name for one in analyzed(trace).trust.checks]

@@ -34,7 +34,7 @@ from opscope.documents.verdict import BoundKind
 from opscope.knowledge.collectives import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import Assumed, Peaks
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.knowledge.serving import Server, iteration_of, server_of
+from opscope.knowledge.serving import Server, iteration_of, serving_program
 from opscope.readers.formats import format_named
 from opscope.record.configuration import Configuration
 from opscope.trace.model import DeviceProperties, Trace
@@ -305,7 +305,7 @@ class Context:
 
     @cached_property
     def runs_xpu(self) -> bool:
-        """Whether launches are those of Intel's GPUs, for which PyTorch's graphs of CUDA are no advice."""
+        """Whether launches are those of Intel's GPUs, where graphs of CUDA do not exist."""
         return any_name(self.trace.launches, _OF_XPU.match)
 
     @cached_property
@@ -313,7 +313,7 @@ class Context:
         """Which server of language models runs, by its names; None where none does, or names do not say which."""
         trace = self.trace
         tables = (trace.annotations, trace.operators, trace.frames)
-        return next((server for table in tables for name in names_in(table) if (server := server_of(name))), None)
+        return next((server for table in tables for name in names_in(table) if (server := serving_program(name))), None)
 
     @cached_property
     def serves(self) -> bool:

@@ -139,6 +139,7 @@ def _checks(evidence: CheckInput) -> Iterator[tuple[str, Callable[[], Check | No
     yield "clocks", lambda: _clocks_agree(trace.source)
     yield "streams", lambda: _stream_overlaps(trace)
     yield "correlations", lambda: _repeated_correlations(trace, links)
+    yield "waits between streams", lambda: _waits_recorded(trace)
     yield "cold launches", lambda: _cold_launches(trace)
     yield "interruptions by the profiler", lambda: _profiler_interruptions(trace)
     yield "replays of graphs", lambda: _graph_replays(trace, links, evidence.timelines)
@@ -755,6 +756,34 @@ def _repeated_correlations(trace: Trace, links: Links) -> Check:
         "share their correlation id with another although they belong to no graph: their operator is uncertain.",
         "No correlation id is repeated outside graph launches.",
     )
+
+
+def _waits_recorded(trace: Trace) -> Check | None:
+    """Judge whether waits of one stream for another say which record of an event they are for; None without any.
+
+    As PyTorch's own validator has it (``torch.profiler._trace_validator``): the record is there, and before the wait.
+    """
+    waits = trace.synchronizations.filter(pl.col("name").cast(pl.String) == _STREAM_WAIT)
+    if not waits.height:
+        return None
+    records = trace.launches.filter(pl.col("name").cast(pl.String).str.contains("EventRecord")).drop_nulls(
+        "correlation"
+    )
+    times = records.group_by("correlation").agg(recorded_ns=pl.col("start_ns").min())
+    known = waits.join(times, left_on="recorded_by", right_on="correlation", how="left")
+    count = known.filter(~(pl.col("recorded_ns") <= pl.col("start_ns")).fill_null(value=False)).height
+    if not count:
+        return Check(
+            CheckName.WAITS_RECORDED, Verdict.PASS, 0, "Waits between streams name the work that they are for."
+        )
+    sentence = (
+        f"{count:,} of {waits.height:,} waits of a stream for another one do not say which work they are for: the "
+        "record of their event is missing, or later than they are. What waits for what is then taken from times alone."
+    )
+    return Check(CheckName.WAITS_RECORDED, Verdict.WARN, count, sentence)
+
+
+_STREAM_WAIT = "Stream Wait Event"
 
 
 def _in_graph(trace: Trace, links: Links) -> npt.NDArray[np.bool_]:
