@@ -685,3 +685,39 @@ def test_a_function_that_a_graph_calls_is_a_range_of_its_thread(tmp_path: Path) 
     assert trace.threads == (("100", "77"),)
     assert trace.source.not_understood == {}
     assert trace.activities.height == 0
+
+
+def counter(name: str, time: int, pid: object, **values: object) -> dict[str, object]:
+    return {"ph": "C", "name": name, "pid": pid, "ts": time / 1000, "args": values}
+
+
+def test_samples_of_counters_are_read_with_their_device(tmp_path: Path) -> None:
+    made = KinetoTrace()
+    made.kernel("k", 0, 10)
+    made.events += [
+        counter("SM Clock (MHz)", 3_000, "GPU 1 Counters", **{"": 1980}),
+        counter("Power (W)", 2_000, "GPU 0 Counters", **{"": 351.5}),
+        counter("Memory", 1_000, 40, used=7, free=2.5),  # as other programs have them
+        counter("Queue", 4_000, "GPU x Counters", value=3),
+        counter("No number", 5_000, "GPU 0 Counters", **{"": "high"}),
+    ]
+    trace = read(made.write(tmp_path / "t.json"))
+    assert trace.counters.rows() == [
+        (1_000, None, "Memory used", 7.0),
+        (1_000, None, "Memory free", 2.5),
+        (2_000, 0, "Power (W)", 351.5),
+        (3_000, 1, "SM Clock (MHz)", 1980.0),
+        (4_000, None, "Queue", 3.0),
+    ]
+
+
+def test_samples_are_summed_up_over_the_steps(tmp_path: Path) -> None:
+    made = KinetoTrace()
+    made.step(1, 0, 10_000)
+    made.launched_kernel("k", (1_000, 500), (2_000, 3_000))
+    made.events += [counter("Power (W)", time, "GPU 0 Counters", **{"": power}) for time, power in
+                    ((1_000, 300.0), (5_000, 400.0), (20_000, 90.0))]  # fmt: skip
+    made.events.append(counter("Cycles (Current Kernel)", 2_000, "GPU 0 Counters", **{"": 5_940}))
+    (power,) = analyze(read(made.write(tmp_path / "t.json"))).counters
+    assert (power.device, power.samples, power.least, power.mean, power.most) == (0, 2, 300.0, 350.0, 400.0)
+    assert power.sentence == "Power (W) 300 to 400 (mean 350, 2 samples)"

@@ -20,6 +20,7 @@ from opscope.analysis.costs.sums import (
     NO_OPERATOR,
     MemoryUse,
     called_operators,
+    counter_sums,
     inputs_of_activities,
     kernel_table,
     launch_shapes,
@@ -69,7 +70,7 @@ from opscope.base.text import lazy_pattern
 from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Finding
 from opscope.documents.limits import LimitRow
-from opscope.documents.trace import GapRow, IterationRow, OddStep, Step
+from opscope.documents.trace import CounterEntry, GapRow, IterationRow, OddStep, Step
 from opscope.documents.verdict import Bound, IdleCause, Trust
 from opscope.knowledge.categories import classifier_of
 from opscope.knowledge.costs import ConvolutionSizes
@@ -347,6 +348,11 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
     def origins(self) -> Origins:
         """Where each operator call comes from, as far as stacks were recorded."""
         return Origins.of(self.trace, self.backward_pass)
+
+    @functools.cached_property
+    def counters(self) -> tuple[CounterEntry, ...]:
+        """What was sampled of devices within the steps; without steps, in the recording."""
+        return counter_sums(self.trace, self.window.spans if self.steps else None)
 
     @functools.cached_property
     def memory(self) -> tuple[MemoryUse, ...]:

@@ -228,6 +228,7 @@ def _why(one: Analysed) -> Iterator[Block]:
         ("the evidence", _evidence),
         ("the light pass and the devices", _devices),
         ("the longest gap", _gap),
+        ("what was sampled", _sampled),
         ("the accounting", _accounting),
         ("graphs", _graphs),
     )
@@ -304,6 +305,12 @@ def _gap(one: Analysed) -> Iterator[Inline]:
     gap = longest_gap(analysis.gaps, windows, with_names=light, may_have_stacks=analysis.trace.operators.height > 0)
     if gap is not None and measured.bound.kind != BoundKind.CAPTURE:
         yield gap
+
+
+def _sampled(one: Analysed) -> Iterator[Inline]:
+    from opscope.report.overview import sampled
+
+    return ((sentence,) for sentence in sampled(one.analysis.counters))
 
 
 def _accounting(one: Analysed) -> Iterator[Inline]:

@@ -553,6 +553,32 @@ class MemoryEntry(Struct, frozen=True):
     top_operators: dict[str, int]
 
 
+class CounterEntry(Struct, frozen=True):
+    """Samples of one counter of a device: power, a clock, a utilisation.
+
+    Attributes:
+        device: its number; null where the record does not name one.
+        name: of what, with its unit, as recorded.
+        samples: how many.
+        least: the smallest of them.
+        mean: their mean, each counted once.
+        most: the largest.
+    """
+
+    device: int | None
+    name: str
+    samples: int
+    least: float
+    mean: float
+    most: float
+
+    @property
+    def sentence(self) -> str:
+        """The counter in words."""
+        values = f"{self.least:,.6g}" if self.least == self.most else f"{self.least:,.6g} to {self.most:,.6g}"
+        return f"{self.name} {values} (mean {self.mean:,.6g}, {self.samples:,} samples)"
+
+
 class SampleSummary(Struct, frozen=True):
     """Repeated measurements of one quantity, in nanoseconds.
 
@@ -730,6 +756,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         trust: the checks that tell whether the figures can be believed.
         annotations: the named ranges.
         memory: recorded allocations per device; empty if they were not recorded.
+        counters: what was sampled of devices within the steps, or in a recording without steps; empty if nothing was.
         measurement: times of whole steps, profiled and not.
         step_time: what a step takes, by the best of them; null where no steps are known.
     """
@@ -769,6 +796,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     limits: LimitsEntry | None = None
     odd_steps: tuple[OddStep, ...] = ()
     steps_from: str | None = None
+    counters: tuple[CounterEntry, ...] = ()
 
     @property
     def timed_devices(self) -> tuple[DeviceEntry, ...]:

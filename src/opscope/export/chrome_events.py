@@ -120,6 +120,7 @@ def events_of(trace: Trace, tracks: Tracks, classifier: Classifier) -> list[Even
         _overheads(trace),
         _migrations(trace, tracks.migrations),
         _allocations(trace, tracks.allocations),
+        _counters(trace),
         _activities(trace, owner, tracks, classifier),
         _flows(trace, launch, tracks),
     ]
@@ -299,6 +300,25 @@ def _allocations(trace: Trace, tids: Ints) -> Events:
         _fixed("}}"),
     ]
     return Events.of(times, table, pieces)
+
+
+def _counters(trace: Trace) -> Events:
+    """Return samples of counters as PyTorch writes them: in a process of their own per device."""
+    table = trace.counters
+    numbered = pl.concat_str(pl.lit('"GPU '), pl.col("device"), pl.lit(' Counters"'))
+    process = pl.when(pl.col("device").is_null()).then(pl.lit('"Counters"')).otherwise(numbered)
+    pieces = [
+        _fixed(f'{SEPARATOR}{{"ph": "C", "name": '),
+        _names(table["name"]),
+        _fixed(', "pid": '),
+        _Text(process, _DIGITS),
+        _fixed(', "ts": '),
+        *_microseconds(pl.col("time_ns")),
+        _fixed(', "args": {"": '),
+        _number("value"),
+        _fixed("}}"),
+    ]
+    return Events.of(column(table, "time_ns"), table, pieces)
 
 
 def _activities(trace: Trace, owner: pl.Series, tracks: Tracks, classifier: Classifier) -> Events:

@@ -126,7 +126,7 @@ def shaped(table: str, frame: pl.DataFrame) -> pl.DataFrame:
 
 def sorted_by_start(name: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Sort a table by time; rows with equal times keep their order."""
-    by = "time_ns" if name == "allocations" else "start_ns"
+    by = "time_ns" if "time_ns" in SCHEMAS[name] else "start_ns"
     return frame if frame[by].is_sorted() else frame.sort(by, maintain_order=True)
 
 
@@ -282,6 +282,8 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
     arguments = event.get("args")
     args = arguments if isinstance(arguments, dict) else {}
     ph, name = event.get("ph"), text_of(event.get("name", ""))
+    if ph == "C":
+        return _add_counters(rows, event, name, args)
     is_allocation = ph == "i" and name == _MEMORY_EVENT
     is_slice = ph in ("X", "B", "E") and event.get("cat") in _SLICES
     if not (is_allocation or is_slice):
@@ -572,6 +574,25 @@ def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapp
         total_allocated_bytes=integer(args.get("Total Allocated")),
         address=integer(args.get("Addr")),
     )
+
+
+_OF_DEVICE: Final = lazy_pattern(r"GPU (\d{1,9}) Counters")
+_THE_VALUE: Final = ("", "value")  # keys that add nothing to the counter's name
+
+
+def _add_counters(rows: Rows, event: Mapping[str, Any], name: str, args: Mapping[str, Any]) -> bool:
+    """Add the numbers of a counter event; return False if its time is impossible."""
+    time = time_ns_of(event.get("ts"))
+    if time is None:
+        return False
+    process = event.get("pid")
+    match = _OF_DEVICE.fullmatch(process) if isinstance(process, str) else None
+    device = integer(match[1], _INT32) if match else None
+    for key, number in args.items():
+        if (value := _float(number)) is not None:
+            shown = name if key in _THE_VALUE or key == name else f"{name} {text_of(key)}".strip()
+            rows.add("counters", time_ns=time, device=device, name=shown, value=value)
+    return True
 
 
 def text_of(value: Any) -> str:

@@ -42,7 +42,7 @@ _RATIO: Final = 100  # tables of traces take ten to thirty times as much as thei
 _LOWEST: Final[dict[Any, int]] = {pl.Int32: -(1 << 31), pl.Int64: -(1 << 63)}
 _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duration_ns", "time_ns"})
 # Tables and columns that earlier versions did not write.
-_ADDED_LATER: Final = frozenset({"ranges", "synchronizations", "migrations", "communications"})
+_ADDED_LATER: Final = frozenset({"ranges", "synchronizations", "migrations", "communications", "counters"})
 _COLUMNS_ADDED_LATER: Final = frozenset(
     {
         ("launches", "status"), ("allocations", "address"), ("activities", "context"),

@@ -95,6 +95,7 @@ def _text(value: bytes) -> str:
 
 _PACKET: Final = 1
 _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _STAGE, _TRACK, _CLOCKS = 8, 10, 11, 12, 13, 53, 60, 6
+_SAMPLE, _COUNTERS = 52, 47  # of TracePacket, and of InternedData
 _CLEARED: Final = 1  # a flag: interned names of the sequence are void
 _BEGIN, _END = 1, 2
 # How PyTorch names stages, and its category of the same work in JSON.
@@ -122,15 +123,21 @@ _INTERNED_TEXTS: Final[Mapping[int, str]] = {
 
 
 class _Sequence(Struct):
-    """Names that packets of one sequence refer to, by kind and number."""
+    """What packets of one sequence refer to by its number: names of each kind; a device and names of its counters."""
 
     texts: dict[str, dict[int, str]] = field(default_factory=dict)
+    counters: dict[int, tuple[int, dict[int, str]]] = field(default_factory=dict)
 
     def learn(self, data: bytes) -> None:
         for number, entry in _fields(data):
             if (kind := _INTERNED_TEXTS.get(number)) is not None:
                 parts = _message(entry)
                 self.texts.setdefault(kind, {})[parts.get(1, 0)] = _text(parts.get(2, b""))
+            elif number == _COUNTERS:
+                parts = _message(entry)
+                specs = [_message(spec) for part, spec in _fields(parts.get(2, b"")) if part == 1]
+                names = {spec.get(1, 0): _text(spec.get(2, b"")) for spec in specs}
+                self.counters[parts.get(1, 0)] = parts.get(3, 0), names
 
     def named(self, kind: str, number: int | None) -> str:
         return self.texts.get(kind, {}).get(number or 0, "")
@@ -194,6 +201,8 @@ class _Read(Struct):
             self._event(sequence, _signed(parts.get(_TIMESTAMP, 0)), parts[_EVENT])
         elif _STAGE in parts:
             self._stage(sequence, _signed(parts.get(_TIMESTAMP, 0)), parts[_STAGE])
+        elif _SAMPLE in parts:
+            self._sample(sequence, _signed(parts.get(_TIMESTAMP, 0)), parts[_SAMPLE])
 
     def _track(self, data: bytes) -> None:
         parts = _message(data)
@@ -272,6 +281,15 @@ class _Read(Struct):
         event = {"ph": "X", "cat": category, "name": name, "pid": device, "tid": args.get("stream", 0), "args": args}
         begin = json.dumps(event).encode()[:-1] + b", "
         self.events.append(_timed(begin, time - self.base, parts.get(2, 0)))
+
+    def _sample(self, sequence: _Sequence, time: int, data: bytes) -> None:
+        fields = list(_fields(data))
+        device, names = sequence.counters.get(dict(fields).get(4, 0), (0, {}))
+        for counter in (_message(value) for number, value in fields if number == 2):
+            value = _signed(counter[2]) if 2 in counter else _double(counter.get(3, 0))
+            name = json.dumps(names.get(counter.get(1, 0), ""))
+            text = f'{{"ph": "C", "name": {name}, "pid": "GPU {device} Counters", "args": {{"": {json.dumps(value)}}}, '
+            self.events.append(b'%s"ts": %s}' % (text.encode("utf-8", "replace"), _microseconds(time - self.base)))
 
     def paired(self) -> None:
         """Make events of begins and ends: an end is that of the last begin of its track that is open."""

@@ -16,6 +16,7 @@ from opscope.base.units import format_bytes, format_count, format_ns, format_sha
 from opscope.documents.findings import StepFigure
 from opscope.documents.page import FigureEntry
 from opscope.documents.trace import (
+    CounterEntry,
     DeviceEntry,
     GapRow,
     Measurement,
@@ -283,6 +284,16 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
     gap = longest_gap(document.gaps, windows, with_names=light, may_have_stacks=bool(document.operators))
     if gap is not None:
         yield Paragraph(gap)
+    yield from map(Paragraph.of, sampled(document.counters))
+
+
+def sampled(counters: Iterable[CounterEntry]) -> Iterator[str]:
+    """Yield a sentence per device on what was sampled of it: power, clocks, utilisation."""
+    by_device: dict[int | None, list[str]] = {}
+    for entry in counters:
+        by_device.setdefault(entry.device, []).append(entry.sentence)
+    for number, sentences in by_device.items():
+        yield f"Sampled{'' if number is None else f' of device {number}'}: {'; '.join(sentences)}."
 
 
 def _accounting(document: TraceDocument) -> Iterator[Block]:

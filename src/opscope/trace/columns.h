@@ -129,6 +129,12 @@
     COLUMN(source, INT32, "the rank of the group that a message comes from") \
     COLUMN(destination, INT32, "the rank of the group that a message goes to")
 
+#define OPSCOPE_COUNTERS(COLUMN) /* samples of power, clocks, utilisation and the like, one row each */ \
+    COLUMN(time_ns, INT64, "when") \
+    COLUMN(device, INT32, "the device; null where the record does not name one") \
+    COLUMN(name, NAME, "of what, with its unit: Power (W)") \
+    COLUMN(value, FLOAT64, "how much")
+
 // In the order in which their numbers stand in the interface.
 #define OPSCOPE_TABLES(TABLE) \
     TABLE(Operators, OPSCOPE_OPERATORS) \
@@ -141,4 +147,5 @@
     TABLE(Ranges, OPSCOPE_RANGES) \
     TABLE(Synchronizations, OPSCOPE_SYNCHRONIZATIONS) \
     TABLE(Migrations, OPSCOPE_MIGRATIONS) \
-    TABLE(Communications, OPSCOPE_COMMUNICATIONS)
+    TABLE(Communications, OPSCOPE_COMMUNICATIONS) \
+    TABLE(Counters, OPSCOPE_COUNTERS)

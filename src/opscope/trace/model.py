@@ -147,6 +147,7 @@ class Trace(Summarised, Struct, frozen=True):
         synchronizations: one row per wait of the host or of a stream; empty unless these were recorded.
         migrations: one row per transfer, page fault or other event of unified memory; empty unless recorded.
         communications: one row per call of a collective or message between processes, and one per kernel of these.
+        counters: one row per sample of power, clocks, utilisation and the like; empty unless recorded.
         around: what lies around a part that holds steps; None for a whole trace.
     """
 
@@ -164,6 +165,7 @@ class Trace(Summarised, Struct, frozen=True):
     synchronizations: pl.DataFrame
     migrations: pl.DataFrame
     communications: pl.DataFrame
+    counters: pl.DataFrame
     around: Around | None = None
 
     def summary(self) -> Summary:

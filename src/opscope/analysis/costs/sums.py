@@ -11,9 +11,11 @@ import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, costliest_first
+from opscope.analysis.structure.arrays import Intervals, column, costliest_first
 from opscope.analysis.structure.links import Links, device_time_of_operators, operator_self_cpu
 from opscope.analysis.structure.nesting import Ints, nearest
+from opscope.analysis.structure.selection import begins_within
+from opscope.documents.trace import CounterEntry
 from opscope.knowledge.categories import Category, Classifier
 from opscope.knowledge.kernels.kinds import kind_of
 from opscope.trace.model import Trace
@@ -41,6 +43,30 @@ class MemoryUse(Struct, frozen=True):
     allocated_bytes: int
     allocations: int
     by_operator: pl.DataFrame
+
+
+# A cycle count of each kernel, which is its duration times a clock, and says nothing more.
+_PER_KERNEL: Final = "Cycles (Current Kernel)"
+
+
+def counter_sums(trace: Trace, spans: Intervals | None) -> tuple[CounterEntry, ...]:
+    """Return what was sampled of devices within some time: power, clocks, utilisation.
+
+    Args:
+        trace: the trace.
+        spans: from when to when; None for all of it.
+    """
+    sampled = trace.counters.with_columns(pl.col("name").cast(pl.String))
+    if spans is not None and len(spans):
+        sampled = sampled.filter(begins_within(zip(spans.start.tolist(), spans.end.tolist(), strict=True), "time_ns"))
+    value = pl.col("value")
+    sums = (
+        sampled.filter(pl.col("name") != _PER_KERNEL)
+        .group_by("device", "name")
+        .agg(samples=pl.len(), least=value.min(), mean=value.mean(), most=value.max())
+        .sort("device", "name", nulls_last=True)
+    )
+    return tuple(CounterEntry(**row) for row in sums.iter_rows(named=True))
 
 
 def memory_use(trace: Trace, links: Links) -> tuple[MemoryUse, ...]:

@@ -123,6 +123,7 @@ def records_within(trace: Trace, spans: list[tuple[int, int]], activities: Ints,
         migrations=within(trace.migrations),
         synchronizations=within(trace.synchronizations),
         allocations=within(trace.allocations, "time_ns"),
+        counters=within(trace.counters, "time_ns"),
         activities=kept,
         communications=pl.concat(
             [

@@ -309,8 +309,8 @@ struct Event {
         shared_memory, occupancy, collective, memory_bytes, total_allocated, address, device_id, device_type,
         elements_in, elements_out, element_type, awaited_stream, recorded_by, awaited_event, group, group_description,
         group_ranks, group_size, group_rank, first_rank, rank_stride, communication_sequence, splits_in, splits_out,
-        source_rank, destination_rank, copy_kind, copy_source, copy_target;
-    bool odd_args = false, has_args = false;
+        source_rank, destination_rank, copy_kind, copy_source, copy_target, value;
+    bool odd_args = false, has_args = false, more_args = false;
 };
 
 enum class Parsed { kWhole, kNeedsMore, kBroken };
@@ -574,6 +574,7 @@ private:
 
 Token* argument_of(Event& event, std::string_view key) {
     switch (key.size()) {
+        case 0: return &event.value;
         case 3: return is(key, "Seq") ? &event.communication_sequence : nullptr;
         case 4:
             if (is(key, "grid")) return &event.grid;
@@ -702,6 +703,7 @@ bool parse_event(Cursor& cursor, Event& event) {
             return cursor.each_field([&](std::string_view name) {
                 Token unused;
                 Token* token = argument_of(event, name);
+                event.more_args |= !name.empty();
                 return cursor.value(token ? *token : unused);
             });
         }
@@ -1077,6 +1079,7 @@ private:
             return !known_category;
         }
         if (is(ph, "\"i\"") && event.name && event.name.text() == "\"[memory]\"") return add_allocation(event);
+        if (is(ph, "\"C\"")) return add_counter(event);
         return true;
     }
 
@@ -1299,6 +1302,28 @@ private:
                                     .splits_out = splits_out,
                                     .source = source,
                                     .destination = destination});
+        return true;
+    }
+
+    // Of one number without a name of its own, as PyTorch writes counters; Python reads all others.
+    bool add_counter(const Event& event) {
+        int64_t time, device = kNull;
+        double value;
+        if (event.ts.is_null() || event.value.is_null() || event.odd_args || event.more_args) return false;
+        if (!event.name || *event.name.begin != '"' || has_escape(event.name)) return false;
+        if (!nanoseconds(event.ts, time) || !decimal(event.value, value) || value != value) return false;
+        constexpr std::string_view before = "\"GPU ", after = " Counters\"";
+        const std::string_view process = event.pid ? event.pid.text() : std::string_view();
+        if (process.size() > before.size() + after.size() && process.substr(0, before.size()) == before &&
+            process.substr(process.size() - after.size()) == after) {
+            const Token number{event.pid.begin + before.size(), event.pid.end - after.size()};
+            for (char c : number.text())
+                if (c < '0' || c > '9') return false;
+            if (!integer(number, device, kInt32)) return false;
+        }
+        if (!wanted_.all && (wanted_.outline || time < wanted_.begin || time >= wanted_.end)) return true;
+        tables_.Counters.add(
+            {.time_ns = time, .device = device, .name = names_.code(event.name.text()), .value = value});
         return true;
     }
 
@@ -1942,7 +1967,7 @@ const Interner& strings(const Reader& reader, int which) {
 
 extern "C" {
 
-int32_t opscope_kineto_version() { return 15; }
+int32_t opscope_kineto_version() { return 16; }
 Reader* opscope_kineto_new(size_t threads, size_t block_size) {
     try {
         return new Reader(threads, block_size);

@@ -18,7 +18,7 @@ from opscope.base.processes import cores
 from opscope.readers.unpacked import Wanted
 
 LIBRARY: Final = Path(__file__).with_name("libkineto.so")
-_VERSION: Final = 15  # of the interface; a library of another version is not used
+_VERSION: Final = 16  # of the interface; a library of another version is not used
 NULL: Final = -(1 << 63)  # stands for an unknown number
 _MOST_THREADS: Final = 16  # more wait for the one that reads the file
 _BLOCK: Final = 1 << 20  # what a thread reads at a time; files of less than a few of these need no threads
