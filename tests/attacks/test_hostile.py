@@ -83,7 +83,7 @@ def test_what_unpacks_to_very_much_more_than_it_is_has_to_be_asked_for(
     path = packed(tmp_path, b'{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 1},', count)
     assert read(path).operators.height == count
     monkeypatch.setattr("opscope.readers.unpacked.UNSUSPICIOUS_BYTES", 1 << 20)
-    monkeypatch.setattr("opscope.readers.unpacked._RATIO", 50)
+    monkeypatch.setattr("opscope.readers.unpacked.MAX_RATIO", 50)
     with pytest.raises(BadInputError, match="unpacks to more than 50 times its size"):
         read(path)
     assert read(path, max_bytes=1 << 30).operators.height == count
