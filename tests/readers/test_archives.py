@@ -11,6 +11,7 @@ import pytest
 from opscope.base.errors import BadInputError
 from opscope.distributed.inputs import files_of
 from opscope.readers.archives import is_archive, unpacked
+from opscope.readers.reading import read
 from opscope.runs.inputs import traces_below
 from tests.tiny import inference
 
@@ -67,6 +68,48 @@ def test_files_that_lead_out_are_refused(tmp_path: Path, name: str, make: object
     with pytest.raises(BadInputError, match="leads out of it"):
         unpacked(archive)
     assert not (tmp_path.parent / "out.json").exists()
+
+
+def test_what_systems_add_is_left_out_and_odd_names_are_read(tmp_path: Path) -> None:
+    files = {"__MACOSX/job/._rank0.json": b"x", "job/.DS_Store": b"x", "job/._rank0.json": b"x"}
+    archive = zipped(tmp_path / "job.zip", {**files, "job/2024-01-01T12:00:00.json": TRACE})
+    assert [file.path.name for file in traces_below([archive])] == ["2024-01-01T12:00:00.json"]
+
+
+def test_of_files_of_one_name_the_last_counts(tmp_path: Path) -> None:
+    path = tmp_path / "job.tar"
+    for mode, content in (("w", b"{}"), ("a", TRACE)):
+        with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+            entry = tarfile.TarInfo("rank0.json")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    assert [file.path.read_bytes() for file in traces_below([path])] == [TRACE]
+
+
+def test_traces_are_shown_by_the_name_of_their_archive(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "job.zip", RANKS)
+    assert [str(file) for file in traces_below([archive])] == [f"{archive}/job/rank{rank}.json" for rank in (0, 1)]
+    (file, *_) = traces_below([archive])
+    assert read(file.path).source.path == f"{archive}/job/rank0.json"
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    archive = taped(tmp_path / "job.tar.gz", {"rank0.json": TRACE})
+    content = bytearray(archive.read_bytes())
+    content[-6] ^= 0xFF  # in the checksum behind everything
+    archive.write_bytes(content)
+    with pytest.raises(BadInputError, match="cannot be unpacked"):
+        unpacked(archive)
+
+
+def test_a_description_that_is_larger_than_its_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        entry = tarfile.TarInfo("rank0.json")
+        entry.pax_headers = {"comment": "x" * (1 << 20)}
+        archive.addfile(entry)
+    with pytest.raises(BadInputError, match="too long"):
+        unpacked(path)
 
 
 def test_links_are_left_out(tmp_path: Path) -> None:

@@ -388,6 +388,9 @@ def test_ranges_of_emit_nvtx_are_operators(tmp_path: Path) -> None:
         (2_210, 2_290, "AddmmBackward0, seq = 6"),
         (2_400, 2_500, "Optimizer.step#SGD.step, op_id = 15"),
         (2_600, 2_700, "my step, in two parts"),
+        (2_800, 2_900, "Backward"),
+        (3_000, 3_100, "MulBackward0, op_id = 16"),
+        (3_200, 3_300, "odd" + ", sizes = [" * 90_000),
     ]
     trace = read(_marked(tmp_path / "t.sqlite", texts))
     assert _rows(trace.operators, "name", "start_ns", "sequence_number", "input_dims") == [
@@ -396,8 +399,11 @@ def test_ranges_of_emit_nvtx_are_operators(tmp_path: Path) -> None:
         ("aten::addmm", 2_000, 6, "[[4], [2, 8], [8, 4]]"),
         ("autograd::engine::evaluate_function: AddmmBackward0", 2_200, 6, None),
         ("AddmmBackward0", 2_210, 6, None),
+        ("MulBackward0", 3_000, None, None),
     ]
-    assert trace.annotations["name"].to_list() == ["Optimizer.step#SGD.step", "my step, in two parts"]
+    names = trace.annotations["name"].cast(pl.String).to_list()
+    assert names[:3] == ["Optimizer.step#SGD.step", "my step, in two parts", "Backward"]
+    assert names[3].startswith("odd, sizes = [")
     operators = analyze(trace).operators
     assert operators.filter(pl.col("name") == "aten::addmm").select("calls", "self_device_ns").row(0) == (2, 700)
 

@@ -198,6 +198,37 @@ def test_damage_is_reported_or_survived(tmp_path_factory: pytest.TempPathFactory
         read(path)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        half(1, 1, field(4, field(10, "x") + field(5, (1 << 69) - 1))),  # a double that is a number without end
+        half(1, 1, field(3, b"")),
+        half(1, 1, field(10, b"x")),
+        packet(field(8, b"x"), field(6, b"")),
+        packet(field(8, 5), field(10, 1), field(53, field(11, b"x") + field(14, 1))),
+        *(packet(field(8, 5), field(10, 1), field(53, field(14, 1) + field(6, field(1, "arch") + field(2, arch))))
+          for arch in ("x9", "sm_9\u00b2", "sm_" + "9" * 5_000)),
+    ],
+)  # fmt: skip
+def test_fields_of_odd_types_cost_their_packet_alone(tmp_path: Path, odd: bytes) -> None:
+    content = packet(field(8, 1_000), field(6, b"")) if odd.startswith(b"\n\x05") else b""
+    trace = read(made(tmp_path, content + HEAD + odd + begin(11_000, 2) + end(12_000)))
+    assert "aten::inner" in trace.operators["name"].cast(pl.String).to_list()
+
+
+def test_a_slice_without_an_end_is_counted(tmp_path: Path) -> None:
+    trace = read(made(tmp_path, HEAD + begin(11_000, 1) + begin(12_000, 2) + end(13_000)))
+    assert trace.operators["name"].to_list() == ["aten::inner"]
+    assert trace.source.odd_events == 1
+
+
+def test_one_long_name_of_many_slices_is_refused(tmp_path: Path) -> None:
+    head = packet(field(8, 1_000), field(6, b"")) + interned(categories=["cpu_op"], names=["x" * (1 << 20)])
+    slices = b"".join(begin(time, 1) + end(time + 1) for time in range(2_000, 2_400, 2))
+    with pytest.raises(BadInputError, match="far more room than the file"):
+        read(made(tmp_path, head + slices))
+
+
 def test_lists_within_lists_without_end_are_no_argument(tmp_path: Path) -> None:
     nested = b""
     for _ in range(5_000):

@@ -129,3 +129,38 @@ def test_tables_that_are_missing_are_empty(tmp_path: Path) -> None:
     trace = read(_database(tmp_path / "t.rpd", {"rocpd_op": [_work(1, 0, 10, "KernelExecution", "Cijk_Ailk")]}))
     assert trace.activities.select("name", "correlation").rows() == [("Cijk_Ailk", None)]
     assert trace.launches.height == 0
+
+
+def test_the_order_of_rows_and_indexes_mix_no_calls_up(tmp_path: Path) -> None:
+    calls = [_call(number, number * 100, number * 100 + 50, "UserMarker") for number in (9, 3, 5)]
+    rows = [(number, _NUMBER["aten::mm"], str(number), f"[[{number}]]") for number in (9, 3, 5)]
+    path = _database(tmp_path / "t.rpd", {"rocpd_api": calls, "rocpd_op": [], "ext_autogradapi": rows})
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE INDEX calls ON ext_autogradapi(api_ptr_id, autogradName_id)")
+        connection.commit()
+    operators = read(path).operators
+    assert operators.select("start_ns", "sequence_number", "input_dims").rows() == [
+        (300, 3, "[[3]]"),
+        (500, 5, "[[5]]"),
+        (900, 9, "[[9]]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"rocpd_string": [(99, None), (None, "x")]},
+        {"rocpd_api_ops": [(1, None, 1), (2, 3, None)]},
+        {"rocpd_op": [(1, 1 << 40, 0, 0, 5, 9, None, None), (2, None, None, 0, 5, 9, 1, 1)]},
+        {"ext_autogradapi": [(1, None, "9" * 5_000, None)], "rocpd_api": [_call(1, 5, 9, "UserMarker")]},
+        {"rocpd_kernelapi": [(None, None, 1, 1, "x", 1, 1)], "rocpd_copyapi": [(1, None)]},
+    ],
+)
+def test_odd_values_are_unknown(tmp_path: Path, tables: Mapping[str, Sequence[Sequence[object]]]) -> None:
+    made = {"rocpd_op": [_work(1, 0, 10, "KernelExecution", "Cijk_Ailk")], **tables}
+    assert analyze(read(_database(tmp_path / "t.rpd", made))).trace.source.format == "rocmProfileData"
+
+
+def test_a_database_of_another_profiler_of_rocm_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="ROCm's profilers"):
+        read(_database(tmp_path / "t.db", {"rocpd_api": []}))

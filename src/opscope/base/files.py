@@ -367,8 +367,22 @@ def unpacked_gzip(path: Path, most: int) -> bytes:
 
 
 def path_text(path: Path) -> str:
-    """Return a path as text that JSON can hold: bytes that are not UTF-8 become U+FFFD."""
+    """Return a path as text that JSON can hold: bytes that are not UTF-8 become U+FFFD.
+
+    What `show_as` named is shown by the name that its user knows.
+    """
+    for folder, name in _SHOWN_AS.items():
+        if path.is_relative_to(folder):
+            path = name / path.relative_to(folder)
     return os.fsencode(path).decode("utf-8", "replace")
+
+
+_SHOWN_AS: Final[dict[Path, Path]] = {}
+
+
+def show_as(folder: Path, name: Path) -> None:
+    """Have what is in a temporary folder shown by the path of what it was made from."""
+    _SHOWN_AS[folder] = name
 
 
 # ---------------------------------------------------------------- the cache

@@ -575,8 +575,11 @@ class CounterEntry(Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """The counter in words."""
-        values = f"{self.least:,.6g}" if self.least == self.most else f"{self.least:,.6g} to {self.most:,.6g}"
-        return f"{self.name} {values} (mean {self.mean:,.6g}, {self.samples:,} samples)"
+        samples = "1 sample" if self.samples == 1 else f"{self.samples:,} samples"
+        if self.least == self.most:
+            return f"{self.name} {self.least:,.6g} ({samples})"
+        values = f"{self.least:,.6g} to {self.most:,.6g}"
+        return f"{self.name} {values} (mean {self.mean:,.6g}, {samples})"
 
 
 class SampleSummary(Struct, frozen=True):

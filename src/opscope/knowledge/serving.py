@@ -1,7 +1,7 @@
 """What servers of language and diffusion models name their iterations: ranges around one forward pass of a batch."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
@@ -122,16 +122,25 @@ class Server(StrEnum):
     TENSORRT_LLM = "TensorRT-LLM"
 
 
-# Names of modules, files and operators of each: of ranges, frames and operators, not of kernels, which others use too.
+# Files of their engines: a user's own folder may be named after one, and their kernels are used by others too.
 _OF_SERVERS: Final = (
-    (Server.VLLM, lazy_pattern(r"(?i)(?<![a-z])vllm(?![a-z])")),
-    (Server.SGLANG, lazy_pattern(r"(?i)(?<![a-z])(sglang|sgl_kernel)(?![a-z])")),
-    (Server.TENSORRT_LLM, lazy_pattern(r"(?i)(?<![a-z])(tensorrt_llm|trtllm)(?![a-z])")),
+    (Server.VLLM, lazy_pattern(r"(?:^|/)vllm/(?:v1|engine|worker|executor|model_executor|entrypoints)/")),
+    (Server.SGLANG, lazy_pattern(r"(?:^|/)sglang/srt/")),
+    (Server.TENSORRT_LLM, lazy_pattern(r"(?:^|/)tensorrt_llm/(?:_torch|executor|runtime|llmapi)/")),
 )
+_OF_ITERATIONS: Final[Mapping[Callable[[re.Match[str]], Iteration], Server]] = {
+    _vllm_0: Server.VLLM, _vllm_1: Server.VLLM, _vllm_2: Server.VLLM, _sglang: Server.SGLANG,
+    _tensorrt: Server.TENSORRT_LLM,
+}  # fmt: skip
+
+
+def server_of_iteration(name: str) -> Server | None:
+    """Return which server names its iterations like a range; None for other ranges, and for names of several."""
+    return next((_OF_ITERATIONS.get(read) for pattern, read in _COMPILED if pattern.fullmatch(name)), None)
 
 
 def serving_program(name: str) -> Server | None:
-    """Return whose an operator, a range or a Python frame is; None where its name does not say so."""
+    """Return whose engine a Python frame is of; None for others."""
     return next((server for server, pattern in _OF_SERVERS if pattern.search(name)), None)
 
 

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
+import polars as pl
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError
@@ -48,7 +49,7 @@ def opened(content: Content) -> Iterator["Database"]:
     try:
         with closing(_opened(content, bounds)) as connection:
             yield Database(connection, bounds, path, size, source.damage, _columns(connection, bounds))
-    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         if bounds.exceeded is not None:
             raise BadInputError(f"{path} is not {_EXPECTED}: {bounds.exceeded}") from error
         raise BadInputError(f"{path} is not whole, or not {_EXPECTED}: {error}") from error
@@ -76,7 +77,8 @@ class Database(Struct):
     def rows(self, table: str, wanted: Sequence[str], *, texts: bool = False) -> list[Row]:
         """Return columns of a table as numbers or None (or as texts); no rows if there is no such table.
 
-        A column that the table lacks is None in every row.
+        A column that the table lacks is None in every row. Rows stand in the order of the table, so that those of two
+        queries belong together.
 
         Raises:
             sqlite3.Error: the table cannot be read, or holds more than the file's size allows.
@@ -85,7 +87,7 @@ class Database(Struct):
             return []
         kind = "TEXT" if texts else "INTEGER"
         columns = ", ".join(f'CAST("{name}" AS {kind})' if name in self.columns[table] else "NULL" for name in wanted)
-        return self.bounds.rows(self.connection.execute(f'SELECT {columns} FROM "{table}"'))
+        return self.bounds.rows(self.connection.execute(f'SELECT {columns} FROM "{table}" ORDER BY rowid'))
 
     def texts(self, table: str, number: str, text: str) -> dict[int, str]:
         """Return a table of texts by their numbers.

@@ -283,7 +283,7 @@ def add_event(rows: Rows, event: Mapping[str, Any]) -> bool:
     args = arguments if isinstance(arguments, dict) else {}
     ph, name = event.get("ph"), text_of(event.get("name", ""))
     if ph == "C":
-        return _add_counters(rows, event, name, args)
+        return _add_counter(rows, event, name, args)
     is_allocation = ph == "i" and name == _MEMORY_EVENT
     is_slice = ph in ("X", "B", "E") and event.get("cat") in _SLICES
     if not (is_allocation or is_slice):
@@ -361,12 +361,11 @@ def _joined(begin: Mapping[str, Any], end: Mapping[str, Any]) -> Mapping[str, An
     return {**begin, "ph": "X", "dur": Decimal(duration) / 1_000, "args": args}
 
 
-# What PyTorch's emit_nvtx appends to the names of its ranges: the call's numbers, and sizes of its inputs.
-_SUFFIX: Final = lazy_pattern(
-    r", (?:seq = (?P<seq>-?\d{1,18})|op_id = \d+|sizes = (?P<sizes>\[.*?\])|input_op_ids = \[.*?\])"
-    r"(?=, (?:seq|op_id|sizes|input_op_ids) = |$)"
-)
-_OPERATORS_NAME: Final = lazy_pattern(r"^(aten|autograd|torch|c10d)::|Backward\d*$|^record_param_comms$")
+# What PyTorch's emit_nvtx appends to the names of its ranges, in this order: the call's numbers, sizes of its inputs.
+_SUFFIXES: Final = (", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = ")
+_OPERATORS_NAME: Final = lazy_pattern(r"^(aten|autograd|torch|c10d)::|^record_param_comms$")
+_BACKWARD_NAME: Final = lazy_pattern(r"Backward[0-9]*$")
+_SHORT_NUMBER: Final = lazy_pattern(r"-?[0-9]{1,18}")
 
 
 def told_apart(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -392,12 +391,16 @@ def told_apart(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _marked(full: str) -> tuple[str, bool, int | None, str | None]:
     """Return the name in a range's text, whether it is an operator, its sequence number, and sizes of its inputs."""
-    suffixes = list(_SUFFIX.finditer(full))
-    name = full[: suffixes[0].start()] if suffixes else full
-    number = next((int(suffix["seq"]) for suffix in suffixes if suffix["seq"]), None)
-    sizes = next((suffix["sizes"] for suffix in suffixes if suffix["sizes"]), None)
+    places = sorted((at, key) for key in _SUFFIXES if (at := full.rfind(key)) >= 0)
+    name = full[: places[0][0]] if places else full
+    ends = [*(at for at, _ in places), len(full)][1:]
+    parts = {key: full[at + len(key) : end] for (at, key), end in zip(places, ends, strict=bool(places))}
+    sequence, sizes = parts.get(_SUFFIXES[0], ""), parts.get(_SUFFIXES[2])
+    number = int(sequence) if _SHORT_NUMBER.fullmatch(sequence) else None
     # Only operators have a sequence number; other ranges of PyTorch have an id.
-    return name, number is not None or _OPERATORS_NAME.search(name) is not None, number, sizes
+    backward = bool(parts) and _BACKWARD_NAME.search(name) is not None
+    is_operator = number is not None or backward or _OPERATORS_NAME.search(name) is not None
+    return (name, True, number, sizes) if is_operator else (name, False, None, None)
 
 
 def not_understood(category: Any) -> bool:
@@ -576,22 +579,22 @@ def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapp
     )
 
 
-_OF_DEVICE: Final = lazy_pattern(r"GPU (\d{1,9}) Counters")
-_THE_VALUE: Final = ("", "value")  # keys that add nothing to the counter's name
+_OF_DEVICE: Final = lazy_pattern(r"GPU ([0-9]{1,9}) Counters")
 
 
-def _add_counters(rows: Rows, event: Mapping[str, Any], name: str, args: Mapping[str, Any]) -> bool:
-    """Add the numbers of a counter event; return False if its time is impossible."""
+def _add_counter(rows: Rows, event: Mapping[str, Any], name: str, args: Mapping[str, Any]) -> bool:
+    """Add the sample of a counter that has one number; return False if its time is impossible.
+
+    Events of several numbers are other programs' and are left out.
+    """
     time = time_ns_of(event.get("ts"))
     if time is None:
         return False
-    process = event.get("pid")
+    process, (value,) = event.get("pid"), map(_float, args.values()) if len(args) == 1 else (None,)
     match = _OF_DEVICE.fullmatch(process) if isinstance(process, str) else None
     device = integer(match[1], _INT32) if match else None
-    for key, number in args.items():
-        if (value := _float(number)) is not None:
-            shown = name if key in _THE_VALUE or key == name else f"{name} {text_of(key)}".strip()
-            rows.add("counters", time_ns=time, device=device, name=shown, value=value)
+    if value is not None:
+        rows.add("counters", time_ns=time, device=device, name=name, value=value)
     return True
 
 

@@ -121,7 +121,8 @@ class PythonReader:
 
 EXPECTED: Final = (
     "Expected a Chrome or Perfetto trace from torch.profiler (.json or .pftrace, also packed with gzip, xz or "
-    "Zstandard), a recording of opscope exec, or an SQLite export of Nsight Systems."
+    "Zstandard), a recording of opscope exec, an SQLite export of Nsight Systems, a database of rocmProfileData "
+    "(.rpd), or an archive of these (.zip, .tar, .tar.gz)."
 )
 
 
@@ -193,8 +194,7 @@ _IN_NO_TEXT: Final = bytes(range(9))
 
 
 def _is_perfetto(beginning: bytes) -> bool:
-    is_text = beginning.translate(None, _IN_NO_TEXT) == beginning or beginning.lstrip()[:1] in (b"{", b"[")
-    return beginning.startswith(_LIKE_PERFETTO) and not is_text
+    return beginning.startswith(_LIKE_PERFETTO) and beginning.translate(None, _IN_NO_TEXT) != beginning
 
 
 # Kineto's recognises any file: its JSON text may be damaged at the beginning. It must be the last of FORMATS, and its
@@ -293,7 +293,8 @@ def format_of(beginning: bytes, path: Path) -> TraceFormat:
     """
     kinds = [kind for magic, kind in _OTHER_KINDS if beginning.startswith(magic)]
     kinds += [kind for pattern, kind in _OTHER_JSON if pattern.search(beginning[:_SEARCHED])]
-    kinds += [kind for ending, kind in _OTHER_NAMES if path.name.endswith(ending)]
+    if not beginning.lstrip().startswith((b"{", b"[")):
+        kinds += [kind for ending, kind in _OTHER_NAMES if path.name.endswith(ending)]
     if kinds:
         raise NotATraceError(f"{path} is {kinds[0]}, and no trace that opscope knows. {EXPECTED}")
     return next(known for known in FORMATS if known.recognises(beginning))

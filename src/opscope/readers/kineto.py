@@ -5,6 +5,7 @@ The intact part of a damaged file is read, and `TraceSource` says what is missin
 
 import functools
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ from opscope.readers.events import (
 from opscope.readers.exported import restored
 from opscope.readers.formats import EXPECTED, EventReader
 from opscope.readers.native.library import CATEGORIES, IDENTITIES, NAMES, NULL, TEXTS, NativeReader
-from opscope.readers.unpacked import InputFile, WholeReader
+from opscope.readers.unpacked import InputFile
 from opscope.trace.columns import TABLES, ColumnKind
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
@@ -202,7 +203,7 @@ def parse(content: Content) -> Trace:
     else:
         rows, frames = _python_frames(content.events, oddities)
     header = _header(reader, oddities)
-    recorded = any(frame.height for frame in frames.values())
+    recorded = any(frame.height for table, frame in frames.items() if table != "counters")
     is_kinetos = bool(header.keys() & _KINETOS) or any(map(_OF_DEVICES.search, oddities.not_understood))
     if oddities.not_understood and not recorded and not is_kinetos:
         raise NotATraceError(_of_another_tool(source.path, oddities.not_understood, reader))
@@ -345,7 +346,8 @@ def _texts(tokens: list[bytes]) -> tuple[pl.Series, Array]:
 # traces leave arguments out), the arrow's is taken. That takes a second look at the file, so nothing else reads arrows.
 
 
-_FLOW: Final = lazy_pattern(rb'\{[^{}]*"(?:ac2g|async_cpu_to_gpu)"[^{}]*\}')
+_FLOW: Final = lazy_pattern(rb'\{[^{}]{0,400}"(?:ac2g|async_cpu_to_gpu)"[^{}]{0,400}\}')
+_LONGEST_FLOW: Final = 1_024  # bytes
 _CORRELATED: Final = ("launches", "activities")
 
 
@@ -370,18 +372,40 @@ _Arrow: TypeAlias = tuple[str, str, int, int]  # process, thread, time in nanose
 
 def _flows(source: InputFile) -> tuple[list[_Arrow], list[_Arrow]]:
     """Return the begins and the ends of a file's arrows from launches to work."""
-    whole = WholeReader()
-    for _ in InputFile(source.path, source.max_bytes).feed(lambda _: whole):
+    arrows = _Arrows()
+    for _ in InputFile(source.path, source.max_bytes).feed(lambda _: arrows):
         pass
-    arrows: dict[str, list[_Arrow]] = {"s": [], "f": []}
-    for match in _FLOW.finditer(whole.take()):
-        event, _ = decode_event(match[0])
-        if event is None or (end := arrows.get(event.get("ph", ""))) is None:
-            continue
+    return arrows.found["s"], arrows.found["f"]
+
+
+class _Arrows:
+    """Keeps the arrows of a file that passes by in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.found: dict[str, list[_Arrow]] = {"s": [], "f": []}
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take a piece; no text is handed back."""
+        text, end = self._rest + piece, 0
+        for match in _FLOW.finditer(text):
+            self._keep(match[0])
+            end = match.end()
+        self._rest = text[max(end, len(text) - _LONGEST_FLOW) :]
+        return []
+
+    def read(self, file: int, piece: int) -> tuple[int, list[bytes]]:
+        """Take the next bytes of an open file."""
+        content = os.read(file, piece)
+        return len(content), self.feed(content)
+
+    def _keep(self, raw: bytes) -> None:
+        event, _ = decode_event(raw)
+        if event is None or (arrows := self.found.get(event.get("ph", ""))) is None:
+            return
         time, flow = time_ns_of(event.get("ts")), integer(event.get("id"))
         if time is not None and flow is not None:
-            end.append((identity(event.get("pid")), identity(event.get("tid")), time, flow))
-    return arrows["s"], arrows["f"]
+            arrows.append((identity(event.get("pid")), identity(event.get("tid")), time, flow))
 
 
 def _with_ids(frame: pl.DataFrame, arrows: Sequence[tuple[Any, Any, int, int]], lane: tuple[str, str]) -> pl.DataFrame:

@@ -57,6 +57,11 @@ def parse(content: Content) -> Trace:
         BadInputError: the database cannot be read, or holds more than its size allows.
     """
     with opened(content) as database:
+        if any(name.startswith("rocpd_") for name in database.columns) and rpd.OPERATIONS not in database.columns:
+            raise NotATraceError(
+                f"{database.path} is a database of ROCm's profilers without the table {rpd.OPERATIONS}: opscope reads "
+                "those of rocmProfileData"
+            )
         return rpd.parsed(database) if rpd.OPERATIONS in database.columns else _Export(database).trace()
 
 

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from opscope.base.errors import NotATraceError
+from opscope.base.errors import BadInputError, NotATraceError
+from opscope.base.text import lazy_pattern
 from opscope.readers import kineto
 from opscope.readers.content import Content, decoded
 from opscope.readers.formats import EXPECTED, KINETO
-from opscope.readers.unpacked import whole
+from opscope.readers.unpacked import UNSUSPICIOUS_BYTES, whole
 from opscope.trace.model import Trace
 
 # ---------------------------------------------------------------- protocol buffers
@@ -168,6 +169,7 @@ class _Read(Struct):
         base: the clock's zero, as PyTorch writes it.
         architectures: of devices, as PyTorch names them (``sm_90``).
         has_known: whether any of it is of a kind that PyTorch writes.
+        left: how many bytes of text may still come of it.
     """
 
     sequences: dict[int, _Sequence] = field(default_factory=dict)
@@ -177,13 +179,14 @@ class _Read(Struct):
     base: int = 0
     architectures: dict[int, str] = field(default_factory=dict)
     has_known: bool = False
+    left: int = 0
 
     def took(self, packet: Any) -> bool:
         """Take a packet; return False for other bytes."""
         try:
             self._packet(packet)
-        except (_BrokenError, TypeError, AttributeError, ValueError):  # also a field of another type than expected
-            return False
+        except (_BrokenError, TypeError, AttributeError, ValueError, ArithmeticError, LookupError):
+            return False  # also where a field is of another type than expected
         return True
 
     def _packet(self, data: bytes) -> None:
@@ -193,8 +196,8 @@ class _Read(Struct):
             sequence.texts.clear()
         if _INTERNED in parts:
             sequence.learn(parts[_INTERNED])
-        if _CLOCKS in parts and not self.base:
-            self.base = parts.get(_TIMESTAMP, 0)
+        if _CLOCKS in parts and not self.base and isinstance(parts.get(_TIMESTAMP), int):
+            self.base = parts[_TIMESTAMP]
         if _TRACK in parts:
             self._track(parts[_TRACK])
         elif _EVENT in parts:
@@ -251,7 +254,9 @@ class _Read(Struct):
             named = own_name if own_name is not None else sequence.named("names", name)
             event = f'{{"ph": "X", "cat": {_quoted(shown)}, "name": {_quoted(named)}, "pid": {place.process}, '
             text = f'{event}"tid": {place.thread}, "args": {{{args}}}, '
-            self.slices.append(_Slice(time, track, text.encode("utf-8", "replace")))
+            encoded = text.encode("utf-8", "replace")
+            self._count(encoded)
+            self.slices.append(_Slice(time, track, encoded))
 
     def _stage(self, sequence: _Sequence, time: int, data: bytes) -> None:
         parts: dict[int, Any] = {}
@@ -262,7 +267,7 @@ class _Read(Struct):
                 stated[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
             else:
                 parts[number] = value
-        stage, device = sequence.named("stages", parts.get(14)), parts.get(11, 0)
+        stage, device = sequence.named("stages", parts.get(14)), int(parts.get(11, 0))
         category = _STAGES.get(stage, stage)
         self.has_known |= stage in _STAGES
         if "arch" in stated:
@@ -280,7 +285,7 @@ class _Read(Struct):
         # The lane is named, and not numbered; the stream of it is an argument.
         event = {"ph": "X", "cat": category, "name": name, "pid": device, "tid": args.get("stream", 0), "args": args}
         begin = json.dumps(event).encode()[:-1] + b", "
-        self.events.append(_timed(begin, time - self.base, parts.get(2, 0)))
+        self._add(_timed(begin, time - self.base, int(parts.get(2, 0))))
 
     def _sample(self, sequence: _Sequence, time: int, data: bytes) -> None:
         fields = list(_fields(data))
@@ -289,7 +294,16 @@ class _Read(Struct):
             value = _signed(counter[2]) if 2 in counter else _double(counter.get(3, 0))
             name = json.dumps(names.get(counter.get(1, 0), ""))
             text = f'{{"ph": "C", "name": {name}, "pid": "GPU {device} Counters", "args": {{"": {json.dumps(value)}}}, '
-            self.events.append(b'%s"ts": %s}' % (text.encode("utf-8", "replace"), _microseconds(time - self.base)))
+            self._add(b'%s"ts": %s}' % (text.encode("utf-8", "replace"), _microseconds(time - self.base)))
+
+    def _add(self, event: bytes) -> None:
+        self._count(event)
+        self.events.append(event)
+
+    def _count(self, event: bytes) -> None:
+        self.left -= len(event)
+        if self.left < 0:
+            raise BadInputError("its names, written out for each event, take far more room than the file")
 
     def paired(self) -> None:
         """Make events of begins and ends: an end is that of the last begin of its track that is open."""
@@ -302,6 +316,10 @@ class _Read(Struct):
                 begin = stack.pop()
                 assert begin.text is not None
                 self.events.append(_timed(begin.text, begin.time - self.base, piece.time - begin.time))
+        # What has no end counts as an event with an impossible time.
+        self.events += [
+            b'%s"ts": null, "dur": null}' % piece.text for left in opened.values() for piece in left if piece.text
+        ]
 
     def text(self) -> bytes:
         """Return the file as Kineto writes it in JSON."""
@@ -318,7 +336,11 @@ _OF_PYTORCH: Final = frozenset(
 )
 
 
-_quoted = functools.lru_cache(maxsize=1 << 15)(json.dumps)
+_short_quoted = functools.lru_cache(maxsize=1 << 15)(json.dumps)
+
+
+def _quoted(text: str) -> str:
+    return _short_quoted(text) if len(text) < _SHORT else json.dumps(text)
 
 
 def _overhead_or_none(track: _Track) -> str:
@@ -334,10 +356,14 @@ def _microseconds(nanoseconds: int) -> bytes:
     return b"%s%d.%03d" % (b"-" if nanoseconds < 0 else b"", whole_us, rest)
 
 
+_ARCHITECTURE: Final = lazy_pattern(r"sm_([0-9]{1,3})([0-9])")
+_TEXT_RATIO: Final = 20
+
+
 def _device(index: int, architecture: str) -> dict[str, Any]:
     """Return what the header says of a device: only its architecture is recorded."""
-    digits = architecture.removeprefix("sm_")
-    known = {"computeMajor": int(digits[:-1]), "computeMinor": int(digits[-1])} if digits[1:].isdigit() else {}
+    match = _ARCHITECTURE.fullmatch(architecture)
+    known = {"computeMajor": int(match[1]), "computeMinor": int(match[2])} if match else {}
     return {"id": index, "name": "", **known}
 
 
@@ -359,10 +385,12 @@ def _launch(sequence: _Sequence, data: bytes) -> dict[str, Any]:
     return results
 
 
-# Lists of sizes and types are the same in each step.
-@functools.lru_cache(maxsize=1 << 15)
 def _argument(data: bytes) -> tuple[int, str]:
     """Return an argument as JSON: with its own name and 0, or without and the number of its interned name."""
+    return _short_argument(data) if len(data) < _SHORT else _read_argument(data)
+
+
+def _read_argument(data: bytes) -> tuple[int, str]:
     name, interned = None, 0
     for number, value in _fields(data):
         if number == 10:
@@ -373,6 +401,9 @@ def _argument(data: bytes) -> tuple[int, str]:
     return (interned, value) if name is None else (0, f"{_quoted(name)}: {value}")
 
 
+# Lists of sizes and types are the same in each step; long ones are not kept.
+_SHORT: Final = 1_024
+_short_argument = functools.lru_cache(maxsize=1 << 15)(_read_argument)
 _SCALARS: Final[Mapping[int, Callable[[Any], Any]]] = {
     2: bool,
     3: int,
@@ -420,10 +451,15 @@ def parse(content: Content) -> Trace:
         NotATraceError: nothing in it is of a kind that PyTorch writes.
         BadInputError: it is damaged so that no event is left.
     """
-    source, read, unreadable = content.source, _Read(), 0
+    source, unreadable = content.source, 0
+    packets = whole(content.reader).take()
+    # PyTorch's JSON of a run has twice the bytes of its unpacked packets.
+    read = _Read(left=max(UNSUSPICIOUS_BYTES, _TEXT_RATIO * len(packets)))
     try:
-        for number, packet in _fields(whole(content.reader).take()):
+        for number, packet in _fields(packets):
             unreadable += 0 if number == _PACKET and read.took(packet) else _size(packet)
+    except BadInputError as error:
+        raise BadInputError(f"{source.path}: {error}") from error
     except _BrokenError:
         source.damage = source.damage or "it ends in the middle of a packet, or is damaged there"
     text = read.text()

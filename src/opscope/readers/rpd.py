@@ -12,7 +12,7 @@ import polars as pl
 
 from opscope.base.demangle import readable_names
 from opscope.readers.database import Database
-from opscope.readers.events import LATEST_NS, Rows, build_trace, told_apart
+from opscope.readers.events import LATEST_NS, Rows, build_trace, integer, told_apart
 from opscope.trace.model import DeviceProperties, Trace, TraceSource
 from opscope.trace.schema import SCHEMAS
 
@@ -21,7 +21,9 @@ _CALLS: Final = "rocpd_api"
 _MARKER: Final = "UserMarker"
 # What only waits in the queue: it moves and computes nothing.
 _NO_WORK: Final = frozenset({"Barrier", "BarrierAnd", "BarrierOr", "Marker"})
-_BLOCKS: Final = "hipLaunchKernel"  # it gives the grid in blocks, other calls in threads
+_INT32: Final = 31  # bits of a device's number
+# These calls give the grid in threads (hip_runtime_api.h: globalWorkSizeX), others in blocks.
+_IN_THREADS: Final = frozenset({"hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel"})
 
 _Names = Mapping[int, str]
 
@@ -40,6 +42,7 @@ class _Recording:
     def __init__(self, database: Database) -> None:
         self._database, self._rows = database, Rows()
         texts = database.texts("rocpd_string", "id", "string") if "rocpd_string" in database.columns else {}
+        texts = {number: text for number, text in texts.items() if number is not None and text}
         full = readable_names(texts.values())
         self._texts: _Names = {number: full.get(text) or text for number, text in texts.items()}
         self._count = self._odd = 0
@@ -95,11 +98,7 @@ class _Recording:
         texts = self._database.rows(table, ("seq", "sizes"), texts=True)
         numbers = self._database.rows(table, ("api_ptr_id", "autogradName_id"))
         for (call, name), (sequence, sizes) in zip(numbers, texts, strict=True):
-            is_number = str(sequence or "").isdecimal()
-            yield (
-                call,
-                (name, int(sequence) if is_number else None, sizes if str(sizes or "").startswith("[") else None),
-            )
+            yield call, (name, integer(sequence or ""), sizes if str(sizes or "").startswith("[") else None)
 
     def _work(self, names: _Names) -> None:
         by_operation = dict(self._pairs("rocpd_api_ops", "op_id", "api_id"))
@@ -117,16 +116,16 @@ class _Recording:
                 # Copies and fills are told by their names, as where Kineto records them.
                 kind="kernel",
                 name=operation if is_moved else self._texts.get(description) or operation,
-                device=device,
+                device=integer(device, _INT32),
                 stream=queue,
                 correlation=call if call >= 0 else None,
                 bytes=sizes.get(call) if is_moved else None,
-                **(_grid(geometry.get(call), blocks=names.get(call) == _BLOCKS) if not is_moved else {}),
+                **(_grid(geometry.get(call), blocks=names.get(call, "") not in _IN_THREADS) if not is_moved else {}),
                 **times,
             )
 
     def _pairs(self, table: str, key: str, value: str) -> Iterator[tuple[int, int]]:
-        return ((row[0], row[1]) for row in self._database.rows(table, (key, value)))
+        return ((row[0], row[1]) for row in self._database.rows(table, (key, value)) if None not in row)
 
     def _times(self, start: int | None, end: int | None) -> dict[str, int] | None:
         """Return the columns of a start and a duration; None if the times are impossible, which is counted."""

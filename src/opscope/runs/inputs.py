@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from opscope.base.errors import BadInputError, UsageError
-from opscope.base.files import regular
+from opscope.base.files import path_text, regular
 from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_MS
 from opscope.readers.archives import is_archive, unpacked
@@ -55,13 +55,13 @@ class TraceFile(Struct, frozen=True):
     guessed: bool = False
 
     def __str__(self) -> str:
-        return str(self.path)
+        return path_text(self.path)
 
     @property
     def name(self) -> str:
         """What commands take for it: of a run RUN/CONFIGURATION, which has the record that a file alone has not."""
         if self.capture is None:
-            return str(self.path)
+            return path_text(self.path)
         cycle = f",{self.capture.cycle + 1}" if len(self.capture.record.traces) > 1 else ""
         return f"{self.capture.directory.path}/{self.capture.record.configuration.id}{cycle}"
 

@@ -225,17 +225,22 @@ def test_without_a_step_time_the_range_is_what_the_profiler_leaves_open(analyzed
 @pytest.mark.parametrize(
     ("around", "says"),
     [
-        ("execute_context_0(0)_generation_8(8)", "replay a CUDA graph for each batch size"),
+        ("execute_context_0(0)_generation_8(8)", "without --enforce-eager"),
+        ("execute_diffusion_4_1024x1024", "replay a CUDA graph for each batch size"),
         ("vllm/v1/worker/gpu_worker.py(3): execute_model", "without --enforce-eager"),
         ("sglang/srt/managers/scheduler.py(7): run_batch", "without --disable-cuda-graph"),
         ("tensorrt_llm/_torch/pyexecutor/py_executor.py(9): _forward_step", "cuda_graph_config"),
+        ("/opt/venv/site-packages/vllm/v1/worker/gpu_worker.py(3): execute_model", "without --enforce-eager"),
+        ("step[DECODE bs=32]", "without --disable-cuda-graph"),
+        ("/home/u/vllm-notes/infer.py(3): main", "mode='reduce-overhead'"),
+        ("<string>(1): compare_with_vllm", "mode='reduce-overhead'"),
         ("train.py(10): step", "mode='reduce-overhead'"),
         ("mysvllmish.py(10): step", "mode='reduce-overhead'"),
     ],
 )
 def test_launches_are_made_fewer_as_the_program_allows(analyzed: Analyze, around: str, says: str) -> None:
     trace = dispatching(2 * US)
-    if around.startswith("execute"):
+    if around.startswith(("execute", "step[")):
         trace.annotation(around, 0, STEP)
     else:
         trace.slice("python_function", around, 0, STEP)
@@ -259,6 +264,7 @@ def test_no_graph_of_cuda_is_advised_on_other_devices(analyzed: Analyze) -> None
     (first, *_) = found(analyzed(trace))
     assert first.rule == Rule.DISPATCH_BOUND
     assert "CUDA" not in first.action + (first.todo or "")
+    assert "graph" not in first.wrong_if + first.derivation
 
 
 def test_the_place_of_launches_is_where_most_of_the_waiting_is(analyzed: Analyze) -> None:

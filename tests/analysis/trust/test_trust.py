@@ -498,7 +498,10 @@ def test_a_step_is_the_one_around_a_launch_and_not_the_latest_begun(analyzed: An
 
 @pytest.mark.parametrize(
     ("recorded", "at", "verdict", "count"),
-    [(1, 10_000, "pass", 0), (1, 40_000, "warn", 1), (-1, 10_000, "warn", 1), (77, 10_000, "warn", 1)],
+    [
+        *((1, 10_000, "pass", 0), (1, 40_000, "warn", 1), (-1, 10_000, "warn", 1), (77, 10_000, "warn", 1)),
+        (0, 10_000, "pass", 0),  # of a call before the recording
+    ],
 )
 def test_waits_between_streams_name_what_they_are_for(
     analyzed: Analyze, recorded: int, at: int, verdict: str, count: int

@@ -1,7 +1,6 @@
 """What the rules look at, and how device time and waiting become time of a step."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final
@@ -34,7 +33,7 @@ from opscope.documents.verdict import BoundKind
 from opscope.knowledge.collectives import Direction, direction_of, is_pageable
 from opscope.knowledge.devices import Assumed, Peaks
 from opscope.knowledge.kernels.kinds import communicates
-from opscope.knowledge.serving import Server, iteration_of, serving_program
+from opscope.knowledge.serving import Server, iteration_of, server_of_iteration, serving_program
 from opscope.readers.formats import format_named
 from opscope.record.configuration import Configuration
 from opscope.trace.model import DeviceProperties, Trace
@@ -310,10 +309,9 @@ class Context:
 
     @cached_property
     def server(self) -> Server | None:
-        """Which server of language models runs, by its names; None where none does, or names do not say which."""
-        trace = self.trace
-        tables = (trace.annotations, trace.operators, trace.frames)
-        return next((server for table in tables for name in names_in(table) if (server := serving_program(name))), None)
+        """Which server of language models runs: by the names of its iterations, else by the files of its engine."""
+        ways = ((self.trace.annotations, server_of_iteration), (self.trace.frames, serving_program))
+        return next((server for table, of in ways for name in names_in(table) if (server := of(name))), None)
 
     @cached_property
     def serves(self) -> bool:
@@ -620,25 +618,13 @@ class Context:
         return self._where(place, None if call < 0 else str(self.trace.launches["name"][call]))
 
     def where_mostly(self, pieces: Ints) -> Where:
-        """Return the module, the Python frame and the range in which the host was for most of some pieces of idle time.
-
-        A module or a frame is that of the most time; a range is named if it is around half of the time.
-        """
+        """Return the module, the line of Python and the range that are around most of some pieces of idle time."""
         idle, lengths = self.waits.idle, self.waits.lengths
         longest = pieces[np.argsort(-lengths[pieces], kind="stable")][:_PIECES_PLACED]
         if not len(longest):
             return Where()
         moments = (idle.pieces.start[longest] + idle.pieces.end[longest]) // 2
-        sums: dict[str, Counter[str]] = {"module": Counter(), "python": Counter(), "annotation": Counter()}
-        places = self._places().at(idle.thread[longest], moments)
-        for place, length in zip(places, lengths[longest].tolist(), strict=True):
-            for part, counter in sums.items():
-                if (name := getattr(place, part)) is not None:
-                    counter[name] += length
-        most = {part: max(counter, key=lambda name: counter[name], default=None) for part, counter in sums.items()}
-        around = most["annotation"]
-        is_around = around is not None and 2 * sums["annotation"][around] >= int(lengths[longest].sum())
-        return Where(module=most["module"], python=most["python"], annotation=around if is_around else None)
+        return self._where(self._places().mostly(idle.thread[longest], moments, lengths[longest]), None)
 
     def where_of_call(self, call: int) -> Where:
         """Return where a call of the API was made."""

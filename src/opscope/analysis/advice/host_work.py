@@ -112,9 +112,11 @@ def dispatch_bound(context: Context) -> Iterator[Draft]:
         ),
         todo=_issue_in_short(context, alone=alone),
         action=_issue_faster(context, alone=alone),
-        wrong_if="shapes or control flow change from step to step, so that no graph can be replayed",
+        wrong_if="the kernels are large, or cannot be fused"
+        if context.runs_xpu
+        else "shapes or control flow change from step to step, so that no graph can be replayed",
         claims=idle_claim(BoundKind.DISPATCH) | (idle_claim(BoundKind.HOST_WORK) if pauses.any() else frozenset()),
-        remedy=None if alone else _AS_GRAPH,
+        remedy=None if alone or context.runs_xpu else _AS_GRAPH,
         pieces=pieces,
         # Recorded idle time is not shorter than that without the profiler.
         most=kept * (all_of_it + float(context.waits.lengths[pauses].sum())) / context.steps,

@@ -1,6 +1,7 @@
 """The longest gaps of the devices, each with its cause and with what the host was doing, as far as recorded."""
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -170,6 +171,45 @@ class Places:
                 strict=True,
             )
         ]
+
+    def mostly(self, thread: Ints, moment: Ints, weight: Ints) -> Place:
+        """Return what is around most of some moments: the innermost module, line of Python and range of each.
+
+        A name counts for all moments that it is around, and at least half of their weight is needed.
+
+        Args:
+            thread: the number of a thread per moment.
+            moment: times on the trace's clock, in nanoseconds.
+            weight: how much each moment counts.
+        """
+        frames, nesting = self._trace.frames["name"], self._of_frames
+        module = _mostly_around(frames, nesting, thread, moment, weight, self._modules)
+        return Place(
+            operator=None,
+            annotation=_mostly_around(self._ranges["name"], self._of_ranges, thread, moment, weight),
+            module=None if module is None else module.removeprefix(MODULE_FRAME),
+            python=_mostly_around(frames, nesting, thread, moment, weight, self._users),
+        )
+
+
+def _mostly_around(
+    names: pl.Series, nesting: Nesting, thread: Ints, moment: Ints, weight: Ints, holds: Bools | None = None
+) -> str | None:
+    """Return the name of slices around at least half of the weight, the innermost of such names; None without one."""
+    sums: Counter[str] = Counter()
+    depths: dict[str, int] = {}
+    for innermost, amount in zip(nesting.innermost_at(thread, moment).tolist(), weight.tolist(), strict=True):
+        chain: list[str] = []
+        row = innermost
+        while row >= 0:
+            if (holds is None or holds[row]) and (name := str(names[row])) not in chain:
+                chain.append(name)
+            row = int(nesting.parent[row])
+        for depth, name in enumerate(reversed(chain)):
+            sums[name] += amount
+            depths[name] = max(depths.get(name, 0), depth)
+    half = [name for name in sums if 2 * sums[name] >= int(weight.sum()) > 0]
+    return max(half, key=lambda name: (depths[name], sums[name]), default=None)
 
 
 def _innermost(

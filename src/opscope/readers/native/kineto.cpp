@@ -310,7 +310,8 @@ struct Event {
         elements_in, elements_out, element_type, awaited_stream, recorded_by, awaited_event, group, group_description,
         group_ranks, group_size, group_rank, first_rank, rank_stride, communication_sequence, splits_in, splits_out,
         source_rank, destination_rank, copy_kind, copy_source, copy_target, value;
-    bool odd_args = false, has_args = false, more_args = false;
+    bool odd_args = false, has_args = false;
+    int arguments = 0;  // how many; the value of the last one
 };
 
 enum class Parsed { kWhole, kNeedsMore, kBroken };
@@ -574,7 +575,6 @@ private:
 
 Token* argument_of(Event& event, std::string_view key) {
     switch (key.size()) {
-        case 0: return &event.value;
         case 3: return is(key, "Seq") ? &event.communication_sequence : nullptr;
         case 4:
             if (is(key, "grid")) return &event.grid;
@@ -703,8 +703,11 @@ bool parse_event(Cursor& cursor, Event& event) {
             return cursor.each_field([&](std::string_view name) {
                 Token unused;
                 Token* token = argument_of(event, name);
-                event.more_args |= !name.empty();
-                return cursor.value(token ? *token : unused);
+                Token& value = token ? *token : unused;
+                if (!cursor.value(value)) return false;
+                event.value = value;
+                ++event.arguments;
+                return true;
             });
         }
         Token unused;
@@ -1305,21 +1308,23 @@ private:
         return true;
     }
 
-    // Of one number without a name of its own, as PyTorch writes counters; Python reads all others.
+    // Of one number, as PyTorch writes counters; those of several are other programs'.
     bool add_counter(const Event& event) {
         int64_t time, device = kNull;
         double value;
-        if (event.ts.is_null() || event.value.is_null() || event.odd_args || event.more_args) return false;
-        if (!event.name || *event.name.begin != '"' || has_escape(event.name)) return false;
-        if (!nanoseconds(event.ts, time) || !decimal(event.value, value) || value != value) return false;
+        if (event.ts.is_null() || event.odd_args || !nanoseconds(event.ts, time)) return false;
+        if (event.arguments != 1 || event.value.is_null()) return true;
+        if (!event.name || *event.name.begin != '"' || has_escape(event.name) || has_escape(event.pid)) return false;
+        if (*event.value.begin == '"' || *event.value.begin == '[' || *event.value.begin == '{') return true;
+        if (event.value.end[-1] < '0' || event.value.end[-1] > '9' || !decimal(event.value, value)) return false;
         constexpr std::string_view before = "\"GPU ", after = " Counters\"";
         const std::string_view process = event.pid ? event.pid.text() : std::string_view();
         if (process.size() > before.size() + after.size() && process.substr(0, before.size()) == before &&
             process.substr(process.size() - after.size()) == after) {
             const Token number{event.pid.begin + before.size(), event.pid.end - after.size()};
-            for (char c : number.text())
-                if (c < '0' || c > '9') return false;
-            if (!integer(number, device, kInt32)) return false;
+            bool plain = number.text().size() < 10;
+            for (char c : number.text()) plain &= c >= '0' && c <= '9';
+            if (plain && !integer(number, device, kInt32)) return false;
         }
         if (!wanted_.all && (wanted_.outline || time < wanted_.begin || time >= wanted_.end)) return true;
         tables_.Counters.add(
