@@ -64,7 +64,8 @@ def test_any_events_read_the_same(
 
 
 TOKEN = st.sampled_from(
-    ["inf", "-nan", "+inf", "Infinity", "NaN", "nan", '"12"', '"1.5"', '"-7"', '"1e5"', '" 3"', '""', '"Stream 7"',
+    ['"GPU 1 Counters"', '"GP\\u0055 2 Counters"',
+     "inf", "-nan", "+inf", "Infinity", "NaN", "nan", '"12"', '"1.5"', '"-7"', '"1e5"', '" 3"', '""', '"Stream 7"',
      '"-"', '"."', '"1."', '"0012"', '"12345678901234567890"', '"99999999999999999999999"', '"9.9999"', "null", "5",
      "1.5", "true",
      "1e2", "[1]", '"nan"', '"\\u0031"']
@@ -73,7 +74,7 @@ FIELDS = ("ts", "dur", "pid", "tid")
 ARGUMENTS = (
     "device", "stream", "correlation", "External id", "graph id", "bytes", "registers per thread", "shared memory",
     "est. achieved occupancy %", "grid", "Sequence number", "Input Dims", "cbid", "Device Type", "Total Allocated",
-    "Addr", "Seq", "Rank", "Group size", "In msg nelems", "Collective name",
+    "Addr", "Seq", "Rank", "Group size", "In msg nelems", "Collective name", "", "original_stream", "host process",
 )  # fmt: skip
 
 
@@ -81,7 +82,16 @@ ARGUMENTS = (
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(['"X", "cat": "kernel"', '"X", "cat": "cpu_op"', '"X", "cat": "cuda_runtime"', '"i"']),
+            st.sampled_from(
+                [
+                    '"X", "cat": "kernel"',
+                    '"X", "cat": "cpu_op"',
+                    '"X", "cat": "cuda_runtime"',
+                    '"i"',
+                    '"C"',
+                    '"X", "cat": "graph_host_node"',
+                ]
+            ),
             st.dictionaries(st.sampled_from(FIELDS), TOKEN),
             st.dictionaries(st.sampled_from(ARGUMENTS), TOKEN),
         ),

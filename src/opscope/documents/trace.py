@@ -558,7 +558,7 @@ class CounterEntry(Struct, frozen=True):
 
     Attributes:
         device: its number; null where the record does not name one.
-        name: of what, with its unit, as recorded.
+        name: the quantity with its unit, as recorded.
         samples: how many.
         least: the smallest of them.
         mean: their mean, each counted once.

@@ -27,7 +27,7 @@ def is_archive(path: Path) -> bool:
 def unpacked(path: Path) -> Path:
     """Return a folder with the files of an archive, which is removed when the process ends.
 
-    Links and devices in it are left out. A folder that holds all of it stands for the archive.
+    Links and devices in it are left out. Where a single folder holds everything, that folder is returned.
 
     Raises:
         BadInputError: the archive cannot be read, leads out of its folder, or holds far more than its size.
@@ -109,7 +109,7 @@ def _parts(name: str) -> tuple[str, ...]:
 def _place(root: Path, path: Path, name: str) -> Path:
     parts = [part for part in _parts(name) if part != "."]
     if not parts or parts[0] == "/" or ".." in parts or (os.name == "nt" and ":" in name):
-        raise BadInputError(f"{path_text(path)} holds a file that leads out of it: it is not unpacked")
+        raise BadInputError(f"{path_text(path)} holds a file that leads out of the archive: nothing is unpacked")
     place = root.joinpath(*parts)
     place.parent.mkdir(parents=True, exist_ok=True)
     return place

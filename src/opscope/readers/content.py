@@ -165,7 +165,7 @@ def decoded(source: InputFile, form: TraceFormat, reader: ContentReader, texts: 
         source: the file.
         form: its format.
         reader: what reads it.
-        texts: the events that it hands back, and stretches that are no events.
+        texts: the events that it hands back, and stretches between events.
 
     Raises:
         BadInputError: as `read_content`.

@@ -375,7 +375,7 @@ def _flows(source: InputFile) -> tuple[list[_Arrow], list[_Arrow]]:
     arrows = _Arrows()
     for _ in InputFile(source.path, source.max_bytes).feed(lambda _: arrows):
         pass
-    return arrows.found["s"], arrows.found["f"]
+    return arrows.kept["s"], arrows.kept["f"]
 
 
 class _Arrows:
@@ -383,7 +383,7 @@ class _Arrows:
 
     def __init__(self) -> None:
         self._rest = b""
-        self.found: dict[str, list[_Arrow]] = {"s": [], "f": []}
+        self.kept: dict[str, list[_Arrow]] = {"s": [], "f": []}
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Take a piece; no text is handed back."""
@@ -401,7 +401,7 @@ class _Arrows:
 
     def _keep(self, raw: bytes) -> None:
         event, _ = decode_event(raw)
-        if event is None or (arrows := self.found.get(event.get("ph", ""))) is None:
+        if event is None or (arrows := self.kept.get(event.get("ph", ""))) is None:
             return
         time, flow = time_ns_of(event.get("ts")), integer(event.get("id"))
         if time is not None and flow is not None:

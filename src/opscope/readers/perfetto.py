@@ -168,8 +168,8 @@ class _Read(Struct):
         events: Kineto's events, as JSON, of what is whole.
         base: the clock's zero, as PyTorch writes it.
         architectures: of devices, as PyTorch names them (``sm_90``).
-        has_known: whether any of it is of a kind that PyTorch writes.
-        left: how many bytes of text may still come of it.
+        has_known: whether any event is of a kind that PyTorch writes.
+        left: how many bytes of text may still follow.
     """
 
     sequences: dict[int, _Sequence] = field(default_factory=dict)
@@ -282,7 +282,7 @@ class _Read(Struct):
         if category == "graph_host_node":
             name = f"{name}: {stated['host fn']}" if "host fn" in stated else name
             args |= {"host process": _number_or_text(stated.get("process_id", "")), "host thread": 0}
-        # The lane is named, and not numbered; the stream of it is an argument.
+        # The lane has a name and no number; its stream is an argument.
         event = {"ph": "X", "cat": category, "name": name, "pid": device, "tid": args.get("stream", 0), "args": args}
         begin = json.dumps(event).encode()[:-1] + b", "
         self._add(_timed(begin, time - self.base, int(parts.get(2, 0))))

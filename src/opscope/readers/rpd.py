@@ -113,7 +113,7 @@ class _Recording:
             is_moved = operation.startswith(("Copy", "Fill"))
             self._rows.add(
                 "activities",
-                # Copies and fills are told by their names, as where Kineto records them.
+                # Copies and fills are known by their names, as in Kineto's records.
                 kind="kernel",
                 name=operation if is_moved else self._texts.get(description) or operation,
                 device=integer(device, _INT32),

@@ -288,7 +288,7 @@ def _devices(document: TraceDocument) -> Iterator[Block]:
 
 
 def sampled(counters: Iterable[CounterEntry]) -> Iterator[str]:
-    """Yield a sentence per device on what was sampled of it: power, clocks, utilisation."""
+    """Yield a sentence per device on its samples of power, clocks and utilisation."""
     by_device: dict[int | None, list[str]] = {}
     for entry in counters:
         by_device.setdefault(entry.device, []).append(entry.sentence)

@@ -132,7 +132,7 @@
 #define OPSCOPE_COUNTERS(COLUMN) /* samples of power, clocks, utilisation and the like, one row each */ \
     COLUMN(time_ns, INT64, "when") \
     COLUMN(device, INT32, "the device; null where the record does not name one") \
-    COLUMN(name, NAME, "of what, with its unit: Power (W)") \
+    COLUMN(name, NAME, "the quantity with its unit: Power (W)") \
     COLUMN(value, FLOAT64, "how much")
 
 // In the order in which their numbers stand in the interface.

@@ -54,7 +54,7 @@ def counter_sums(trace: Trace, spans: Intervals | None) -> tuple[CounterEntry, .
 
     Args:
         trace: the trace.
-        spans: from when to when; None for all of it.
+        spans: from when to when; None for the whole recording.
     """
     sampled = trace.counters.with_columns(pl.col("name").cast(pl.String))
     if spans is not None and len(spans):
