@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from opscope.analysis.analyzed import Analysis
-from opscope.analysis.verdict.bounds import bound_of
+from opscope.analysis.verdict.bounds import bound_of, waiting_per_step
 from opscope.documents.verdict import Bound, BoundKind
 from tests.kineto import KinetoTrace
 
@@ -330,3 +330,33 @@ def test_copies_between_devices_are_named_where_the_device_is_the_bound(analyzed
     bound = of(analyzed(trace), wall=STEP)
     assert bound.kind is BoundKind.DEVICE
     assert "For 2.900 ms of it only data move." in bound.evidence
+
+
+def test_work_of_recorded_operators_is_slowed_as_dispatch_is(analyzed: Analyze) -> None:
+    """Recorded are 4 ms of launches, then 4 ms of operators on the host, then 2 ms without any record.
+
+    The device works for 0.4 ms. Of an unprofiled step of 5.4 ms it idles for 5: for the 2 ms without a record, which no
+    profiler makes longer, and of the other 3 ms half for launches and half for the operators.
+    """
+    trace = step()
+    dispatching(trace, 0, 4 * MS)
+    for start in range(4 * MS, 8 * MS, 20 * US):
+        trace.operator("aten::select", start, 18 * US)
+    trace.operator("aten::select", STEP - 20 * US, 18 * US)
+    evidence = analyzed(trace).evidence_with(steps=1, wall_ns=5_400 * US, ran_on_gpu=True)
+    assert evidence.waits is not None
+    parts = waiting_per_step(evidence, evidence.waits)
+    assert parts[BoundKind.HOST_WORK] == pytest.approx(3.5 * MS, rel=0.05)
+    assert parts[BoundKind.DISPATCH] == pytest.approx(1.5 * MS, rel=0.15)
+    assert bound_of(evidence).kind is BoundKind.HOST_WORK
+
+
+def test_launches_come_before_work_of_recorded_operators_where_they_are_more(analyzed: Analyze) -> None:
+    # As a small model whose batches are put together by hundreds of operators: 7 ms of launches, 3 ms of these.
+    trace = step()
+    dispatching(trace, 0, 7 * MS)
+    for start in range(7 * MS, STEP, 20 * US):
+        trace.operator("aten::select", start, 18 * US)
+    dispatching(trace, STEP - 40 * US, STEP)
+    bound = of(analyzed(trace), wall=4 * MS)
+    assert bound.kind is BoundKind.DISPATCH

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.idle.host_time import HostTime
+from opscope.analysis.idle.host_time import PAUSE_NS, HostTime
 from opscope.analysis.idle.idle import LAUNCH_BOUND_CAUSES, IdleTime
 from opscope.analysis.idle.timeline import DeviceTimeline
 from opscope.analysis.structure.api_masks import names_that
@@ -44,6 +44,8 @@ class Waits(Struct, frozen=True):
         after: per piece of dispatch or host work the call that explains it, as a row of the launches, or -1: the last
             one before it in which its thread waited for the device. Without that wait the host would be ahead by as
             long as it waited, and at most that much of the idle time after the call would not be there.
+        dense_ns: per kind of the host's other work and of loading data the part in which records follow one another, as
+            operators on tensors of the host do: a profiler slows that as it slows dispatch.
         quiet_ns: the part of the host's other work and data loading without any record inside: no profiler slows it.
         after_waits_ns: idle time explained by an earlier wait, so that nothing was queued.
         work_after_waits_ns: the part of that in which the host does other work or loads data.
@@ -57,6 +59,7 @@ class Waits(Struct, frozen=True):
     after: Ints
     profiler_ns: int
     host_waits_ns: int
+    dense_ns: Mapping[BoundKind, int] = {}
     quiet_ns: int = 0
     after_waits_ns: int = 0
     work_after_waits_ns: int = 0
@@ -90,13 +93,16 @@ def waits_of(trace: Trace, host: HostTime, timeline: DeviceTimeline) -> Waits:
     after[asked] = _waited_before(host, idle, asked)
     waits = Intervals.union_of(host.start[host.waits], host.end[host.waits])
     others = np.logical_or.reduce([kinds[kind] for kind in PAUSES])
-    quiet = {number: _quiet_stretches(trace, number) for number in numbers_in(idle.thread[others]).tolist()}
+    numbers = numbers_in(idle.thread[others]).tolist()
+    quiet = {number: _quiet_stretches(trace, number) for number in numbers}
+    pauses = {number: _quiet_stretches(trace, number, PAUSE_NS) for number in numbers}
     return Waits(
         idle=idle,
         kinds=kinds,
         after=after,
         profiler_ns=int(length[idle.is_any_of((IdleCause.PROFILER,))].sum()),
         host_waits_ns=waits.within(timeline.window.spans).length,
+        dense_ns={kind: int(length[kinds[kind]].sum()) - _quiet(pauses, idle, kinds[kind]) for kind in PAUSES},
         quiet_ns=_quiet(quiet, idle, others),
         after_waits_ns=int(length[after >= 0].sum()),
         work_after_waits_ns=int(length[others & (after >= 0)].sum()),
@@ -114,14 +120,14 @@ def at_most(parts: Mapping[BoundKind, float], whole: float) -> dict[BoundKind, f
 _QUIET_NS: Final = 1_000_000  # Python whose frames are recorded does not go this long without one
 
 
-def _quiet_stretches(trace: Trace, number: int) -> Intervals:
+def _quiet_stretches(trace: Trace, number: int, longer_ns: int = _QUIET_NS) -> Intervals:
     """Return the stretches of a thread in which nothing begins or ends for long."""
     moments = [np.zeros(0, np.int64)]
     for table in (trace.frames, trace.operators, trace.launches):
         own = column(table, "thread") == number
         moments += [column(table, "start_ns")[own], end_of(table)[own]]
     times = np.sort(np.concatenate(moments), kind="stable")
-    long = np.flatnonzero(np.diff(times) > _QUIET_NS)
+    long = np.flatnonzero(np.diff(times) > longer_ns)
     return Intervals(times[long], times[long + 1])
 
 

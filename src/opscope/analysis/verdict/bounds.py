@@ -233,22 +233,28 @@ def _by_kind(evidence: StepEvidence, waits: Waits) -> Mapping[BoundKind, float]:
 def waiting_per_step(evidence: StepEvidence, waits: Waits) -> Mapping[BoundKind, float]:
     """Return per kind how long the device does not compute, in nanoseconds per step.
 
-    The idle time of an unprofiled step goes first to what takes as long with a profiler as without one; dispatch, which
-    the profiler slows, gets no more than the rest.
+    The idle time of an unprofiled step goes first to what takes as long with a profiler as without one. Dispatch, and
+    other work in which operators follow one another, which the profiler slows alike, share the rest in proportion.
     """
     steps = evidence.steps or 1
     by_kind = _by_kind(evidence, waits)
     parts = {kind: time / steps for kind, time in by_kind.items()}
     if evidence.inside_ns is not None:
         idle = max(evidence.inside_ns - evidence.busy_ns / steps, 0.0)
-        slowed = parts.pop(BoundKind.DISPATCH, 0.0)
         # Waits for data come in bursts: those that were measured with the unprofiled steps say more than a few steps.
         loading = min(max(evidence.data_ns, 0.0), idle)
-        if loading > parts.get(BoundKind.INPUT, 0.0):
+        measured = loading > parts.get(BoundKind.INPUT, 0.0)
+        slowed = {BoundKind.DISPATCH: parts.pop(BoundKind.DISPATCH, 0.0)}
+        for kind, dense in (waits.dense_ns if evidence.light is None else {}).items():
+            if kind in parts and not (measured and kind is BoundKind.INPUT):
+                slowed[kind] = min(dense / steps, parts[kind])
+                parts[kind] -= slowed[kind]
+        if measured:
             parts.pop(BoundKind.INPUT, None)
             parts = {**at_most(parts, idle - loading), BoundKind.INPUT: loading}
         parts = at_most(parts, idle)
-        parts[BoundKind.DISPATCH] = min(slowed, idle - sum(parts.values()))
+        for kind, time in at_most(slowed, idle - sum(parts.values())).items():
+            parts[kind] = parts.get(kind, 0.0) + time
     parts[BoundKind.COMMUNICATION] = evidence.timed_device.exposed_communication_ns / steps
     parts[BoundKind.MEMCPY] = evidence.timed_device.exposed_memcpy_ns / steps
     return parts
