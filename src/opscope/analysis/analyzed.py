@@ -210,6 +210,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
             host_elsewhere_ns=self._host_elsewhere_ns,
             cold_elsewhere_ns=self._cold_elsewhere_ns,
             cold_first=self._cold_first,
+            of_pytorch=format_named(self.source.format).is_pytorch,
             lacks_cuda=format_named(self.source.format) is NSYS and not self.trace.activities.height,
         )
 

@@ -477,7 +477,10 @@ def _of_another_tool(path: Path, categories: Counter[str], reader: EventReader) 
     if likes:
         like = f"like a trace of {likes[0]}"
     elif categories.keys() == {""}:
-        like = "like those of rpd2tracing, of tools on CUPTI or of PyTorch's legacy profiler: they have no categories"
+        like = (
+            "like those of rpd2tracing (opscope reads the .rpd itself), of tools on CUPTI or of PyTorch's legacy "
+            "profiler: they have no categories"
+        )
     else:
         names = [or_unknown(name) for name, _ in categories.most_common(_SHOWN_CATEGORIES)]
         like = f"as of another tool: they are of the categories {', '.join(names)}"

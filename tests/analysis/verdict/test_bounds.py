@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from opscope.analysis.analyzed import Analysis
+from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.verdict.bounds import bound_of, waiting_per_step
 from opscope.documents.verdict import Bound, BoundKind
+from opscope.readers.reading import read
+from tests.conftest import DATA
 from tests.kineto import KinetoTrace
 
 US, MS = 1_000, 1_000_000
@@ -360,3 +362,11 @@ def test_launches_come_before_work_of_recorded_operators_where_they_are_more(ana
     dispatching(trace, STEP - 40 * US, STEP)
     bound = of(analyzed(trace), wall=4 * MS)
     assert bound.kind is BoundKind.DISPATCH
+
+
+def test_what_to_record_is_said_as_the_recorder_can() -> None:
+    """A program in CUDA whose calls cover next to nothing of its time, recorded by opscope exec."""
+    bound = of(analyze(read(DATA / "exec" / "nvtx.cudarec.xz")))
+    assert bound.kind is BoundKind.UNKNOWN
+    assert "between its CUDA calls" in bound.sentence
+    assert len(bound.sentence.split()) <= 25

@@ -49,14 +49,18 @@ def launches_lost(check: Check) -> Unknown:
     )
 
 
-def host_not_recorded(covered: float) -> Unknown:
+def host_not_recorded(covered: float, *, of_pytorch: bool) -> Unknown:
     """Return what to do if the host was hardly recorded.
 
     Args:
         covered: the share of the window in which any operator or call of the host is recorded.
+        of_pytorch: whether PyTorch recorded it; other profilers record calls of CUDA alone.
     """
     return Unknown(
-        "The host was hardly recorded: record CPU and CUDA activities, from before the launches on.",
+        "The host was hardly recorded: record CPU and CUDA activities, from before the launches on."
+        if of_pytorch
+        else "What the host did between its CUDA calls was not recorded: opscope profile shows it for Python scripts, "
+        "NVTX ranges name it elsewhere.",
         f"Operators and calls of the host cover {format_share(covered, 1)} of the recording.",
     )
 
@@ -198,6 +202,7 @@ class StepEvidence(Struct, frozen=True):
             that says nothing.
         host_elsewhere_ns: how long the host runs operators, or calls that do not wait, outside of that window.
         cold_elsewhere_ns: how much of that is calls before the window that create a context or load code.
+        of_pytorch: whether PyTorch's profiler made the recording.
         lacks_cuda: whether it is an export of Nsight Systems without work of a device.
         cold_first: the first step of a recording that marks none, where it is unlike the others and takes most of it.
     """
@@ -225,6 +230,7 @@ class StepEvidence(Struct, frozen=True):
     warm_up: float = 0.0
     host_elsewhere_ns: int = 0
     cold_elsewhere_ns: int = 0
+    of_pytorch: bool = True
     lacks_cuda: bool = False
     cold_first: OddStep | None = None
 
@@ -255,7 +261,7 @@ class StepEvidence(Struct, frozen=True):
         if lost is not None and (lost.share or 0.0) >= _LOST:
             return Unknown("Records within graph replays were lost: record fewer steps at once.", lost.sentence)
         if self.host_covered is not None and self.host_covered < _LEAST_COVERED:
-            return host_not_recorded(self.host_covered)
+            return host_not_recorded(self.host_covered, of_pytorch=self.of_pytorch)
         return None
 
     @property
