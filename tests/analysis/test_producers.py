@@ -111,6 +111,25 @@ def test_a_copy_of_a_graph_in_two_records_has_its_bytes_once(analyzed: Analyze) 
     assert (activities.height, activities["bytes"].sum()) == (12, 6_000)
 
 
+@pytest.mark.parametrize(
+    ("took", "moved"),
+    [
+        ((5_257, 900), 16_777_216),  # 18.6 TB/s, where the one before took 3.2: the same bytes once more
+        ((5_257, 5_200), 2 * 16_777_216),  # two copies of one size
+        ((900, 900), 2 * 16_777_216),  # neither is the other's repetition, whatever their durations are worth
+    ],
+)
+def test_a_record_that_repeats_the_copy_before_it_moves_nothing_more(
+    analyzed: Analyze, took: tuple[int, int], moved: int
+) -> None:
+    trace = KinetoTrace()
+    graph = trace.launch(0, 5_000, name="cudaGraphLaunch")
+    for node, (start, duration) in enumerate(zip((10_000, 16_000), took, strict=True)):
+        place = {"graph id": 1, "graph node id": node + 1, "bytes": 16_777_216}
+        trace.kernel("Memcpy DtoD (Device -> Device)", start, duration, graph, category="gpu_memcpy", **place)
+    assert analyzed(trace).trace.activities["bytes"].sum() == moved
+
+
 # ---------------------------------------------------------------- other makers' devices
 
 
