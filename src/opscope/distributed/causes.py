@@ -12,9 +12,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
+from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns
-from opscope.distributed.lateness import Late, Own
+from opscope.distributed.lateness import ENOUGH, Late, Own, late_ranks, ranks_with_more
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.ranks import LateCause
 from opscope.documents.verdict import Actor, IdleCause
@@ -32,6 +34,21 @@ _AROUND_WAITS: Final = (
     IDLE_COLUMNS[IdleCause.DISPATCH],
     IDLE_COLUMNS[IdleCause.LATENCY],
 )
+_OF_DEVICE: Final = (LateCause.WORK, LateCause.KERNELS, LateCause.CLOCK)
+# Under a profiler hosts that do the same differ: of two ranks on one machine that had nothing built in, one was slower
+# in all it did, by 9 to 60 % of a step in ten recordings. So of fewer than four ranks none is late by that alone. Pauses
+# of their hosts differed by 0.8 ms and 4 % of a step at most.
+_OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
+_LEAST_OF_INPUT, _LEAST_OF_HOST, _LEAST_UNKNOWN = 0.2, 0.2, 0.2  # of a step
+_LEAST_OF_PAUSES: Final = 0.1
+_MUCH_MORE: Final = 0.25  # pauses than is typical
+_LEAST_SEEN: Final = 0.05  # of a step, as for lateness of other kinds
+_MANY_RANKS, _LEAST_OF_MANY = 8, 0.1  # so many show themselves how much hosts differ, and then less is enough
+_MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
+_HIDDEN: Final = 0.5  # of its lateness: less than that is waited for
+_SEEN_ALL: Final = 0.9  # of what others wait
+_MOST_SLOWED: Final = 1.5  # times: kernels beside a collective that waits; 1.2 to 1.3 on two H100
+_DAMAGED: Final = "its trace is damaged, so what it lacks may tell another cause"
 _MOST_KERNELS: Final = 0.7
 _LARGER: Final = 1.01  # sizes that differ by less explain no lateness
 _AS_LONG: Final = 0.9  # of an operator's time: then it is nothing of this rank alone
@@ -45,24 +62,93 @@ class Why(Struct, frozen=True):
     """Why a rank is late, where, and what that rests on.
 
     Attributes:
-        in_one_place: whether at least half of it passes in one stretch of each step.
+        ns: how much of a step the cause accounts for; 0 where that is not known.
+        is_seen: whether the cause was seen itself, and not by the host's time alone: as pauses, or work of the device.
     """
 
     cause: LateCause
     where: str | None
     evidence: list[str]
-    in_one_place: bool = False
+    ns: int = 0
+    is_seen: bool = False
 
 
-def why_late(ranks: Mapping[int, RankSummary], own: Own, late: Late) -> Why:
-    """Return why a rank is late.
+class Named(Struct, frozen=True):
+    """A late rank and why it is.
+
+    Attributes:
+        is_called: whether it is called late; else hosts differ as much by chance, and others waited for it all the same.
+        is_hidden: whether others hardly waited for it, as they were later still.
+    """
+
+    late: Late
+    why: Why
+    is_called: bool = True
+    is_hidden: bool = False
+
+
+def named_ranks(ranks: Mapping[int, RankSummary], own: Own) -> list[Named]:
+    """Return the ranks that are late, or that others waited for, the most expensive first.
 
     Args:
         ranks: the summaries of the ranks.
         own: what they do of their own.
-        late: the rank, and its steps.
     """
-    return _Comparison(ranks, own, late).why()
+    results: dict[int, Named] = {}
+    for one in late_ranks(own):
+        results[one.place] = _named(ranks, own, one)
+    # What takes the device longer, or pauses the host, was seen itself, whatever else a rank is late by.
+    for values, causes, least in ((own.device_ns, _OF_DEVICE, 0.0), (own.pauses_ns, (LateCause.HOST,), _MUCH_MORE)):
+        for one in ranks_with_more(own, values, least):
+            before = results.get(one.place)
+            if before is not None and before.is_called and not before.why.cause == LateCause.UNKNOWN:
+                continue
+            named = _named(ranks, own, one)
+            enough = named.why.is_seen and named.late.late_ns >= _LEAST_SEEN * one.of_step_ns
+            if named.why.cause in causes and named.is_called and enough:
+                results[one.place] = named
+    return sorted(results.values(), key=lambda one: -one.late.late_ns * len(one.late.steps))
+
+
+def _named(ranks: Mapping[int, RankSummary], own: Own, late: Late) -> Named:
+    why = _Comparison(ranks, own, late).why()
+    at = (late.place, late.steps)
+    told, waits = bool(own.is_told[late.steps].all()), own.waits
+    waited = float(np.median(waits.for_ns[at])) if told else 0.0
+    by, hidden = late.late_ns, told and waited < _HIDDEN * late.late_ns
+    most = int(np.median(np.maximum(own.most_ns[at], by)))
+    few = len(own.ranks) < ENOUGH
+    if why.cause in (LateCause.KERNELS, LateCause.CLOCK) or (few and why.is_seen and why.cause is not LateCause.WORK):
+        # Seen itself, it is known better than by how late the rank was, which hosts of few ranks add to by chance.
+        explains = why.ns * len(late.steps) / max(float(waits.for_ns[at].sum()), 1.0)
+        is_all = told and why.cause is not LateCause.HOST and _SEEN_ALL <= explains <= 1 / _SEEN_ALL
+        by = min(int(waited * explains) if is_all else why.ns, most)
+    elif few or not told:
+        by = max(by, int(np.median(np.minimum(own.own_late_ns[at], most))))
+    else:
+        # What a rank has of its own is exact, but where ranks are late by turns within a step it is no one's lateness.
+        own_late = np.minimum(own.own_late_ns[at], np.maximum(waits.for_ns[at], waits.all_for_ns[at]))
+        by = int(np.median(np.maximum(own_late, waits.for_ns[at]))) if waited else min(by, most)
+    result = Named(replace(late, late_ns=by), why, is_hidden=hidden)
+    if ranks[own.ranks[late.place]].facts.damage is not None:
+        return replace(result, why=Why(LateCause.UNKNOWN, None, [_DAMAGED]))
+    return replace(result, is_called=why.cause not in _OF_HOST or _beyond_noise(own, result.late, why))
+
+
+def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
+    """Tell whether a rank's host is slower than by chance: than those of the other ranks, if there are enough."""
+    spread = own.spread_ns(late.place, late.steps)
+    if why.is_seen:
+        least = _LEAST_OF_INPUT if why.cause is LateCause.INPUT else _LEAST_OF_PAUSES
+    elif why.cause is LateCause.UNKNOWN:
+        least = _LEAST_UNKNOWN
+    elif spread is None:
+        return False
+    else:
+        least = _LEAST_OF_HOST
+    if len(own.ranks) >= _MANY_RANKS:
+        least = min(least, _LEAST_OF_MANY)
+    return late.late_ns >= max(least * late.of_step_ns, _MANY_DEVIATIONS * (spread or 0.0))
 
 
 class _Comparison:
@@ -72,33 +158,44 @@ class _Comparison:
         self._ranks, self._own_times, self._late_steps = ranks, own, late.steps
         self._rank = ranks[own.ranks[late.place]]
         self._mine = self._rank.steps[own.rows[late.place, late.steps].tolist()]
-        typical = own.typical[late.steps]
-        places = own.rows[typical, late.steps]
-        pairs = [(ranks[own.ranks[place]], places[typical == place].tolist()) for place in np.unique(typical).tolist()]
-        self._theirs = pl.concat([one.steps[rows] for one, rows in pairs])
-        self._late = int(own.late_ns[late.place, late.steps].sum())
-        self._own = int(own.own_ns[late.place, late.steps].sum())
+        typical = own.typical_of_others(late.place, late.steps, own.own_ns)
+        self._theirs, self._theirs_of = _typical(ranks, own, late.steps, typical)
+        self._late = late.late_ns * len(late.steps)
+        others = own.own_ns[typical, late.steps].sum()
+        self._device_late = int(self._mine["device_ns"].sum() - self._mine["communication_ns"].sum() - others)
+        told = bool(own.is_told[late.steps].all())
+        self._waited_for = int(own.waits.for_ns[late.place, late.steps].sum()) if told else 0
+        self._waits = int(own.waits.waits_ns[late.place, late.steps].sum()) if told else 0
         self._steps = len(late.steps)
+        self._pauses_more = int(own.pauses_ns[late.place, late.steps].sum() - own.pauses_ns[typical, late.steps].sum())
         ours = [(self._rank, self._mine["row"].to_list())]
-        self._work = _work_of(ours)
-        self._their_work = _work_of(pairs)
-        self._waits = _waits_of(ours)
-        self._their_waits = _waits_of(pairs)
+        # Its device may have done what makes it late in the step before, and which steps work falls into may differ.
+        around = _with_next(own, late.steps)
+        busy = own.typical_of_others(late.place, around, own.device_ns)
+        self._work = _work_of([(self._rank, own.rows[late.place, around].tolist())])
+        self._their_work = _work_of(_typical(ranks, own, around, busy)[1])
+        self._device_more = int((own.device_ns[late.place, around] - own.device_ns[busy, around]).sum())
+        self._host_waits = _waits_of(ours)
+        self._their_waits = _waits_of(self._theirs_of)
 
     def why(self) -> Why:
         """Return the cause that explains at least half of the lateness."""
         # Where its host alone is late, it waits for others too, and kernels beside that waiting take longer.
-        device = min(self._more("compute_ns", "memcpy_ns"), self._device_late)
+        bound = max(self._device_late, self._waited_for, self._waits)
+        device = min(self._device_more, bound)
         work = self._work_more()
         if device >= _MOST * self._late:
             if work.more >= _MOST * device:
-                return Why(LateCause.WORK, work.where, [f"{work.said}, {self._each(work.more)} a step"])
-            if (clock := self._clock()) is not None:
-                return clock
+                evidence = [f"{work.said}, {self._each(work.more)} a step"]
+                return Why(LateCause.WORK, work.where, evidence, self._of_step(device), is_seen=True)
+            if (clock := self._clock()) is not None and self._waits < self._late:
+                return replace(clock, ns=self._of_step(device), is_seen=True)
             kernels, is_shared = self._kernels_more()
             if kernels.more >= _MOST * device:
                 cause = LateCause.WORK if is_shared else LateCause.KERNELS
-                return Why(cause, kernels.where, [f"{kernels.said}, {self._each(kernels.more)} a step"])
+                evidence = [f"{kernels.said}, {self._each(kernels.more)} a step"]
+                more = min(device, kernels.more) if self._waits > self._waited_for else device
+                return Why(cause, kernels.where, evidence, self._of_step(more), is_seen=True)
         if self._has_more_to_do and work.where is not None:
             return Why(LateCause.WORK, work.where, [f"{work.said}; the host has more to do for it as well"])
         return self._on_host()
@@ -107,31 +204,34 @@ class _Comparison:
         loading = self._more("host_loading_ns")
         if loading >= _MOST * self._late:
             text = f"its host spends {self._each(loading)} a step more on fetching batches"
-            return Why(LateCause.INPUT, self._place(IdleCause.INPUT) or "DataLoader", [text])
+            place = self._place(IdleCause.INPUT) or "DataLoader"
+            return Why(LateCause.INPUT, place, [text], self._of_step(loading), is_seen=True)
         place, waits = self._waits_more()
         around = self._more(*_AROUND_WAITS)
-        if waits and around >= _MOST * self._late:
+        if waits and around >= _MOST * self._late and self._pauses_more < _MOST * self._late:
             text = f"its host waits for the device {waits:.0f} times a step more, most of these in {place or 'a call'}"
             return Why(
                 LateCause.BLOCKING, place, [text, f"its device idles {self._each(around)} longer around those waits"]
             )
+        works = (
+            IdleCause.HOST_WORK,
+            *(IdleCause.COMPILING, IdleCause.GUARDS, IdleCause.ALLOCATION, IdleCause.COLD_START),
+        )
+        seen = max(self._pauses_more, self._longest(*works))
+        if seen >= _MOST * self._late:
+            text = f"its host pauses {self._each(seen)} a step more"
+            return Why(LateCause.HOST, self._place(*works) or self._pause(), [text], self._of_step(seen), is_seen=True)
         hosts, devices = self._host_more, self._more(*_ON_HOST)
         if max(hosts, devices) >= _MOST * self._late:
             text = f"its host needs {self._each(max(hosts, devices))} a step more of its own"
-            compiled = (IdleCause.COMPILING, IdleCause.GUARDS)
-            works = (IdleCause.HOST_WORK, *compiled, IdleCause.ALLOCATION, IdleCause.COLD_START)
-            place = self._place(*works, IdleCause.DISPATCH)
-            return Why(LateCause.HOST, place, [text], self._longest(*works) >= _MOST * self._late)
+            return Why(LateCause.HOST, self._place(*works, IdleCause.DISPATCH), [text])
         return Why(LateCause.UNKNOWN, None, ["nothing this rank does more of accounts for half of the delay"])
+
+    def _of_step(self, total: float) -> int:
+        return round(total / self._steps)
 
     def _more(self, *columns: str) -> int:
         return sum(int(self._mine[name].sum()) - int(self._theirs[name].sum()) for name in columns)
-
-    @property
-    def _device_late(self) -> int:
-        """By how much it would be late if its host took no time: so is what its device has of its own."""
-        own = self._mine["device_ns"].sum() - self._mine["communication_ns"].sum()
-        return int(own) - (self._own - self._late)
 
     @property
     def _host_more(self) -> int:
@@ -145,11 +245,20 @@ class _Comparison:
     def _work_more(self) -> "_Part":
         """Return the operators that both run, with larger sizes or more often."""
         more = self._larger().filter(pl.col("more") > 0).sort("more", descending=True)
-        if not more.height:
+        if not more.height or self._is_beside(more["operator"][0]):
             return _Part(0, None, "")
         name, own, theirs = more.row(0, named=True)["operator"], more["dims"][0], more["dims_right"][0]
         sizes = f"{own} where others have {theirs}" if own and theirs and own != theirs else "more of it than others"
         return _Part(int(more["more"].sum()), name, f"{name} has {sizes}")
+
+    def _is_beside(self, operator: str) -> bool:
+        """Tell whether a rank does all that others do with an operator, and other sizes beside: that is no division."""
+        own, theirs = (
+            one.filter(pl.col("operator") == operator).group_by("dims").agg(pl.col("calls").sum())
+            for one in (self._work, self._their_work)
+        )
+        both = theirs.join(own, on="dims", how="left", nulls_equal=True)
+        return own.height > theirs.height and bool((both["calls"] == both["calls_right"]).fill_null(value=False).all())
 
     @property
     def _has_more_to_do(self) -> bool:
@@ -189,8 +298,10 @@ class _Comparison:
         By operator: which kernel does an operator's work may be another one on each rank.
         """
         own, theirs = (_by_name(work) for work in (self._work, self._their_work))
+        # Where the rank waits itself, its kernels run beside collectives that wait, which slow them.
+        slowed = _MOST_SLOWED if self._waits > self._waited_for else 1.0
         both = own.join(theirs, on="name", how="left").with_columns(
-            more=pl.col("total_ns") - pl.col("total_ns_right").fill_null(0)
+            more=pl.col("total_ns") - (slowed * pl.col("total_ns_right").fill_null(0)).cast(pl.Int64)
         )
         most = both.filter(pl.col("more") > 0).sort("more", descending=True)
         if not most.height:
@@ -226,7 +337,7 @@ class _Comparison:
 
     def _waits_more(self) -> tuple[str | None, float]:
         """Return where the host waits more often, and how much more often in a step."""
-        both = self._waits.join(self._their_waits, on="operator", how="left", nulls_equal=True)
+        both = self._host_waits.join(self._their_waits, on="operator", how="left", nulls_equal=True)
         both = both.with_columns(
             more=pl.col("calls").cast(pl.Int64) - pl.col("calls_right").fill_null(0).cast(pl.Int64)
         )
@@ -243,6 +354,15 @@ class _Comparison:
         """Return how long the longest gaps of the steps are together, one of each."""
         return int(self._gaps(*causes).group_by("row").agg(pl.col("duration_ns").max())["duration_ns"].sum())
 
+    def _pause(self) -> str | None:
+        """Return where the longest pause of the host was, as far as that is recorded."""
+        rows = self._mine["row"].to_list()
+        pauses = self._rank.pauses.filter(pl.col("row").is_in(rows)).sort("duration_ns", descending=True)
+        if not pauses.height:
+            return None
+        longest = pauses.row(0, named=True)
+        return next((one for name in ("python", "module", "annotation") if (one := longest[name])), None)
+
     def _place(self, *causes: IdleCause) -> str | None:
         """Return where the host was in the longest gap of some causes: the innermost that is recorded."""
         gaps = self._gaps(*causes)
@@ -251,6 +371,21 @@ class _Comparison:
         longest = gaps.sort("duration_ns", descending=True).row(0, named=True)
         named = (longest[name] for name in ("python", "module", "annotation", "operator", "call"))
         return next((one for one in named if one), None)
+
+
+def _typical(
+    ranks: Mapping[int, RankSummary], own: Own, steps: list[int], typical: Ints
+) -> tuple[pl.DataFrame, list[tuple[RankSummary, list[int]]]]:
+    """Return the steps of those ranks that are typical of some steps, and these ranks with their rows."""
+    rows = own.rows[typical, steps]
+    pairs = [(ranks[own.ranks[place]], rows[typical == place].tolist()) for place in np.unique(typical).tolist()]
+    nothing = next(iter(ranks.values())).steps.clear()
+    return pl.concat([nothing, *(one.steps[chosen] for one, chosen in pairs)]), pairs
+
+
+def _with_next(own: Own, steps: list[int]) -> list[int]:
+    """Return some steps with those before and behind each."""
+    return sorted({step for late in steps for step in (late - 1, late, late + 1) if 0 <= step < len(own.steps)})
 
 
 class _Part(Struct, frozen=True):

@@ -50,6 +50,7 @@ def rows_of(ranks: Mapping[int, RankSummary]) -> pl.DataFrame:
     """Return the collectives and messages of some ranks, with ``rank``, and the number of their ``step``.
 
     ``cycle`` is how often that number has come before: profilers that record several times count their steps anew.
+    ``place`` is the row of the rank's own table.
     """
     parts = [one.communications for one in ranks.values()]
     numbers = np.array(list(ranks), np.int32)
@@ -60,7 +61,7 @@ def rows_of(ranks: Mapping[int, RankSummary]) -> pl.DataFrame:
     # A row of a rank's steps is as many rows behind the first of that rank.
     heights = [one.height for one in parts]
     first = np.repeat(np.cumsum([0, *counts[:-1]]), heights)
-    rows = pl.concat(parts)
+    rows = pl.concat([one.with_columns(place=pl.int_range(pl.len(), dtype=pl.Int32)) for one in parts])
     at = pl.Series(first + rows["row"].to_numpy())
     rows = rows.with_columns(
         rank=pl.Series(np.repeat(numbers, heights)), step=steps["step"].gather(at), cycle=steps["cycle"].gather(at)
@@ -310,19 +311,16 @@ def peaks_of_groups(rows: pl.DataFrame, entries: list[RankEntry]) -> dict[str, f
     return results
 
 
-def collectives_of(
-    result: Matched, every: pl.DataFrame, clocks: RankClocks | None, entries: list[RankEntry]
-) -> list[JobCollective]:
+def collectives_of(calls: pl.DataFrame, every: pl.DataFrame, entries: list[RankEntry]) -> list[JobCollective]:
     """Return what collectives of one kind and size take, those first that take longest together.
 
     Args:
-        result: the matched ones.
+        calls: the matched ones, as `with_last` returns them.
         every: all rows of all ranks, matched or not, with ``rank``.
-        clocks: the ranks' clocks; None leaves who is last to the durations.
         entries: the ranks, with hosts and devices.
     """
     peaks = peaks_of_groups(every.with_columns(described=_described().cast(pl.String)), entries)
-    calls = _each_call(result.calls, clocks)
+    calls = _each_call(calls)
     keys = ["description", "collective", "bytes"]
     whole = dict(_grouped(calls, keys))
     rows = []
@@ -345,9 +343,15 @@ def _grouped(table: pl.DataFrame, keys: list[str]) -> list[tuple[tuple[object, .
     return list(table.group_by(keys, maintain_order=True)) if table.height else []
 
 
-def _each_call(calls: pl.DataFrame, clocks: RankClocks | None) -> pl.DataFrame:
-    """Return one row per matched collective: its transfer, its waits, and the rank that entered last."""
+def with_last(calls: pl.DataFrame, clocks: RankClocks | None) -> pl.DataFrame:
+    """Return matched collectives with ``transfer_ns``, the shortest over the ranks, and ``last``, the rank to enter last.
+
+    Args:
+        calls: `Matched.calls`.
+        clocks: the ranks' clocks; where they do not tell, the last rank is the one on which the collective is shortest.
+    """
     duration = pl.col("end_ns") - pl.col("start_ns")
+    last = shortest = pl.col("rank").get(duration.arg_min())
     entered = pl.col("start_ns")
     if clocks is not None and calls.height:
         known = pl.col("rank").is_in(clocks.ranks.tolist())
@@ -355,19 +359,22 @@ def _each_call(calls: pl.DataFrame, clocks: RankClocks | None) -> pl.DataFrame:
         entered = pl.when(known).then(pl.lit(pl.Series(clocks.true(rank, calls["start_ns"].to_numpy()))))
         # Of ranks whose clocks nothing ties to the others it is unknown when they enter.
         all_known = pl.col("entered").null_count() == 0
-        last = pl.when(all_known).then(pl.col("rank").get(pl.col("entered").arg_max())).otherwise(None)
-    else:
-        last = pl.col("rank").get(duration.arg_min())
+        last = pl.when(all_known).then(pl.col("rank").get(pl.col("entered").arg_max())).otherwise(shortest)
+    each = calls.with_columns(entered=entered).group_by("call").agg(transfer_ns=duration.min(), last=last)
+    return calls.join(each, on="call", how="left", maintain_order="left")
+
+
+def _each_call(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per matched collective: its transfer, its waits, and the rank that entered last."""
+    wait = pl.col("end_ns") - pl.col("start_ns") - pl.col("transfer_ns")
     return (
-        calls.with_columns(entered=entered, description=_described())
+        calls.with_columns(description=_described())
         .group_by("call")
         .agg(
-            pl.col("description", "collective", "bytes", "group", "size", "is_uneven").first(),
-            transfer_ns=duration.min(),
-            wait_ns=(duration - duration.min()).mean(),
-            worst_wait_ns=duration.max() - duration.min(),
+            pl.col("description", "collective", "bytes", "group", "size", "is_uneven", "transfer_ns", "last").first(),
+            wait_ns=wait.mean(),
+            worst_wait_ns=wait.max(),
             ranks=pl.len(),
-            last=last,
         )
         .sort("call")
     )

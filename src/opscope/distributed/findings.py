@@ -9,11 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.advice.rule import RuleDescription
-from opscope.base.units import format_bytes, format_ns, format_rate
+from opscope.base.units import format_bytes, format_ns, format_rate, format_share
+from opscope.distributed.causes import Named
 from opscope.distributed.lateness import Own, slow_ranks
 from opscope.distributed.replay import Replays
 from opscope.documents.findings import Fact, Rule, SavingRange, Source, StepBasis, Where
-from opscope.documents.ranks import JobFinding, LateCause, LateRank, SlowLink
+from opscope.documents.ranks import JobFinding, JobWaiting, LateCause, LateRank, SlowLink, WaitedFor
 from opscope.documents.statements import Basis
 
 _LEAST_IN_TURN: Final = 0.15  # of a step: the largest of some ranks is late by less where they only differ a little
@@ -35,6 +36,10 @@ _ADVICE: Final[Mapping[LateCause, str]] = {
 }
 _BY_REPLAY: Final = "the recorded steps replayed with late ranks that do what another rank like each does"
 _BOUND: Final = "at most: what the rank does of its own in a step, less what the rank does that has the second most"
+_BOUND_WAITED: Final = "at most: how long the rank that waits least for it does, a mean over the steps"
+_BOUND_HIDDEN: Final = "at most: what the rank is late by, once no other rank is later still"
+_HIDDEN: Final = 0.5  # of its lateness: less than that is waited for
+_TAKE_TURNS: Final = "check whether steps give ranks different amounts of work, such as sequences of unlike length"
 _PROVE: Final = "opscope diff BEFORE AFTER, with the folders of both jobs"
 _BY_CHANCE: Final = "another recording of the same job names other ranks"
 
@@ -171,12 +176,12 @@ def _of_late(own: Own, late: Sequence[LateRank], replays: Replays | None, step: 
     numbers = {rank: place for place, rank in enumerate(own.ranks)}
     for count, one in enumerate(late):
         place = numbers[one.rank]
-        others = np.delete(own.own_ns, place, axis=0).max(axis=0)
-        saving = _Saving(int(np.maximum(own.own_ns[place] - others, 0).mean()), None, _BOUND)
+        saving = _bound(own, place, one)
         if count < _MOST_REPLAYS:
             saving = _replayed(saving, replays, own, [one.rank])
         if one.cause is LateCause.WORK:  # divided evenly it is not gone: the other ranks have more of it then
-            saving = saving.at_most(int(np.maximum(own.own_ns[place] - own.own_ns.mean(axis=0), 0).mean()))
+            share = 1 - 1 / len(own.ranks)
+            saving = saving.at_most(int(share * one.late_ns * len(one.steps) / len(own.steps)))
         where = f" ({one.where})" if one.where else ""
         how_often = "" if len(one.steps) == len(own.steps) else f" in {len(one.steps)} of {len(own.steps)} steps"
         late_by = f"{format_ns(one.late_ns)} of {format_ns(one.of_step_ns)}{how_often}"
@@ -185,13 +190,28 @@ def _of_late(own: Own, late: Sequence[LateRank], replays: Replays | None, step: 
         yield _finding(Rule.LATE_RANK, title, action, saving, step, evidence=one.evidence, ranks=[one.rank])
 
 
+def _bound(own: Own, place: int, one: LateRank) -> _Saving:
+    """Return the most that a step is shorter without the lateness of a rank."""
+    late = one.late_ns * len(one.steps) / len(own.steps)
+    if not own.is_told.all():
+        others = np.delete(own.own_ns, place, axis=0).max(axis=0)
+        return _Saving(int(np.maximum(own.own_ns[place] - others, 0).mean()), None, _BOUND)
+    least = float(own.waits.least_for_ns[place].mean())
+    if least < _HIDDEN * late:
+        waits = float(own.waits.waits_ns[place].mean())
+        return _Saving(int(max(least, min(late, waits))), None, _BOUND_HIDDEN) if waits > least else _Saving(
+            int(least), None, _BOUND_WAITED
+        )
+    return _Saving(int(min(least, late)), None, _BOUND_WAITED)
+
+
 def _replayed(saving: _Saving, replays: Replays | None, own: Own, late: Sequence[int]) -> _Saving:
     """Return a saving as a replay tells it, if there is one."""
     if replays is None or len(late) > _MOST_REPLAYED:
         return saving
     others = np.take_along_axis(own.own_ns, own.typical[None], axis=0)[0]
     more = {rank: float((own.own_ns[own.ranks.index(rank)] - others).mean()) for rank in late}
-    replayed = replays.saving(more)
+    replayed = replays.saving(more) if min(more.values()) > 0 else None
     if replayed is None:
         return saving
     # Begin and end of a recording count too, and may seem to save more than the ranks are late.
@@ -216,14 +236,23 @@ def _of_several(own: Own, late: Sequence[LateRank], replays: Replays | None, ste
             "at most: the most that a rank does of its own in a step, less the most that a rank does that is not late",
         )
         saving = _replayed(bound, replays, own, named)
-        title = f"{len(named)} ranks are late: {listed_ranks(named)}"
+        title, rule, action = f"{len(named)} ranks are late: {listed_ranks(named)}", Rule.LATE_RANKS, "see each of them"
+        if not _share_steps(late):
+            title = f"{len(named)} ranks are late in turn, none in a step in which another one is: {listed_ranks(named)}"
+            rule, action = Rule.LATE_IN_TURN, _TAKE_TURNS
         evidence = [f"rank {one.rank} is late by {format_ns(one.late_ns)}" for one in late[:_LISTED]]
-        yield _finding(Rule.LATE_RANKS, title, "see each of them", saving, step, evidence=evidence, ranks=named)
+        yield _finding(rule, title, action, saving, step, evidence=evidence, ranks=named)
     slow = [own.ranks[place] for place in slow_ranks(own)] if not named else []
     if len(slow) > 1:
         yield _of_slow(own, slow, step)
     elif not named and own.is_comparable and len(own.ranks) > 1 and len(own.steps) > 1:
         yield from _in_turn(own, step)
+
+
+def _share_steps(late: Sequence[LateRank]) -> bool:
+    """Tell whether two ranks are late in one step; where steps have no numbers they are."""
+    steps = [step for one in late for step in one.steps]
+    return None in steps or len(set(steps)) < len(steps)
 
 
 def _of_slow(own: Own, slow: Sequence[int], step: float) -> JobFinding:
@@ -243,7 +272,7 @@ def _in_turn(own: Own, step: float) -> Iterator[JobFinding]:
         return
     by = format_ns(float(lost.mean()))
     title = f"ranks are late in turn: in each step another one, by {by} on average"
-    action = "check whether steps give ranks different amounts of work, such as sequences of unlike length"
+    action = _TAKE_TURNS
     saving = _Saving(int(lost.mean()), None, "at most: how late the last rank is, as a mean over the steps")
     wrong_if = "another recording of the same job shows the same rank late in most steps"
     yield _finding(Rule.LATE_IN_TURN, title, action, saving, step, evidence=[title], wrong_if=wrong_if)
@@ -257,6 +286,95 @@ def _of_link(one: SlowLink, step: float) -> JobFinding:
     saving = _Saving(one.costs_ns, None, "at most: how much longer these transfers take than others of as many bytes")
     wrong_if = "something else used the link or the network at the same time"
     return _finding(Rule.SLOW_LINK, title, action, saving, step, evidence=[work], ranks=one.ranks, wrong_if=wrong_if)
+
+
+# ---------------------------------------------------------------- whom ranks wait for
+
+
+_MOST_WAITED: Final = 4  # ranks that are named
+_LEAST_WAITED: Final = 0.02  # of exposed communication, for a rank to be named
+_UNTOLD: Final = 0.01
+
+
+def waiting_of(own: Own) -> JobWaiting | None:
+    """Return what exposed communication is made of; None without steps or a second rank."""
+    if len(own.ranks) < 2 or not own.steps:
+        return None
+    waits = own.waits
+    mean, others = waits.mean_for_ns.mean(axis=1), waits.for_ns.mean(axis=1)
+    order = np.argsort(-mean, kind="stable").tolist()
+    each = [
+        WaitedFor(own.ranks[place], round(float(mean[place])), round(float(others[place])))
+        for place in order
+        if mean[place] > 0
+    ]
+    exposed, transfer, untold = (
+        float(one.mean()) for one in (waits.exposed_ns, waits.transfer_ns, waits.untold_ns)
+    )
+    step = float(np.median(own.duration_ns))
+    return JobWaiting(
+        exposed_ns=round(exposed),
+        transfer_ns=round(transfer),
+        ranks=each,
+        untold_ns=round(untold),
+        of_step_ns=round(step),
+        sentence=_exposed(exposed, transfer, each, untold, step),
+    )
+
+
+def _exposed(exposed: float, transfer: float, each: Sequence[WaitedFor], untold: float, step: float) -> str:
+    text = f"devices only communicate for {format_ns(exposed)} of a step ({format_share(exposed, step)}, a mean)"
+    if not exposed:
+        return text
+    parts = [f"{format_ns(transfer)} is transfer"] if transfer else []
+    named = [one for one in each[:_MOST_WAITED] if one.waiting_ns >= _LEAST_WAITED * exposed]
+    parts += [
+        f"{format_ns(one.waiting_ns)} {'is waiting ' if place == 0 else ''}for rank {one.rank}"
+        for place, one in enumerate(named)
+    ]
+    rest = sum(one.waiting_ns for one in each[len(named) :])
+    if rest:
+        left = len(each) - len(named)
+        which = f"rank {each[-1].rank}" if left == 1 else f"{left} {'other ' if named else ''}ranks"
+        parts.append(f"{format_ns(rest)} {'' if named else 'is waiting '}for {which}")
+    if untold > _UNTOLD * exposed:
+        parts.append(f"{format_ns(untold)} is in messages and in collectives that could not be matched")
+    return f"{text}: {', '.join(parts)}"
+
+
+def verdict_of(own: Own, named: Sequence[Named], waiting: JobWaiting | None) -> str:
+    """Say who is late, or whom others wait for where nobody is called that; empty where ranks cannot be compared.
+
+    Args:
+        own: what ranks do of their own.
+        named: the ranks that are late, or that others waited for.
+        waiting: whom ranks wait for.
+    """
+    if waiting is None or not own.is_comparable:
+        return ""
+    late = [one for one in named if one.is_called]
+    if late:
+        each = ", ".join(
+            f"rank {own.ranks[one.late.place]} by {format_ns(one.late.late_ns)} of {format_ns(one.late.of_step_ns)}"
+            for one in late[:_LISTED]
+        )
+        return f"Late: {each}{', ...' if len(late) > _LISTED else ''}."
+    if not own.is_told.any():
+        return "No rank is late."
+    most = max(waiting.ranks, key=lambda one: one.others_ns, default=None)
+    if most is None or not most.others_ns:
+        return "No rank is late: none waits for another one."
+    share = format_share(most.others_ns, waiting.of_step_ns)
+    by = f"{format_ns(most.others_ns)} of a step of {format_ns(waiting.of_step_ns)} ({share})"
+    of_rank = next((one for one in named if own.ranks[one.late.place] == most.rank), None)
+    if of_rank is not None and of_rank.why.cause is LateCause.HOST:
+        return (
+            f"No rank is called late, but others wait {by} for rank {most.rank}: its host takes longer over all that it "
+            "does, as by chance under a profiler. Time the ranks without one to see whether it lasts."
+        )
+    if of_rank is not None:
+        return f"No rank is called late, but others wait {by} for rank {most.rank}: {of_rank.why.evidence[0]}."
+    return f"No rank is late: others wait longest for rank {most.rank}, {by}."
 
 
 def listed_ranks(ranks: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.distributed.collectives import rows_of
+from opscope.distributed.collectives import rows_of, with_last
 from opscope.distributed.job import Job, matched_on_clocks
 from opscope.distributed.lateness import Collectives, own_times
 from opscope.distributed.summary import COMMUNICATIONS, GAPS, IDLE_COLUMNS, STEPS, WORK, RankSummary
@@ -15,13 +15,14 @@ from opscope.documents.ranks import RankState
 
 
 def steps_of(job: Job) -> pl.DataFrame:
-    """Return one row per rank and step: ``rank``, the columns of `STEPS`, ``own_ns`` and ``late_ns``.
+    """Return one row per rank and step: ``rank``, the columns of `STEPS`, and four more.
 
-    The latter two are nanoseconds, and null for steps that not all ranks recorded.
+    ``own_ns``, ``late_ns``, ``waits_ns`` and ``waited_for_ns`` are nanoseconds, and null for steps that not all ranks
+    recorded.
     """
     every = rows_of(job.ranks)
-    result, _ = matched_on_clocks(every, job.world)
-    own = own_times(job.ranks, Collectives(every, result.calls))
+    result, clocks = matched_on_clocks(every, job.world)
+    own = own_times(job.ranks, Collectives(every, with_last(result.calls, clocks)))
     places = np.repeat(np.arange(len(own.ranks)), len(own.steps))
     known = pl.DataFrame(
         {
@@ -29,6 +30,8 @@ def steps_of(job: Job) -> pl.DataFrame:
             "row": pl.Series(own.rows.ravel(), dtype=pl.Int32),
             "own_ns": own.own_ns.ravel(),
             "late_ns": own.late_ns.ravel(),
+            "waits_ns": own.waits.waits_ns.ravel(),
+            "waited_for_ns": own.waits.for_ns.ravel(),
         }
     )
     return _of_ranks(job, lambda one: one.steps, STEPS).join(known, on=["rank", "row"], how="left").drop("row")
@@ -127,7 +130,9 @@ _OF_STEPS: Final = {
     "memcpy_ns": "time in which it copied or filled memory and did nothing else",
     **{column: f"time in which the device did nothing: {cause}" for cause, column in IDLE_COLUMNS.items()},
     "own_ns": "what the rank needs when it does not wait for others; null where not all ranks recorded the step",
-    "late_ns": "how much more of its own it has than the (lower) median of the ranks; null like own_ns",
+    "late_ns": "by how much it is late: others waited for it, or it has so much more of its own; null like own_ns",
+    "waits_ns": "time in which its device only waited for other ranks; null like own_ns",
+    "waited_for_ns": "how long the (lower) median of the other ranks waited for it; null like own_ns",
 }
 _OF_COMMUNICATIONS: Final = {
     "collective": "the operation",
@@ -180,6 +185,6 @@ TABLES_OF_JOB: Final[Mapping[str, JobTable]] = {
     "communications": JobTable(
         "each rank's collectives and messages on the device", communications_of, {**_STEP, **_OF_COMMUNICATIONS}
     ),
-    "work": JobTable("each rank's work by step, operator and kernel", work_of, {**_STEP, **_OF_WORK}),
+    "work": JobTable("each rank's work by the step in which it ran, operator and kernel", work_of, {**_STEP, **_OF_WORK}),
     "gaps": JobTable("the longest stretches in which a rank's device did nothing", gaps_of, {**_STEP, **_OF_GAPS}),
 }

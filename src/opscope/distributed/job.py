@@ -13,14 +13,22 @@ from opscope.analysis.structure.origin import can_be_rank
 from opscope.base.errors import BadInputError
 from opscope.base.files import path_text
 from opscope.base.units import format_count, format_ns
-from opscope.distributed.causes import Why, why_late
+from opscope.distributed.causes import Named, named_ranks
 from opscope.distributed.clocks import RankClocks, clocks_of, contradicted
-from opscope.distributed.collectives import Matched, collectives_of, groups_of, matched, rows_of, slow_links
+from opscope.distributed.collectives import (
+    Matched,
+    collectives_of,
+    groups_of,
+    matched,
+    rows_of,
+    slow_links,
+    with_last,
+)
 from opscope.distributed.engines import Engine, Lost
-from opscope.distributed.findings import job_findings
+from opscope.distributed.findings import job_findings, verdict_of, waiting_of
 from opscope.distributed.inputs import Recorded
 from opscope.distributed.kept import kept_summary
-from opscope.distributed.lateness import Collectives, Late, Own, late_ranks, own_times
+from opscope.distributed.lateness import Collectives, Own, own_times
 from opscope.distributed.replay import replays_of
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.ranks import (
@@ -28,7 +36,6 @@ from opscope.documents.ranks import (
     HeatMap,
     JobStep,
     JobTimeline,
-    LateCause,
     LateRank,
     RankClock,
     RankEntry,
@@ -161,19 +168,12 @@ def _moved(lane: RankLane, first: int) -> RankLane:
 # ---------------------------------------------------------------- the job
 
 
-# Under a profiler hosts that do the same differ: of two ranks on one machine that had nothing built in, one was slower
-# in all it did, by 9 to 34 % of a step in nine recordings. So where only a host's time says that a rank is late, it has
-# to be late by more than that, or in one place.
-_OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
 _NO_TRACE: Final = "there is no trace of it"
 _LISTED: Final = 8  # ranks
-_DAMAGED: Final = "its trace is damaged, so what it lacks may tell another cause"
+_HIDDEN: Final = "in this recording others are later still, so few wait for it"
 _SHOWN: Final = 3  # reasons why files are not ranks
 _MOST_ROWS, _MOST_COLUMNS = 64, 60  # of a heat map: what a page and a terminal of 100 columns show
 _MOST_CONTRADICTED: Final = 0.1  # of collectives; where they are matched rightly, none on two H100
-_LEAST_OF_HOST, _LEAST_OF_SLOW_HOST = 0.2, 0.35
-_MANY_RANKS, _LEAST_OF_MANY = 8, 0.1  # so many show themselves how much hosts differ, and then less is enough
-_MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
 
 
 class Job(Struct, frozen=True):
@@ -268,8 +268,10 @@ def document_of(job: Job) -> RanksDocument:
     every = rows_of(job.ranks)
     result, clocks = matched_on_clocks(every, job.world)
     every = every.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
-    own = own_times(job.ranks, Collectives(every, result.calls))
-    late, entries = _late(job.ranks, own), _entries(job)
+    calls = with_last(result.calls, clocks)
+    own = own_times(job.ranks, Collectives(every, calls))
+    named, entries = named_ranks(job.ranks, own), _entries(job)
+    late, waiting = _late(own, named), waiting_of(own)
     slow = slow_links(result, round(np.mean([one.steps.height for one in job.ranks.values()])))
     return RanksDocument(
         world=job.world,
@@ -280,10 +282,12 @@ def document_of(job: Job) -> RanksDocument:
         clocks=[] if clocks is None else _clocks(clocks),
         clock_note=_clock_note(clocks),
         late=late,
+        waiting=waiting,
+        verdict=verdict_of(own, named, waiting),
         heat=_heat(own),
         timeline=picture_of(job.ranks, result.calls, clocks, own),
         groups=groups_of(every, job.ranks),
-        collectives=collectives_of(result, every, clocks, entries),
+        collectives=collectives_of(calls, every, entries),
         slow_links=slow,
         bubbles=bubbles_of(job.ranks, every),
         matched_by=result.by,
@@ -341,7 +345,7 @@ def _impossible(count: int) -> str | None:
 def _steps(ranks: Mapping[int, RankSummary], own: Own) -> list[JobStep]:
     if not own.steps:
         return []
-    last, steps = own.own_ns.argmax(axis=0), np.arange(len(own.steps))
+    last, steps = own.late_ns.argmax(axis=0), np.arange(len(own.steps))
     exposed = np.array(
         [ranks[rank].steps["communication_ns"].to_numpy()[rows] for rank, rows in zip(own.ranks, own.rows, strict=True)]
     ).mean(axis=0)
@@ -391,35 +395,20 @@ def _clock_note(clocks: RankClocks | None) -> str:
     return f"from the ends of {clocks.collectives} collectives, each within {format_ns(clocks.scale_ns)}{bias}{untied}"
 
 
-def _late(ranks: Mapping[int, RankSummary], own: Own) -> list[LateRank]:
-    results = []
-    for one in late_ranks(own):
-        why = why_late(ranks, own, one)
-        if why.cause in _OF_HOST and not _beyond_noise(own, one, why):
-            continue
-        if ranks[own.ranks[one.place]].facts.damage is not None:
-            why = Why(LateCause.UNKNOWN, None, [_DAMAGED])
-        results.append(
-            LateRank(
-                rank=own.ranks[one.place],
-                cause=why.cause,
-                late_ns=one.late_ns,
-                of_step_ns=one.of_step_ns,
-                where=why.where,
-                steps=[own.steps[step][0] for step in one.steps],
-                evidence=why.evidence,
-            )
+def _late(own: Own, named: Sequence[Named]) -> list[LateRank]:
+    return [
+        LateRank(
+            rank=own.ranks[one.late.place],
+            cause=one.why.cause,
+            late_ns=one.late.late_ns,
+            of_step_ns=one.late.of_step_ns,
+            where=one.why.where,
+            steps=[own.steps[step][0] for step in one.late.steps],
+            evidence=[*one.why.evidence, *([_HIDDEN] if one.is_hidden else [])],
         )
-    return results
-
-
-def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
-    """Tell whether a rank's host is slower than by chance: than those of the other ranks, if there are enough."""
-    spread = own.spread_ns(late.place, late.steps)
-    least = _LEAST_OF_HOST if why.in_one_place or why.cause is LateCause.INPUT else _LEAST_OF_SLOW_HOST
-    if len(own.ranks) >= _MANY_RANKS:
-        least = _LEAST_OF_MANY
-    return late.late_ns >= max(least * late.of_step_ns, _MANY_DEVIATIONS * (spread or 0.0))
+        for one in named
+        if one.is_called
+    ]
 
 
 def _notes(job: Job, own: Own, result: Matched) -> Iterable[str]:

@@ -1,12 +1,15 @@
-"""Which ranks others wait for, and by how much: from what each rank does of its own, without any clock.
+"""Which ranks are late, and by how much: from who waited for whom, and from what each rank does of its own.
 
-A device that waits for other ranks sits in a communication kernel. What is left of a step without the time in which its
-device only communicates is the rank's own; so is what its host needs, less its waiting for the device, which may be
-hidden behind that same waiting. The longer of the two is how long the step would take if all others were there in time.
-A rank is late by what it has more of its own than the ranks have typically. Its victims have not: they wait. And by no
-more than others wait in a step: what hides behind transfers makes no one wait.
+Whoever comes last in a collective was waited for. That is measured, and needs no cause. But what was waited for in one
+recording may be the profiler's doing, which slows the hosts of ranks unequally, and may hide what is late without it. So
+what ranks do of their own counts as well. A device that waits for other ranks sits in a communication kernel. What is left
+of a step without the time in which its device only communicates is the rank's own; so is what its host needs, less its
+waiting for the device, which may be hidden behind that same waiting. The longer of the two is how long the step would take
+if all others were there in time. A rank is late by what it has more of its own than the ranks have typically, and by no
+more than others wait in a step, or it waits for others itself: what hides behind transfers makes no one wait.
 """
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Final
@@ -15,9 +18,10 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.nesting import Floats, Ints
+from opscope.analysis.structure.nesting import Bools, Floats, Ints
 from opscope.base.medians import DEVIATION_OF_MEDIAN
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
+from opscope.distributed.waiting import Waits, is_pipeline, waits_of
 from opscope.documents.verdict import IdleCause
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
 
@@ -32,26 +36,34 @@ _FEW: Final = 12  # values
 _MANY: Final = 16  # ranks
 _LASTING: Final = 3  # steps
 _LASTS: Final = 4  # steps: more of them make no mean more certain, as noise lasts too
-_ENOUGH: Final = 4  # ranks, of which one is left out: fewer show no spread
+ENOUGH: Final = 4  # ranks, of which one is left out: fewer show no spread
 # Where nothing shows how much ranks differ, a quarter of the step: on two H100 ranks of healthy jobs differed by 16 %.
 _SHARE_OF_FEW: Final = 0.25
 _LOW, _OF_LOW = 0.4, 0.7416  # a low quantile of differences, which late steps leave alone, in standard deviations
 _OF_QUARTER: Final = 0.6745  # from a normal distribution's quartile to its standard deviation
 _SAME_LENGTH: Final = 0.02  # less than half of the least share that is called late
+_UNBOUNDED: Final = 1 << 60  # nanoseconds
 _MOST_SHARED: Final = 0.5  # a rank that has fewer of the steps than this share is left out
 
 
-class Own(Struct, frozen=True):
-    """What ranks do of their own in the steps that all of them recorded.
+class Own(Struct, frozen=True, dict=True):
+    """What ranks do of their own in the steps that all of them recorded, and how long they wait for each other.
+
+    Arrays have a row per rank and a column per step.
 
     Attributes:
         ranks: the ranks, in order.
         steps: the steps, by number and how often the number has come; null numbers where none are marked.
-        rows: per rank and step the row of the rank's table of steps.
-        own_ns: per rank and step what the rank has of its own.
-        duration_ns: per rank and step how long the step takes.
+        rows: the row of the rank's table of steps.
+        own_ns: what the rank has of its own.
+        duration_ns: how long the step takes.
+        device_ns: how long its device computes and copies.
+        pauses_ns: the longest pauses of its host together.
         left_out: ranks that recorded few of these steps, or none.
-        waited_ns: per rank and step how long it waits for others in collectives; NaN where that is unknown.
+        waits: how long ranks wait for each other while their devices do nothing else.
+        waited_ns: how long it is in collectives longer than the rank that comes last, also while its device computes;
+            NaN where that is unknown.
+        is_told: per step whether it is known who waited for whom.
     """
 
     ranks: list[int]
@@ -59,8 +71,12 @@ class Own(Struct, frozen=True):
     rows: Ints
     own_ns: Ints
     duration_ns: Ints
+    device_ns: Ints
+    pauses_ns: Ints
     left_out: list[int]
+    waits: Waits
     waited_ns: Floats
+    is_told: Bools
 
     @property
     def is_comparable(self) -> bool:
@@ -70,17 +86,39 @@ class Own(Struct, frozen=True):
         longest = self.duration_ns.max(initial=0)
         return bool(longest - self.duration_ns.min(initial=longest) <= _SAME_LENGTH * longest)
 
-    @property
+    @functools.cached_property
     def late_ns(self) -> Ints:
-        """Per rank and step by how much the rank is late; negative where it waits for others."""
+        """By how much the rank is late; negative where it waits for others."""
         if not self.own_ns.size:
             return self.own_ns
-        late: Ints = self.own_ns - np.take_along_axis(self.own_ns, self.typical[None], axis=0)
-        return np.minimum(late, self._others_wait)
+        late = np.minimum(self.own_late_ns, self.most_ns)
+        result: Ints = np.where(self.waited_for_ns > 0, np.maximum(late, self.waited_for_ns), late)
+        return result
+
+    @functools.cached_property
+    def waited_for_ns(self) -> Ints:
+        """How much longer others wait for it than for the ranks typically; 0 where that is not known."""
+        for_ = self.waits.for_ns
+        result: Ints = np.where(self.is_told, for_ - np.sort(for_, axis=0)[self._typical_place], 0)
+        return result
+
+    @functools.cached_property
+    def own_late_ns(self) -> Ints:
+        """How much more of its own the rank has than is typical."""
+        result: Ints = self.own_ns - np.take_along_axis(self.own_ns, self.typical[None], axis=0)
+        return result
+
+    @functools.cached_property
+    def most_ns(self) -> Ints:
+        """By how much the rank can be late at most: as others wait, and where it waits itself it may be hidden."""
+        hidden = np.where(self.is_told, self.waits.waits_ns, 0)
+        most = self._others_wait
+        result: Ints = np.where(most < _UNBOUNDED, most + hidden, most)
+        return result
 
     @property
     def _others_wait(self) -> Ints:
-        """Per rank and step how long the other ranks wait (their median); the most there is where that is unknown."""
+        """How long the other ranks wait (their median); the most there is where that is unknown."""
         places = range(len(self.ranks))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of steps in which nothing is known
@@ -89,14 +127,41 @@ class Own(Struct, frozen=True):
             else:
                 wait = np.array([np.nanmedian(np.delete(self.waited_ns, place, axis=0), axis=0) for place in places])
         unknown = np.isnan(wait)
-        result: Ints = np.where(unknown, np.iinfo(np.int64).max, np.where(unknown, 0, wait).astype(np.int64))
+        result: Ints = np.where(unknown, _UNBOUNDED, np.where(unknown, 0, wait).astype(np.int64))
         return result
+
+    @property
+    def _typical_place(self) -> int:
+        return (len(self.ranks) - 1) // 2
 
     @property
     def typical(self) -> Ints:
         """Per step the place of the rank whose own time is the lower median."""
         order = np.argsort(self.own_ns, axis=0, kind="stable")
-        result: Ints = order[(len(self.ranks) - 1) // 2]
+        result: Ints = order[self._typical_place]
+        return result
+
+    def typical_of_others(self, place: int, steps: list[int], values: Ints) -> Ints:
+        """Return per step the place of the rank that is typical of all but one.
+
+        Args:
+            place: the rank that is left out.
+            steps: the steps, by their places.
+            values: what they are compared by, per rank and step.
+        """
+        order = np.argsort(values[:, steps], axis=0, kind="stable")
+        others = order.T[order.T != place].reshape(len(steps), len(self.ranks) - 1)
+        result: Ints = others[:, min(self._typical_place, len(self.ranks) - 2)]
+        return result
+
+    def beyond_typical(self, values: Ints) -> Ints:
+        """Return how much more each rank has of something than the (lower) median of the others."""
+        if len(self.ranks) < 2:
+            return np.zeros_like(values)
+        order = np.argsort(values, axis=0, kind="stable")
+        place, ordered = np.argsort(order, axis=0, kind="stable"), np.take_along_axis(values, order, axis=0)
+        at = min(self._typical_place, len(self.ranks) - 2)
+        result: Ints = values - np.where(place > at, ordered[at], ordered[at + 1])
         return result
 
     def spread_ns(self, place: int, steps: list[int]) -> float | None:
@@ -106,14 +171,15 @@ class Own(Struct, frozen=True):
             place: the rank that is left out.
             steps: the steps, by their places.
         """
-        if len(self.ranks) < _ENOUGH:
+        if len(self.ranks) < ENOUGH:
             return None
-        others = np.delete(self.late_ns[:, steps], place, axis=0).mean(axis=1)
+        by = self.waits.for_ns if self.is_told[steps].all() else self.late_ns
+        others = np.delete(by[:, steps], place, axis=0).mean(axis=1)
         return DEVIATION_OF_MEDIAN * float(np.median(np.abs(others - np.median(others))))
 
 
 class Collectives(Struct, frozen=True):
-    """The collectives and messages of a job: all rows, as `rows_of` returns them, and `Matched.calls`."""
+    """The collectives and messages of a job: all rows, as `rows_of` returns them, and those of `with_last`."""
 
     every: pl.DataFrame
     matched: pl.DataFrame
@@ -146,7 +212,8 @@ def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None
     numbers = list(tables)
     if not tables:
         none = np.zeros((0, 0), np.int64)
-        return Own([], [], none, none, none, [], np.zeros((0, 0)))
+        waits = Waits(none, none, none, none, none, none, np.zeros((0, 0)), none)
+        return Own([], [], none, none, none, none, none, [], waits, np.zeros((0, 0)), np.zeros(0, np.bool_))
     of_rank = np.repeat(np.arange(len(tables)), [table.height for table in tables.values()])
     every = _with_own(pl.concat(tables.values()).with_columns(place=pl.Series(of_rank)))
     # One rank that was cut off early, or has no marks, must not leave the others without steps.
@@ -160,15 +227,38 @@ def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None
     # In the order of the first rank, whichever order others have.
     order = first.select("step", "cycle", order=pl.int_range(pl.len()))
     common = common.join(order, on=["step", "cycle"], how="left", nulls_equal=True).sort("place", "order")
-    rows, own, duration = (
-        common[name].to_numpy().astype(np.int64).reshape(shape) for name in ("row", "own_ns", "device_ns")
-    )
+    names = ("row", "own_ns", "device_ns", "busy_ns")
+    rows, own, duration, busy = (common[name].to_numpy().astype(np.int64).reshape(shape) for name in names)
     steps = list(zip(first["step"].to_list(), first["cycle"].to_list(), strict=True))
     kept = [numbers[place] for place in shared]
-    waited = np.full(shape, np.nan)
+    left_out = [one for one in numbers if one not in set(kept)]
+    pauses = _pauses(ranks, kept, rows)
+    none = np.zeros(shape, np.int64)
+    waits, waited = Waits(none, none, none, none, none, none, np.zeros(shape), none), np.full(shape, np.nan)
+    told = np.zeros(shape[1], np.bool_)
     if collectives is not None and common.height:
         waited = _waited(collectives, kept, rows)
-    return Own(kept, steps, rows, own, duration, [one for one in numbers if one not in set(kept)], waited)
+        waits = waits_of(ranks, kept, rows, collectives.every, collectives.matched)
+        told = _told(waits, duration, collectives.every)
+    return Own(kept, steps, rows, own, duration, busy, pauses, left_out, waits, waited, told)
+
+
+def _told(waits: Waits, duration: Ints, every: pl.DataFrame) -> Bools:
+    """Tell per step whether nearly all exposed communication is transfer or waiting for known ranks."""
+    if is_pipeline(every):
+        return np.zeros(duration.shape[1], np.bool_)
+    untold: Bools = (waits.untold_ns <= _SHARE * duration).all(axis=0)
+    return untold
+
+
+def _pauses(ranks: Mapping[int, RankSummary], numbers: list[int], rows: Ints) -> Ints:
+    """Return per rank and step the longest pauses of the host together."""
+    result = np.zeros(rows.shape, np.int64)
+    for place, rank in enumerate(numbers):
+        sums = ranks[rank].pauses.group_by("row").agg(pl.col("duration_ns").sum())
+        of_row = dict(zip(sums["row"].to_list(), sums["duration_ns"].to_list(), strict=True))
+        result[place] = [of_row.get(row, 0) for row in rows[place].tolist()]
+    return result
 
 
 def _waited(collectives: Collectives, ranks: list[int], rows: Ints) -> Floats:
@@ -209,15 +299,24 @@ def _with_own(steps: pl.DataFrame) -> pl.DataFrame:
     device = pl.col("device_ns") - waits - of_profiler
     host = pl.col("host_ns") - pl.col("host_waits_ns") - of_profiler
     return steps.with_columns(
-        own_ns=pl.max_horizontal(device, host), cycle=pl.int_range(pl.len()).over("place", "step").cast(pl.Int32)
+        own_ns=pl.max_horizontal(device, host),
+        busy_ns=pl.col("compute_ns") + pl.col("memcpy_ns"),
+        cycle=pl.int_range(pl.len()).over("place", "step").cast(pl.Int32),
     )
 
 
 def late_ranks(own: Own) -> list[Late]:
-    """Return the ranks that are late, the most expensive first."""
+    """Return the ranks that are late, the most expensive first: those that others waited for, and then any others."""
     if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
         return []
-    late, step = own.late_ns.astype(np.float64), np.median(own.duration_ns, axis=0)
+    waited = {one.place: one for one in _beyond_chance(own, own.waited_for_ns)}
+    results = [*waited.values(), *(one for one in _beyond_chance(own, own.late_ns) if one.place not in waited)]
+    return sorted(results, key=lambda one: -one.late_ns * len(one.steps))
+
+
+def _beyond_chance(own: Own, values: Ints) -> list[Late]:
+    """Return the ranks for which some values are larger than chance explains."""
+    late, step = values.astype(np.float64), np.median(own.duration_ns, axis=0)
     noise, deviations, least = _noise(late)
     results = []
     for place, of_rank in enumerate(late):
@@ -228,6 +327,34 @@ def late_ranks(own: Own) -> list[Late]:
         usual = float(np.median(of_rank))
         if len(steps) < _OFTEN * len(step) or usual < deviations * noise / min(len(step), _LASTS) ** 0.5:
             steps = np.flatnonzero((of_rank > max(_SHARE_OF_ONE, least) * step) & (of_rank > deviations * noise))
+        if len(steps):
+            by, of_step = np.median(of_rank[steps]), np.median(own.duration_ns[place, steps])
+            results.append(Late(place, steps.tolist(), int(by), int(of_step)))
+    return results
+
+
+def ranks_with_more(own: Own, values: Ints, least_more: float) -> list[Late]:
+    """Return the ranks that have more of something than others, as far as that makes others wait or may.
+
+    Args:
+        own: what ranks do of their own.
+        values: how much they have of it, per rank and step: time of the device, or pauses of the host.
+        least_more: how much more than is typical it has to be at least, as a share of that.
+    """
+    if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
+        return []
+    beyond, step = own.beyond_typical(values), np.median(own.duration_ns, axis=0)
+    more = np.minimum(beyond, own.most_ns)
+    is_much = beyond > least_more * (values - beyond)
+    results = []
+    for place, of_rank in enumerate(more):
+        if len(own.ranks) >= ENOUGH:  # others show how much ranks differ by chance
+            others = np.delete(beyond, place, axis=0)
+            noise = DEVIATION_OF_MEDIAN * np.median(np.abs(others - np.median(others, axis=0)), axis=0)
+            is_much[place] &= beyond[place] > _DEVIATIONS * noise
+        steps = np.flatnonzero((of_rank > _SHARE * step) & is_much[place])
+        if len(steps) < _OFTEN * len(step):
+            steps = np.flatnonzero((of_rank > _SHARE_OF_ONE * step) & is_much[place])
         if len(steps):
             by, of_step = np.median(of_rank[steps]), np.median(own.duration_ns[place, steps])
             results.append(Late(place, steps.tolist(), int(by), int(of_step)))
@@ -260,9 +387,9 @@ def _noise(late: Floats) -> tuple[float, float, float]:
         changes = np.abs(np.diff(late, axis=1)).ravel()
         scales.append(float(np.quantile(changes, _LOW)) / _OF_LOW)
         values += len(changes)
-    if ranks >= _ENOUGH:
+    if ranks >= ENOUGH:
         median, quarter = np.quantile(late, [0.5, 0.25], axis=0)
         scales.append(float(np.mean(median - quarter)) / _OF_QUARTER)
         values += late.size // 2
-    shows_little = ranks < _ENOUGH and steps < _ENOUGH
+    shows_little = ranks < ENOUGH and steps < ENOUGH
     return max(scales), _DEVIATIONS_OF_FEW if values < _FEW else _DEVIATIONS, _SHARE_OF_FEW if shows_little else 0.0

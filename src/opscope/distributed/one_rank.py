@@ -24,8 +24,10 @@ from opscope.analysis.verdict.step_evidence import busiest
 from opscope.base.text import lazy_pattern
 from opscope.distributed.summary import (
     COMMUNICATIONS,
+    EXPOSED,
     GAPS,
     IDLE_COLUMNS,
+    PAUSES,
     STEPS,
     WAITS,
     WORK,
@@ -41,6 +43,7 @@ from opscope.trace.model import Trace
 _ON_HOST: Final = lazy_pattern(r"gloo:")  # ranges of the backend that communicates on the host
 BASE_TIMES: Final = ("baseTimeNanoseconds", "baseTimeNanosecond")  # headers' keys of what times count from
 _LATEST_NS: Final = 1 << 62  # nanoseconds since 1970 until 2116
+_MOST_PAUSES: Final = 20  # of a step
 _MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
 
 
@@ -88,7 +91,7 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
         of_step = np.zeros(trace.activities.height, np.int64)
     base = base_of(trace)
     kernels = _told_of_kernels(trace)
-    communications = _communications(analysis, kernels, of_step, base)
+    communications, on_device = _communications(analysis, kernels, of_step, base)
     labelled = kernels.height if trace.communications.height else 0
     parts = busy_parts(trace, None)
     return RankSummary(
@@ -96,8 +99,10 @@ def summary_of(trace: Trace, path: str) -> RankSummary:
         tables={
             "steps": _steps(analysis, device, base),
             "communications": communications,
-            "work": _work(analysis, device, of_step),
+            "exposed": _exposed_parts(analysis, device, communications, on_device, base),
+            "work": _work(analysis, device),
             "gaps": _gaps(analysis, device, table),
+            "pauses": _pauses(analysis, table),
             "waits": _waits(analysis, table),
         },
     )
@@ -205,7 +210,10 @@ def _waiting(host: HostTime, trace: Trace) -> Intervals:
     return Intervals.union_of(host.start[waits], host.end[waits])
 
 
-def _communications(analysis: _Analysis, named: pl.DataFrame, of_step: Ints, base: int) -> pl.DataFrame:
+def _communications(
+    analysis: _Analysis, named: pl.DataFrame, of_step: Ints, base: int
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the table of `COMMUNICATIONS`, and the device of each row."""
     trace, links = analysis.trace, analysis.links
     launched = np.where(
         links.activity_launch >= 0,
@@ -231,6 +239,7 @@ def _communications(analysis: _Analysis, named: pl.DataFrame, of_step: Ints, bas
         .agg(
             pl.col("row", "collective", "group", "group_ranks", "sequence", "element_type").first(),
             pl.col("group_description", "group_size", "elements_in", "elements_out", "bytes", "launched").first(),
+            pl.col("device").first(),
             pl.col("start_ns").min(),
             pl.col("end_ns").max(),
             peer=pl.when(pl.col("collective").is_in(MESSAGES)).then(place).first(),
@@ -243,7 +252,7 @@ def _communications(analysis: _Analysis, named: pl.DataFrame, of_step: Ints, bas
     same = [pl.col(name) for name in key[:3]] + [
         pl.when(pl.col("peer").is_not_null()).then(pl.concat_str("collective", "peer")).otherwise(pl.lit(""))
     ]
-    return calls.select(
+    table = calls.select(
         pl.col("row").cast(pl.Int32),
         "collective",
         "group",
@@ -262,6 +271,33 @@ def _communications(analysis: _Analysis, named: pl.DataFrame, of_step: Ints, bas
         end_ns=pl.col("end_ns") + base,
         exposed_ns="exposed_ns",
     ).cast(COMMUNICATIONS)  # type: ignore[arg-type]
+    return table, calls["device"].fill_null(NO_DEVICE)
+
+
+def _exposed_parts(
+    analysis: _Analysis, device: DeviceTimeline | None, calls: pl.DataFrame, on_device: pl.Series, base: int
+) -> pl.DataFrame:
+    """Return when the device only communicated, cut at the bounds of its steps."""
+    if device is None or not calls.height:
+        return pl.DataFrame(schema=EXPOSED)
+    _, _, spans = _spans(analysis, device)
+    start, end = (calls[name].to_numpy() - base for name in ("start_ns", "end_ns"))
+    own = np.flatnonzero((on_device == device.device).to_numpy())
+    own = own[np.argsort(start[own], kind="stable")]
+    # Where several run at once, each nanosecond counts for the one that began first.
+    ended = np.maximum.accumulate(end[own])
+    begins = np.maximum(start[own], np.append(start[own][:1], ended[:-1]))
+    real = begins < end[own]
+    own, alone = own[real], Intervals(begins[real], end[own][real])
+    compute = busy_parts(analysis.trace, device.device).compute
+    if not len(alone):
+        return pl.DataFrame(schema=EXPOSED)
+    call, from_, to = alone.overlaps(compute.gaps(int(alone.start[0]), int(alone.end[-1])))
+    # Steps of a device do not overlap, and are in order.
+    step, part, from_, to = spans.overlapping(Intervals(from_, to))
+    return pl.DataFrame(
+        {"row": step, "place": own[call[part]], "start_ns": from_ + base, "end_ns": to + base}
+    ).cast(EXPOSED)  # type: ignore[arg-type]
 
 
 def _told_of_kernels(trace: Trace) -> pl.DataFrame:
@@ -335,15 +371,19 @@ def _covered(start: Ints, end: Ints, by: Intervals) -> Ints:
     return covered
 
 
-def _work(analysis: _Analysis, device: DeviceTimeline | None, of_step: Ints) -> pl.DataFrame:
+def _work(analysis: _Analysis, device: DeviceTimeline | None) -> pl.DataFrame:
     if device is None:
         return pl.DataFrame(schema=WORK)
-    linked = linked_activities(analysis.trace, analysis.links).with_columns(row=of_step)
+    activities = analysis.trace.activities
+    _, _, spans = _spans(analysis, device)
+    middle = column(activities, "start_ns") + (end_of(activities) - column(activities, "start_ns")) // 2
+    row = latest_around(spans.start, spans.end, middle)
+    linked = linked_activities(analysis.trace, analysis.links).with_columns(row=row)
     computes = ~busy_parts(analysis.trace, None).communicates
     own = (linked["device"].fill_null(device.device) == device.device).to_numpy()
     keys = ["row", "operator", "kernel", "grid", "dims"]
     return (
-        linked.filter(pl.Series(computes & own & (of_step >= 0)))
+        linked.filter(pl.Series(computes & own & (row >= 0)))
         .rename({"name": "kernel", "input_dims": "dims"})
         .group_by(keys)
         .agg(calls=pl.len(), total_ns=pl.col("duration_ns").sum())
@@ -376,6 +416,33 @@ def _gaps(analysis: _Analysis, device: DeviceTimeline | None, table: pl.DataFram
         schema=GAPS,
         orient="row",
     )
+
+
+def _pauses(analysis: _Analysis, table: pl.DataFrame) -> pl.DataFrame:
+    if not table.height:
+        return pl.DataFrame(schema=PAUSES)
+    trace = analysis.trace
+    steps = Intervals(column(table, "start_ns"), column(table, "end_ns"))
+    runs = Intervals.union_of(
+        np.concatenate([column(trace.operators, "start_ns"), analysis.host.start]),
+        np.concatenate([end_of(trace.operators), analysis.host.end]),
+    )
+    step, start, end = steps.overlaps(runs.gaps(int(steps.start.min()), int(steps.end.max())))
+    pauses = pl.DataFrame({"row": step, "start_ns": start, "duration_ns": end - start}).filter(
+        pl.col("duration_ns") > PAUSE_NS
+    )
+    pauses = pauses.sort("row", "duration_ns", descending=[False, True]).group_by("row", maintain_order=True)
+    longest = pauses.head(_MOST_PAUSES)
+    middle = (longest["start_ns"] + longest["duration_ns"] // 2).to_numpy()
+    thread = column(table, "thread")[longest["row"].to_numpy()]
+    places = Places(trace, analysis.links).at(thread, middle)
+    return longest.select(
+        "row",
+        "duration_ns",
+        annotation=pl.Series([place.annotation for place in places], dtype=pl.String),
+        module=pl.Series([place.module for place in places], dtype=pl.String),
+        python=pl.Series([place.python for place in places], dtype=pl.String),
+    ).cast(PAUSES)  # type: ignore[arg-type]
 
 
 def _waits(analysis: _Analysis, table: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from opscope.base.text import lazy_pattern
 from opscope.documents.verdict import IdleCause
 
 # The version of what is kept: a summary of another one is made again.
-VERSION: Final = 4
+VERSION: Final = 5
 
 _DIGEST_BYTES: Final = 16
 _LATEST_NS: Final = 1 << 62
@@ -60,7 +60,15 @@ COMMUNICATIONS: Final[dict[str, type[pl.DataType]]] = {
     "end_ns": pl.Int64,
     "exposed_ns": pl.Int64,
 }
-# One row per step and kind of work: what ran, how often and how long.
+# When the device communicated and did nothing else, by the step in which that was, whatever step launched it; ``place``
+# is the row of `COMMUNICATIONS` that it did so for. Where several ran at once, it is the first of them.
+EXPOSED: Final[dict[str, type[pl.DataType]]] = {
+    "row": pl.Int32,
+    "place": pl.Int32,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+}
+# One row per step in which the device ran it, whatever step launched it, and kind of work: how often and how long.
 WORK: Final[dict[str, type[pl.DataType]]] = {
     "row": pl.Int32,
     "operator": pl.String,
@@ -81,9 +89,25 @@ GAPS: Final[dict[str, type[pl.DataType]]] = {
     "python": pl.String,
     "call": pl.String,
 }
+# The longest stretches of each step in which no thread of the host ran an operator or a call, and where it was.
+PAUSES: Final[dict[str, type[pl.DataType]]] = {
+    "row": pl.Int32,
+    "duration_ns": pl.Int64,
+    "annotation": pl.String,
+    "module": pl.String,
+    "python": pl.String,
+}
 # Where the host waited for the device: the operator around such calls.
 WAITS: Final[dict[str, type[pl.DataType]]] = {"row": pl.Int32, "operator": pl.String, "calls": pl.Int64}
-_TABLES: Final = {"steps": STEPS, "communications": COMMUNICATIONS, "work": WORK, "gaps": GAPS, "waits": WAITS}
+_TABLES: Final = {
+    "steps": STEPS,
+    "communications": COMMUNICATIONS,
+    "exposed": EXPOSED,
+    "work": WORK,
+    "gaps": GAPS,
+    "pauses": PAUSES,
+    "waits": WAITS,
+}
 
 
 class RankFacts(Struct, frozen=True, kw_only=True):
@@ -159,6 +183,11 @@ class RankSummary:
         return self._table("communications")
 
     @property
+    def exposed(self) -> pl.DataFrame:
+        """When the device only communicated."""
+        return self._table("exposed")
+
+    @property
     def work(self) -> pl.DataFrame:
         """One row per step and kind of work."""
         return self._table("work")
@@ -167,6 +196,11 @@ class RankSummary:
     def gaps(self) -> pl.DataFrame:
         """The longest gaps of the device."""
         return self._table("gaps")
+
+    @property
+    def pauses(self) -> pl.DataFrame:
+        """The longest pauses of the host."""
+        return self._table("pauses")
 
     @property
     def waits(self) -> pl.DataFrame:
@@ -246,7 +280,7 @@ def _sound(columns: Mapping[str, type[pl.DataType]], steps: int) -> Iterator[pl.
             yield value.is_between(-_LATEST_NS, _LATEST_NS).fill_null(value=False)
         elif name.endswith("_ns"):
             yield value.is_between(0, _LONGEST_NS).fill_null(value=False)
-        elif name in ("ordinal", "calls"):
+        elif name in ("ordinal", "calls", "place"):
             yield value.is_between(0, _MOST_COUNTED).fill_null(value=False)
         else:  # what the trace's author wrote
             yield value.is_between(-_LATEST_NS, _LATEST_NS).fill_null(value=True)

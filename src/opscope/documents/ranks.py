@@ -65,8 +65,8 @@ class JobStep(Struct, frozen=True):
         step: the profiler's number; null where no steps are marked, and everything counts as one.
         ranks: how many ranks recorded it.
         duration_ns: the median over ranks.
-        last_rank: the rank with the most work and waiting of its own.
-        late_ns: how much more of its own that rank has than the (lower) median of the ranks.
+        last_rank: the rank that is latest: the one that others waited for longest, or that has most of its own.
+        late_ns: by how much.
         exposed_ns: the mean over ranks of the time in which a device communicates and does nothing else.
     """
 
@@ -114,6 +114,42 @@ class LateRank(Struct, frozen=True):
     where: str | None
     steps: list[int | None]
     evidence: list[str]
+
+
+class WaitedFor(Struct, frozen=True):
+    """A rank that others waited for.
+
+    Attributes:
+        rank: its number.
+        waiting_ns: how long ranks waited for it in a step while their devices did nothing else: a mean over ranks and
+            steps.
+        others_ns: how long the (lower) median of the other ranks did, a mean over steps.
+    """
+
+    rank: int
+    waiting_ns: int
+    others_ns: int
+
+
+class JobWaiting(Struct, frozen=True):
+    """What exposed communication is made of: means over ranks and steps. ``transfer_ns``, ``untold_ns`` and the waiting
+    for each rank add up to ``exposed_ns``.
+
+    Attributes:
+        exposed_ns: time in which a device communicates and does nothing else.
+        transfer_ns: the part that moves data: each collective takes as long as on the rank where it is shortest.
+        ranks: whom the rest waits for, the most first.
+        untold_ns: what is left: messages, and collectives that could not be matched.
+        of_step_ns: how long a step takes.
+        sentence: the same in words.
+    """
+
+    exposed_ns: int
+    transfer_ns: int
+    ranks: list[WaitedFor]
+    untold_ns: int
+    of_step_ns: int
+    sentence: str
 
 
 class RankGroup(Struct, frozen=True):
@@ -296,7 +332,9 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
         steps: the steps that ranks have in common.
         clocks: the ranks' clocks; empty where collectives do not tell.
         clock_note: what the clocks rest on, or why there are none.
-        late: the ranks that others wait for, the most expensive first; empty for a healthy job.
+        late: the ranks that are late, the most expensive first; empty for a healthy job.
+        waiting: whom ranks wait for; null without steps or a second rank.
+        verdict: who is late, or why nobody is called that, in a sentence; empty where ranks cannot be compared.
         heat: by how much ranks are late in each step; null without steps or a second rank.
         timeline: one step on one clock; null without steps, or without clocks.
         groups: the process groups by their use.
@@ -318,6 +356,8 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
     clocks: list[RankClock] = field(default_factory=list)
     clock_note: str = ""
     late: list[LateRank] = field(default_factory=list)
+    waiting: JobWaiting | None = None
+    verdict: str = ""
     heat: HeatMap | None = None
     timeline: JobTimeline | None = None
     groups: list[RankGroup] = field(default_factory=list)

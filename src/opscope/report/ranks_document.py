@@ -201,8 +201,8 @@ def ranks_section(document: RanksDocument, *, on_page: bool = False) -> Section:
     if document.findings:
         blocks.append(Paragraph.of("What costs most:"))
         blocks.append(Bullets(tuple(_finding(document))))
-    elif document.heat is not None:  # else no one could be called late
-        blocks.append(Paragraph.of("No rank is late."))
+    if document.verdict and not document.late:
+        blocks.append(Paragraph.of(document.verdict))
     shown = document.collectives and not on_page
     for title, table in (
         ("Late ranks:", late_table(document.late) if document.late else None),
@@ -237,14 +237,9 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
         yield (f"Left out, as other files have the same ranks: {len(document.duplicates) - _SHOWN} more",)
     if document.steps:
         spans = sorted(step.duration_ns for step in document.steps)
-        exposed = sorted(step.exposed_ns for step in document.steps)
-        middle = len(spans) // 2
-        share = format_share(exposed[middle], spans[middle])
         how_many = f"{len(spans)} {'step' if len(spans) == 1 else 'steps'}"
-        yield (
-            f"{how_many} of {format_ns(spans[middle])}; for {format_ns(exposed[middle])} of it ({share}) "
-            "devices only communicate",
-        )
+        waiting = "" if document.waiting is None else f"; {document.waiting.sentence}"
+        yield (f"{how_many} of {format_ns(spans[len(spans) // 2])}{waiting}",)
     if document.bubbles:
         yield (_bubbles(document.bubbles),)
     if len(document.ranks) > 1:
