@@ -31,11 +31,19 @@ class Lateness:
         cause: what opscope should say: host, input, blocking, kernels, work, clock.
         ns: by how much, in a step.
         steps: in which of them; None for all.
+        pieces: in how many pauses a host spends it, before layers forth and back; one is at the step's beginning.
+        place: where kernels run longer: forward, backward, optimizer.
     """
 
     cause: str
     ns: int
     steps: tuple[int, ...] | None = None
+    pieces: int = 1
+    place: str = "forward"
+
+    def at(self, step: int, place: str) -> int:
+        """Return by how much longer kernels run somewhere."""
+        return self.of(step, "kernels") if self.place == place else 0
 
     def of(self, step: int, cause: str) -> int:
         return self.ns if cause == self.cause and (self.steps is None or step in self.steps) else 0
@@ -102,6 +110,8 @@ class Job:
         sequence: whether traces have sequence numbers.
         lose: the share of kernels that the profiler loses.
         slow: how many times as long transfers take between some ranks.
+        launch_ns: what the host needs for an operator.
+        host_slow: how many times as long it is on some ranks.
         leftovers: collectives from before the recording, which say nothing of themselves.
         seed: of everything that is random.
     """
@@ -120,6 +130,8 @@ class Job:
     sequence: bool = False
     lose: float = 0.0
     slow: dict[tuple[int, ...], float] = field(default_factory=dict)
+    launch_ns: int = LAUNCH_NS
+    host_slow: dict[int, float] = field(default_factory=dict)
     leftovers: int = 0
     seed: int = 1
 
@@ -148,6 +160,7 @@ class Rank:
         self.job, self.number = job, number
         self.late = job.late.get(number, Lateness("none", 0))
         self.chance = random.Random(job.seed * 1_000 + number)
+        self.launch = round(job.launch_ns * job.host_slow.get(number, 1.0))
         self.host = BEGIN_NS
         self.streams = {COMPUTE: BEGIN_NS, COMMUNICATE: BEGIN_NS}
         self.events: list[tuple[str, str, int, int, int, dict[str, Any]]] = []  # category, name, track, start, length
@@ -166,6 +179,13 @@ class Rank:
         """The host does something that issues nothing."""
         self.host += ns
 
+    def pauses(self, step: int, pieces: int) -> None:
+        """The host does some of what makes its rank late, where it does that in many pieces."""
+        if self.late.pieces > 1:
+            for _ in range(max(self.late.pieces // pieces, 1)):
+                self.works(self.late.of(step, "host") // max(self.late.pieces // pieces, 1) // pieces)
+                self.kernel("aten::add_", 2_000)
+
     def loads(self, ns: int) -> None:
         name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         self.events.append(("user_annotation", name, 0, self.host, ns, {}))
@@ -174,14 +194,14 @@ class Rank:
     def kernel(self, operator: str, ns: int, rows: int = 4096) -> None:
         """The host launches a kernel of an operator, which the compute stream runs."""
         number, began = self.next(), self.host
-        self.host += LAUNCH_NS
+        self.host += self.launch
         start = max(self.host + 2_000, self.streams[COMPUTE])
         clock = self.late.ns / 100 if self.late.cause == "clock" else 0.0  # in percent
         took = round(ns * (1 + clock / 100))
         dims = [[rows, 1024], [1024, 1024]]
         self.events += [
-            ("cpu_op", operator, 0, began, LAUNCH_NS, {"External id": number, "Input Dims": dims}),
-            ("cuda_runtime", "cudaLaunchKernel", 0, began + 1_000, LAUNCH_NS - 1_000, {"correlation": number}),
+            ("cpu_op", operator, 0, began, self.launch, {"External id": number, "Input Dims": dims}),
+            ("cuda_runtime", "cudaLaunchKernel", 0, self.host - 4_000, 4_000, {"correlation": number}),
             ("kernel", f"{operator.rsplit(':', maxsplit=1)[-1]}_kernel", COMPUTE, start, took,
              {"correlation": number, "grid": [rows // 8, 1, 1], "External id": number}),
         ]  # fmt: skip
@@ -283,7 +303,7 @@ def program(rank: Rank) -> Program:
     for step in range(job.steps):
         rank.step, began = step, rank.host
         rank.loads(rank.about(200_000) + late.of(step, "input"))
-        rank.works(late.of(step, "host"))
+        rank.works(late.of(step, "host") if late.pieces == 1 else 0)
         micro = 2 if shape.stages > 1 else 1
         for _ in range(micro):
             if stage > 0:
@@ -302,13 +322,13 @@ def program(rank: Rank) -> Program:
                     "recv", "world", 1 << 20, 30_000, peer=shape.rank(stage + 1, replica, inner)
                 )
                 rank.joins()
-            yield from backward(rank, step)
+            yield from backward(rank, step, micro)
             if stage > 0:
                 yield from rank.communicates(
                     "send", "world", 1 << 20, 30_000, peer=shape.rank(stage - 1, replica, inner)
                 )
         rank.joins()
-        rank.kernel("Optimizer::step", rank.about(300_000))
+        rank.kernel("Optimizer::step", rank.about(300_000) + late.at(step, "optimizer"))
         rank.waits("aten::item")
         rank.events.append(("user_annotation", f"ProfilerStep#{step + 1}", 0, began, rank.host - began, {}))
         rank.host += 3_000
@@ -328,7 +348,8 @@ def forward(rank: Rank, step: int, micro: int) -> Program:
             for _ in range(late.of(step, "blocking") // micro // PAUSE_NS):
                 rank.waits()
                 rank.works(PAUSE_NS - 8_000)  # the device stands still until the host launches again
-        if layer == 1 and (extra := late.of(step, "kernels")):
+        rank.pauses(step, 2 * job.layers * micro)
+        if layer == 1 and (extra := late.at(step, "forward")):
             rank.kernel("aten::sort", extra // micro + 50_000)
         elif layer == 1:
             rank.kernel("aten::sort", 50_000)
@@ -341,10 +362,16 @@ def forward(rank: Rank, step: int, micro: int) -> Program:
             rank.kernel("aten::bmm", rank.about(200_000))
 
 
-def backward(rank: Rank, step: int) -> Program:
+def backward(rank: Rank, step: int, micro: int) -> Program:
     shape = rank.job.shape
     for layer in range(rank.job.layers):
+        if shape.sharded:
+            yield from rank.communicates("_allgather_base", "data", 1 << 20, 60_000)
+            rank.joins()
+        rank.pauses(step, 2 * rank.job.layers * micro)
         rank.kernel("aten::mm", rank.about(700_000))
+        if layer == 1 and (extra := rank.late.at(step, "backward")):
+            rank.kernel("aten::cumsum", extra // micro)
         if shape.tensor > 1:
             yield from rank.communicates("allreduce", "tensor", 1 << 18, 30_000)
             rank.joins()

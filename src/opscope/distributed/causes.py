@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.structure.nesting import Ints
 from opscope.base.units import format_ns
-from opscope.distributed.lateness import ENOUGH, Late, Own, late_ranks, ranks_with_more
+from opscope.distributed.lateness import ENOUGH, LASTING, Late, Own, late_ranks, ranks_with_more
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.documents.ranks import LateCause
 from opscope.documents.verdict import Actor, IdleCause
@@ -98,8 +98,10 @@ def named_ranks(ranks: Mapping[int, RankSummary], own: Own) -> list[Named]:
     for one in late_ranks(own):
         results[one.place] = _named(ranks, own, one)
     # What takes the device longer, or pauses the host, was seen itself, whatever else a rank is late by.
-    for values, causes, least in ((own.device_ns, _OF_DEVICE, 0.0), (own.pauses_ns, (LateCause.HOST,), _MUCH_MORE)):
-        for one in ranks_with_more(own, values, least):
+    of_device = ranks_with_more(own, own.device_ns, least_more=0.0, varies=True)
+    of_host = ranks_with_more(own, own.pauses_ns, least_more=_MUCH_MORE, varies=False)
+    for found, causes in ((of_device, _OF_DEVICE), (of_host, (LateCause.HOST,))):
+        for one in found:
             before = results.get(one.place)
             if before is not None and before.is_called and not before.why.cause == LateCause.UNKNOWN:
                 continue
@@ -122,7 +124,9 @@ def _named(ranks: Mapping[int, RankSummary], own: Own, late: Late) -> Named:
         # Seen itself, it is known better than by how late the rank was, which hosts of few ranks add to by chance.
         explains = why.ns * len(late.steps) / max(float(waits.for_ns[at].sum()), 1.0)
         is_all = told and why.cause is not LateCause.HOST and _SEEN_ALL <= explains <= 1 / _SEEN_ALL
-        by = min(int(waited * explains) if is_all else why.ns, most)
+        # Its own queue may hide a part of it.
+        felt = int(np.median(waits.for_ns[at] + waits.waits_ns[at])) if told else most
+        by = int(waited * explains) if is_all else min(why.ns, felt)
     elif few or not told:
         by = max(by, int(np.median(np.minimum(own.own_late_ns[at], most))))
     else:
@@ -146,7 +150,7 @@ def _beyond_noise(own: Own, late: Late, why: Why) -> bool:
         return False
     else:
         least = _LEAST_OF_HOST
-    if len(own.ranks) >= _MANY_RANKS:
+    if len(own.ranks) >= _MANY_RANKS and (why.cause is not LateCause.UNKNOWN or len(late.steps) >= LASTING):
         least = min(least, _LEAST_OF_MANY)
     return late.late_ns >= max(least * late.of_step_ns, _MANY_DEVIATIONS * (spread or 0.0))
 

@@ -199,8 +199,10 @@ def _bound(own: Own, place: int, one: LateRank) -> _Saving:
     least = float(own.waits.least_for_ns[place].mean())
     if least < _HIDDEN * late:
         waits = float(own.waits.waits_ns[place].mean())
-        return _Saving(int(max(least, min(late, waits))), None, _BOUND_HIDDEN) if waits > least else _Saving(
-            int(least), None, _BOUND_WAITED
+        return (
+            _Saving(int(max(least, min(late, waits))), None, _BOUND_HIDDEN)
+            if waits > least
+            else _Saving(int(least), None, _BOUND_WAITED)
         )
     return _Saving(int(min(least, late)), None, _BOUND_WAITED)
 
@@ -238,7 +240,9 @@ def _of_several(own: Own, late: Sequence[LateRank], replays: Replays | None, ste
         saving = _replayed(bound, replays, own, named)
         title, rule, action = f"{len(named)} ranks are late: {listed_ranks(named)}", Rule.LATE_RANKS, "see each of them"
         if not _share_steps(late):
-            title = f"{len(named)} ranks are late in turn, none in a step in which another one is: {listed_ranks(named)}"
+            title = (
+                f"{len(named)} ranks are late in turn, none in a step in which another one is: {listed_ranks(named)}"
+            )
             rule, action = Rule.LATE_IN_TURN, _TAKE_TURNS
         evidence = [f"rank {one.rank} is late by {format_ns(one.late_ns)}" for one in late[:_LISTED]]
         yield _finding(rule, title, action, saving, step, evidence=evidence, ranks=named)
@@ -308,9 +312,7 @@ def waiting_of(own: Own) -> JobWaiting | None:
         for place in order
         if mean[place] > 0
     ]
-    exposed, transfer, untold = (
-        float(one.mean()) for one in (waits.exposed_ns, waits.transfer_ns, waits.untold_ns)
-    )
+    exposed, transfer, untold = (float(one.mean()) for one in (waits.exposed_ns, waits.transfer_ns, waits.untold_ns))
     step = float(np.median(own.duration_ns))
     return JobWaiting(
         exposed_ns=round(exposed),

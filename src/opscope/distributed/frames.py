@@ -185,6 +185,8 @@ TABLES_OF_JOB: Final[Mapping[str, JobTable]] = {
     "communications": JobTable(
         "each rank's collectives and messages on the device", communications_of, {**_STEP, **_OF_COMMUNICATIONS}
     ),
-    "work": JobTable("each rank's work by the step in which it ran, operator and kernel", work_of, {**_STEP, **_OF_WORK}),
+    "work": JobTable(
+        "each rank's work by the step in which it ran, operator and kernel", work_of, {**_STEP, **_OF_WORK}
+    ),
     "gaps": JobTable("the longest stretches in which a rank's device did nothing", gaps_of, {**_STEP, **_OF_GAPS}),
 }

@@ -34,7 +34,8 @@ _OFTEN: Final = 0.5
 _DEVIATIONS, _DEVIATIONS_OF_FEW = 5.0, 6.0
 _FEW: Final = 12  # values
 _MANY: Final = 16  # ranks
-_LASTING: Final = 3  # steps
+LASTING: Final = 3  # steps
+_DEVIATIONS_OF_LAST: Final = 3.0  # by chance the last of eight is late by 1.4 of these
 _LASTS: Final = 4  # steps: more of them make no mean more certain, as noise lasts too
 ENOUGH: Final = 4  # ranks, of which one is left out: fewer show no spread
 # Where nothing shows how much ranks differ, a quarter of the step: on two H100 ranks of healthy jobs differed by 16 %.
@@ -150,7 +151,7 @@ class Own(Struct, frozen=True, dict=True):
             values: what they are compared by, per rank and step.
         """
         order = np.argsort(values[:, steps], axis=0, kind="stable")
-        others = order.T[order.T != place].reshape(len(steps), len(self.ranks) - 1)
+        others = order.T[place != order.T].reshape(len(steps), len(self.ranks) - 1)
         result: Ints = others[:, min(self._typical_place, len(self.ranks) - 2)]
         return result
 
@@ -309,43 +310,56 @@ def late_ranks(own: Own) -> list[Late]:
     """Return the ranks that are late, the most expensive first: those that others waited for, and then any others."""
     if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
         return []
-    waited = {one.place: one for one in _beyond_chance(own, own.waited_for_ns)}
-    results = [*waited.values(), *(one for one in _beyond_chance(own, own.late_ns) if one.place not in waited)]
+    # Most ranks are the last in no step, which hides how much they differ by chance.
+    by_chance, _, _ = _noise(own.late_ns.astype(np.float64))
+    waited = {one.place: one for one in _beyond_chance(own, own.waited_for_ns, _DEVIATIONS_OF_LAST * by_chance)}
+    results = [*waited.values(), *(one for one in _beyond_chance(own, own.late_ns, 0.0) if one.place not in waited)]
     return sorted(results, key=lambda one: -one.late_ns * len(one.steps))
 
 
-def _beyond_chance(own: Own, values: Ints) -> list[Late]:
-    """Return the ranks for which some values are larger than chance explains."""
+def _beyond_chance(own: Own, values: Ints, at_least: float) -> list[Late]:
+    """Return the ranks for which some values are larger than chance explains.
+
+    Args:
+        own: what ranks do of their own.
+        values: per rank and step.
+        at_least: how large those are at least that chance does not explain.
+    """
     late, step = values.astype(np.float64), np.median(own.duration_ns, axis=0)
     noise, deviations, least = _noise(late)
+    chance = max(deviations * noise, at_least)
     results = []
     for place, of_rank in enumerate(late):
         # What is the same in three steps and more is not chance, however few ranks there are.
-        lasting = least if len(step) < _LASTING else 0.0
+        lasting = least if len(step) < LASTING else 0.0
         steps = np.flatnonzero(of_rank > max(_SHARE, lasting) * step)
         # Noise of single steps matters less for what lasts, and never becomes nothing.
         usual = float(np.median(of_rank))
-        if len(steps) < _OFTEN * len(step) or usual < deviations * noise / min(len(step), _LASTS) ** 0.5:
-            steps = np.flatnonzero((of_rank > max(_SHARE_OF_ONE, least) * step) & (of_rank > deviations * noise))
+        if len(steps) < _OFTEN * len(step) or usual < chance / min(len(step), _LASTS) ** 0.5:
+            steps = np.flatnonzero((of_rank > max(_SHARE_OF_ONE, least) * step) & (of_rank > chance))
         if len(steps):
             by, of_step = np.median(of_rank[steps]), np.median(own.duration_ns[place, steps])
             results.append(Late(place, steps.tolist(), int(by), int(of_step)))
     return results
 
 
-def ranks_with_more(own: Own, values: Ints, least_more: float) -> list[Late]:
+def ranks_with_more(own: Own, values: Ints, *, least_more: float, varies: bool) -> list[Late]:
     """Return the ranks that have more of something than others, as far as that makes others wait or may.
 
     Args:
         own: what ranks do of their own.
         values: how much they have of it, per rank and step: time of the device, or pauses of the host.
         least_more: how much more than is typical it has to be at least, as a share of that.
+        varies: whether it differs by chance from step to step, so that it has to be beyond that.
     """
     if len(own.ranks) < 2 or not own.steps or not own.is_comparable:
         return []
     beyond, step = own.beyond_typical(values), np.median(own.duration_ns, axis=0)
     more = np.minimum(beyond, own.most_ns)
     is_much = beyond > least_more * (values - beyond)
+    if varies:
+        noise, deviations, _ = _noise(beyond.astype(np.float64))
+        is_much &= beyond > deviations * noise
     results = []
     for place, of_rank in enumerate(more):
         if len(own.ranks) >= ENOUGH:  # others show how much ranks differ by chance
@@ -366,7 +380,7 @@ def slow_ranks(own: Own) -> list[int]:
 
     Of several that are alike none is late: where half of the ranks are slower, they show how much ranks differ.
     """
-    if len(own.ranks) < 2 or len(own.steps) < _LASTING or not own.is_comparable:
+    if len(own.ranks) < 2 or len(own.steps) < LASTING or not own.is_comparable:
         return []
     late, step = own.late_ns.astype(np.float64), float(np.median(own.duration_ns))
     # From step to step alone.

@@ -295,9 +295,9 @@ def _exposed_parts(
     call, from_, to = alone.overlaps(compute.gaps(int(alone.start[0]), int(alone.end[-1])))
     # Steps of a device do not overlap, and are in order.
     step, part, from_, to = spans.overlapping(Intervals(from_, to))
-    return pl.DataFrame(
-        {"row": step, "place": own[call[part]], "start_ns": from_ + base, "end_ns": to + base}
-    ).cast(EXPOSED)  # type: ignore[arg-type]
+    return pl.DataFrame({"row": step, "place": own[call[part]], "start_ns": from_ + base, "end_ns": to + base}).cast(
+        EXPOSED
+    )  # type: ignore[arg-type]
 
 
 def _told_of_kernels(trace: Trace) -> pl.DataFrame:
