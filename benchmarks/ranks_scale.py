@@ -46,11 +46,17 @@ def packed(ranks: int, steps: int) -> list[bytes]:
             members=pl.lit(members).cast(pl.Categorical),
             size=pl.lit(ranks, pl.Int32),
         )
+        waited = moved.select("row", place=pl.int_range(pl.len(), dtype=pl.Int32), since="start_ns", until="end_ns")
+        exposed = (
+            one.exposed.join(waited, on=["row", "place"], how="left")
+            .with_columns(start_ns=pl.min_horizontal("since", pl.col("start_ns") + offset), end_ns=pl.col("until"))
+            .select(one.exposed.columns)
+        )
         of_steps = one.steps.with_columns(
             pl.col("device_ns") + 5_000_000, pl.col("communication_ns") + 5_000_000 - late
         )
         facts = msgspec.structs.replace(one.facts, rank=rank, world=ranks, path=f"rank{rank}.json")
-        found.append(one.changed(facts, steps=of_steps, communications=moved).to_bytes())
+        found.append(one.changed(facts, steps=of_steps, communications=moved, exposed=exposed).to_bytes())
     return found
 
 

@@ -112,6 +112,8 @@ class Job:
         slow: how many times as long transfers take between some ranks.
         launch_ns: what the host needs for an operator.
         host_slow: how many times as long it is on some ranks.
+        begins: by how much later than others the recordings of some ranks begin.
+        sizes: whether traces tell how much collectives move.
         leftovers: collectives from before the recording, which say nothing of themselves.
         seed: of everything that is random.
     """
@@ -132,6 +134,8 @@ class Job:
     slow: dict[tuple[int, ...], float] = field(default_factory=dict)
     launch_ns: int = LAUNCH_NS
     host_slow: dict[int, float] = field(default_factory=dict)
+    begins: dict[int, int] = field(default_factory=dict)
+    sizes: bool = True
     leftovers: int = 0
     seed: int = 1
 
@@ -161,8 +165,8 @@ class Rank:
         self.late = job.late.get(number, Lateness("none", 0))
         self.chance = random.Random(job.seed * 1_000 + number)
         self.launch = round(job.launch_ns * job.host_slow.get(number, 1.0))
-        self.host = BEGIN_NS
-        self.streams = {COMPUTE: BEGIN_NS, COMMUNICATE: BEGIN_NS}
+        self.host = BEGIN_NS + job.begins.get(number, 0)
+        self.streams = {COMPUTE: self.host, COMMUNICATE: self.host}
         self.events: list[tuple[str, str, int, int, int, dict[str, Any]]] = []  # category, name, track, start, length
         self.counts: dict[Any, int] = {}
         self.numbers = number * 1_000_000
@@ -184,7 +188,9 @@ class Rank:
         if self.late.pieces > 1:
             for _ in range(max(self.late.pieces // pieces, 1)):
                 self.works(self.late.of(step, "host") // max(self.late.pieces // pieces, 1) // pieces)
+                usual, self.launch = self.launch, LAUNCH_NS
                 self.kernel("aten::add_", 2_000)
+                self.launch = usual
 
     def loads(self, ns: int) -> None:
         name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -248,6 +254,8 @@ class Rank:
             "In msg nelems": elements, "Out msg nelems": elements, "External id": number,
             "In split size": json.dumps(list(splits)), "Out split size": "[]",
         }  # fmt: skip
+        if not self.job.sizes:
+            told = {key: value for key, value in told.items() if "nelems" not in key and "split" not in key}
         if peer is not None:
             told |= {"Dst Rank" if name == "send" else "Src Rank": peer}
         if self.job.sequence:

@@ -1,5 +1,7 @@
 """Whether the late rank is named, why and by how much: in made jobs, where it is known, and in recorded ones."""
 
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,7 +102,86 @@ def test_recorded_late_ranks_are_named_with_their_causes(
     assert where in late.where
 
 
-@pytest.mark.parametrize("name", ["healthy_ddp", "healthy_fsdp", "healthy_pipeline"])
+OTHERS = [
+    # folder, rank, cause, at least and at most so many milliseconds late, what `where` holds
+    ("tensor_parallel_uneven", 0, LateCause.WORK, 1.56, 1.90, "aten::mm"),
+    ("fsdp_slow_shard", 0, LateCause.KERNELS, 4.9, 5.1, "SpinBackward"),
+    ("ddp_gemms", 1, LateCause.KERNELS, 52, 66, "aten::mm"),
+]
+
+
+@pytest.mark.parametrize(("name", "rank", "cause", "least", "most", "where"), OTHERS, ids=[row[0] for row in OTHERS])
+def test_late_ranks_are_named_where_work_is_divided_unevenly_hidden_or_launched_a_step_before(
+    name: str, rank: int, cause: LateCause, least: float, most: float, where: str
+) -> None:
+    (late,) = said_of(recorded(name)).late
+    assert (late.rank, late.cause) == (rank, cause)
+    assert least * MS <= late.late_ns <= most * MS
+    assert where in str(late.where)
+
+
+def test_work_that_runs_a_step_after_its_launch_makes_that_step_late() -> None:
+    (late,) = said_of(recorded("ddp_gemms")).late
+    assert {2, 4} <= set(late.steps)
+    assert 1 not in late.steps
+
+
+def test_ranks_that_pause_in_turn_are_both_named_though_one_hides_behind_the_other() -> None:
+    document = said_of(recorded("alternating"))
+    named = {one.rank: one for one in document.late}
+    assert {rank: one.steps for rank, one in named.items()} == {0: [4, 6, 8], 1: [3, 5, 7]}
+    assert all(5 * MS <= one.late_ns <= 7 * MS and one.cause == LateCause.HOST for one in named.values())
+    assert any("others are later still" in text for text in named[1].evidence)
+    first = document.findings[0]
+    assert (first.rule, first.ranks) == ("late_in_turn", (0, 1))
+
+
+@pytest.mark.parametrize("place", ["backward", "optimizer"])
+@pytest.mark.parametrize("shape", [DATA_PARALLEL, SHARDED, Shape(2)], ids=["data", "sharded", "two"])
+def test_kernels_that_run_longer_are_found_wherever_they_are(tmp_path: Path, shape: Shape, place: str) -> None:
+    job = Job(shape, {1: Lateness("kernels", 3 * MS, place=place)}, host_slow={0: 1.3})
+    (late,) = said_of(made(job, tmp_path)).late
+    assert (late.rank, late.cause) == (1, LateCause.KERNELS)
+    assert late.late_ns == pytest.approx(3 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("pieces", [6, 24])
+@pytest.mark.parametrize("shape", [Shape(8), SHARDED, Shape(2)], ids=["data", "sharded", "two"])
+def test_lateness_in_many_small_pauses_is_named(tmp_path: Path, shape: Shape, pieces: int) -> None:
+    job = Job(shape, {1: Lateness("host", 5 * MS, pieces=pieces)}, launch_ns=250_000)
+    (late,) = said_of(made(job, tmp_path / "late")).late
+    healthy = said_of(made(replace(job, late={}), tmp_path / "healthy"))
+    longer = statistics.median(
+        one.duration_ns - other.duration_ns
+        for one, other in zip(said_of(made(job, tmp_path / "again")).steps, healthy.steps, strict=True)
+    )
+    assert (late.rank, late.cause) == (1, LateCause.HOST)
+    assert late.late_ns == pytest.approx(longer, abs=max(0.1 * longer, MS))
+    assert healthy.late == []
+
+
+def test_of_two_ranks_a_host_that_is_slower_throughout_is_not_blamed_and_waiting_for_it_is_said(tmp_path: Path) -> None:
+    document = said_of(made(Job(Shape(2), launch_ns=300_000, host_slow={1: 1.4}), tmp_path))
+    assert document.late == []
+    assert "others wait" in document.verdict
+    assert "for rank 1" in document.verdict
+    assert "called late" in document.verdict
+
+
+def test_a_recording_that_begins_later_on_a_rank_makes_it_not_late(tmp_path: Path) -> None:
+    """The others wait in their first step for what happened before it."""
+    document = said_of(made(Job(Shape(4), steps=4, begins={2: 9 * MS}), tmp_path))
+    assert document.late == []
+
+
+def test_a_rank_with_more_tokens_is_late_where_all_to_alls_tell_no_size(tmp_path: Path) -> None:
+    job = Job(Shape(4, experts=True), {3: Lateness("work", 4 * MS)}, begins={1: 2 * MS}, sizes=False)
+    (late,) = said_of(made(job, tmp_path)).late
+    assert (late.rank, late.cause) == (3, LateCause.WORK)
+    assert late.late_ns == pytest.approx(4 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["healthy_ddp", "healthy_fsdp", "healthy_pipeline", "healthy_tensor_parallel"])
 def test_recorded_healthy_jobs_have_no_late_rank(name: str) -> None:
     assert said_of(recorded(name)).late == []
 

@@ -36,15 +36,17 @@ _AROUND_WAITS: Final = (
 )
 _OF_DEVICE: Final = (LateCause.WORK, LateCause.KERNELS, LateCause.CLOCK)
 # Under a profiler hosts that do the same differ: of two ranks on one machine that had nothing built in, one was slower
-# in all it did, by 9 to 60 % of a step in ten recordings. So of fewer than four ranks none is late by that alone. Pauses
-# of their hosts differed by 0.8 ms and 4 % of a step at most.
+# in all it did, by 9 to 60 % of a step in ten recordings. So of fewer than four ranks none is late by that alone. The
+# pauses of their hosts differed by 0.8 ms and 4 % of a step at most.
 _OF_HOST: Final = (LateCause.HOST, LateCause.INPUT, LateCause.UNKNOWN)
 _LEAST_OF_INPUT, _LEAST_OF_HOST, _LEAST_UNKNOWN = 0.2, 0.2, 0.2  # of a step
 _LEAST_OF_PAUSES: Final = 0.1
+_LEAST_PAUSES_NS: Final = 1_000_000  # of a step
 _MUCH_MORE: Final = 0.25  # pauses than is typical
 _LEAST_SEEN: Final = 0.05  # of a step, as for lateness of other kinds
 _MANY_RANKS, _LEAST_OF_MANY = 8, 0.1  # so many show themselves how much hosts differ, and then less is enough
 _MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: by chance, one in a million ranks
+_APART: Final = 0.5  # of its lateness
 _HIDDEN: Final = 0.5  # of its lateness: less than that is waited for
 _SEEN_ALL: Final = 0.9  # of what others wait
 _MOST_SLOWED: Final = 1.5  # times: kernels beside a collective that waits; 1.2 to 1.3 on two H100
@@ -77,7 +79,7 @@ class Named(Struct, frozen=True):
     """A late rank and why it is.
 
     Attributes:
-        is_called: whether it is called late; else hosts differ as much by chance, and others waited for it all the same.
+        is_called: whether it is called late; else others waited for it, and hosts differ as much by chance.
         is_hidden: whether others hardly waited for it, as they were later still.
     """
 
@@ -96,14 +98,17 @@ def named_ranks(ranks: Mapping[int, RankSummary], own: Own) -> list[Named]:
     """
     results: dict[int, Named] = {}
     for one in late_ranks(own):
-        results[one.place] = _named(ranks, own, one)
+        # Recordings may begin apart, which others wait for in their first step: that is before it, and not in it.
+        apart = int(own.apart_ns[one.place]) if one.steps == [0] and len(own.steps) > 1 else 0
+        if apart < _APART * one.late_ns:
+            results[one.place] = _named(ranks, own, one)
     # What takes the device longer, or pauses the host, was seen itself, whatever else a rank is late by.
     of_device = ranks_with_more(own, own.device_ns, least_more=0.0, varies=True)
     of_host = ranks_with_more(own, own.pauses_ns, least_more=_MUCH_MORE, varies=False)
     for found, causes in ((of_device, _OF_DEVICE), (of_host, (LateCause.HOST,))):
         for one in found:
             before = results.get(one.place)
-            if before is not None and before.is_called and not before.why.cause == LateCause.UNKNOWN:
+            if before is not None and before.is_called and before.why.cause != LateCause.UNKNOWN:
                 continue
             named = _named(ranks, own, one)
             enough = named.why.is_seen and named.late.late_ns >= _LEAST_SEEN * one.of_step_ns
@@ -208,8 +213,8 @@ class _Comparison:
         loading = self._more("host_loading_ns")
         if loading >= _MOST * self._late:
             text = f"its host spends {self._each(loading)} a step more on fetching batches"
-            place = self._place(IdleCause.INPUT) or "DataLoader"
-            return Why(LateCause.INPUT, place, [text], self._of_step(loading), is_seen=True)
+            loader = self._place(IdleCause.INPUT) or "DataLoader"
+            return Why(LateCause.INPUT, loader, [text], self._of_step(loading), is_seen=True)
         place, waits = self._waits_more()
         around = self._more(*_AROUND_WAITS)
         if waits and around >= _MOST * self._late and self._pauses_more < _MOST * self._late:
@@ -222,7 +227,7 @@ class _Comparison:
             *(IdleCause.COMPILING, IdleCause.GUARDS, IdleCause.ALLOCATION, IdleCause.COLD_START),
         )
         seen = max(self._pauses_more, self._longest(*works))
-        if seen >= _MOST * self._late:
+        if seen >= max(_MOST * self._late, _LEAST_PAUSES_NS * self._steps):
             text = f"its host pauses {self._each(seen)} a step more"
             return Why(LateCause.HOST, self._place(*works) or self._pause(), [text], self._of_step(seen), is_seen=True)
         hosts, devices = self._host_more, self._more(*_ON_HOST)

@@ -344,7 +344,7 @@ def _grouped(table: pl.DataFrame, keys: list[str]) -> list[tuple[tuple[object, .
 
 
 def with_last(calls: pl.DataFrame, clocks: RankClocks | None) -> pl.DataFrame:
-    """Return matched collectives with ``transfer_ns``, the shortest over the ranks, and ``last``, the rank to enter last.
+    """Return matched collectives with ``transfer_ns``, the shortest over ranks, and ``last``, the rank to enter last.
 
     Args:
         calls: `Matched.calls`.

@@ -298,6 +298,10 @@ def _of_link(one: SlowLink, step: float) -> JobFinding:
 _MOST_WAITED: Final = 4  # ranks that are named
 _LEAST_WAITED: Final = 0.02  # of exposed communication, for a rank to be named
 _UNTOLD: Final = 0.01
+_BY_CHANCE_ALONE: Final = (
+    "its host takes longer over all that it does, which profilers do to single hosts by chance. Time the ranks without "
+    "one to see whether it lasts."
+)
 
 
 def waiting_of(own: Own) -> JobWaiting | None:
@@ -361,22 +365,16 @@ def verdict_of(own: Own, named: Sequence[Named], waiting: JobWaiting | None) -> 
             for one in late[:_LISTED]
         )
         return f"Late: {each}{', ...' if len(late) > _LISTED else ''}."
-    if not own.is_told.any():
-        return "No rank is late."
     most = max(waiting.ranks, key=lambda one: one.others_ns, default=None)
-    if most is None or not most.others_ns:
-        return "No rank is late: none waits for another one."
+    if most is None or not own.is_told.any():
+        return "No rank is late."
     share = format_share(most.others_ns, waiting.of_step_ns)
     by = f"{format_ns(most.others_ns)} of a step of {format_ns(waiting.of_step_ns)} ({share})"
     of_rank = next((one for one in named if own.ranks[one.late.place] == most.rank), None)
-    if of_rank is not None and of_rank.why.cause is LateCause.HOST:
-        return (
-            f"No rank is called late, but others wait {by} for rank {most.rank}: its host takes longer over all that it "
-            "does, as by chance under a profiler. Time the ranks without one to see whether it lasts."
-        )
-    if of_rank is not None:
-        return f"No rank is called late, but others wait {by} for rank {most.rank}: {of_rank.why.evidence[0]}."
-    return f"No rank is late: others wait longest for rank {most.rank}, {by}."
+    if of_rank is None:
+        return f"No rank is late: others wait longest for rank {most.rank}, {by}."
+    why = _BY_CHANCE_ALONE if of_rank.why.cause is LateCause.HOST else f"{of_rank.why.evidence[0]}."
+    return f"No rank is called late, but others wait {by} for rank {most.rank}: {why}"
 
 
 def listed_ranks(ranks: Sequence[int]) -> str:

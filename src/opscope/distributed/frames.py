@@ -22,7 +22,7 @@ def steps_of(job: Job) -> pl.DataFrame:
     """
     every = rows_of(job.ranks)
     result, clocks = matched_on_clocks(every, job.world)
-    own = own_times(job.ranks, Collectives(every, with_last(result.calls, clocks)))
+    own = own_times(job.ranks, Collectives(every, with_last(result.calls, clocks), clocks))
     places = np.repeat(np.arange(len(own.ranks)), len(own.steps))
     known = pl.DataFrame(
         {
@@ -185,8 +185,6 @@ TABLES_OF_JOB: Final[Mapping[str, JobTable]] = {
     "communications": JobTable(
         "each rank's collectives and messages on the device", communications_of, {**_STEP, **_OF_COMMUNICATIONS}
     ),
-    "work": JobTable(
-        "each rank's work by the step in which it ran, operator and kernel", work_of, {**_STEP, **_OF_WORK}
-    ),
+    "work": JobTable("each rank's work by the step it ran in, operator and kernel", work_of, {**_STEP, **_OF_WORK}),
     "gaps": JobTable("the longest stretches in which a rank's device did nothing", gaps_of, {**_STEP, **_OF_GAPS}),
 }

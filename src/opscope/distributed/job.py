@@ -269,7 +269,7 @@ def document_of(job: Job) -> RanksDocument:
     result, clocks = matched_on_clocks(every, job.world)
     every = every.with_columns(bytes=pl.when(~pl.col("is_uneven")).then("bytes"))
     calls = with_last(result.calls, clocks)
-    own = own_times(job.ranks, Collectives(every, calls))
+    own = own_times(job.ranks, Collectives(every, calls, clocks))
     named, entries = named_ranks(job.ranks, own), _entries(job)
     late, waiting = _late(own, named), waiting_of(own)
     slow = slow_links(result, round(np.mean([one.steps.height for one in job.ranks.values()])))

@@ -1,12 +1,12 @@
 """Which ranks are late, and by how much: from who waited for whom, and from what each rank does of its own.
 
-Whoever comes last in a collective was waited for. That is measured, and needs no cause. But what was waited for in one
-recording may be the profiler's doing, which slows the hosts of ranks unequally, and may hide what is late without it. So
-what ranks do of their own counts as well. A device that waits for other ranks sits in a communication kernel. What is left
-of a step without the time in which its device only communicates is the rank's own; so is what its host needs, less its
-waiting for the device, which may be hidden behind that same waiting. The longer of the two is how long the step would take
-if all others were there in time. A rank is late by what it has more of its own than the ranks have typically, and by no
-more than others wait in a step, or it waits for others itself: what hides behind transfers makes no one wait.
+Whoever comes last in a collective was waited for. That is measured, and needs no cause. But a profiler slows the hosts
+of ranks unequally: others may have waited for a rank in this recording alone, and that may hide what makes another one
+late. So what ranks do of their own counts as well. A device that waits for other ranks sits in a communication kernel.
+What is left of a step without the time in which its device only communicates is the rank's own; so is what its host
+needs, less its waiting for the device, which may be hidden behind that same waiting. The longer of the two is how long
+the step would take if all others were there in time. A rank is late by what it has more of its own than is typical, and
+by no more than others wait in a step, or it waits for others itself: what hides behind transfers makes no one wait.
 """
 
 import functools
@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from opscope.analysis.structure.nesting import Bools, Floats, Ints
 from opscope.base.medians import DEVIATION_OF_MEDIAN
+from opscope.distributed.clocks import RankClocks
 from opscope.distributed.summary import IDLE_COLUMNS, RankSummary
 from opscope.distributed.waiting import Waits, is_pipeline, waits_of
 from opscope.documents.verdict import IdleCause
@@ -65,6 +66,7 @@ class Own(Struct, frozen=True, dict=True):
         waited_ns: how long it is in collectives longer than the rank that comes last, also while its device computes;
             NaN where that is unknown.
         is_told: per step whether it is known who waited for whom.
+        apart_ns: per rank how much later than typical it began the first step; 0 where clocks do not tell.
     """
 
     ranks: list[int]
@@ -78,6 +80,7 @@ class Own(Struct, frozen=True, dict=True):
     waits: Waits
     waited_ns: Floats
     is_told: Bools
+    apart_ns: Ints
 
     @property
     def is_comparable(self) -> bool:
@@ -180,10 +183,11 @@ class Own(Struct, frozen=True, dict=True):
 
 
 class Collectives(Struct, frozen=True):
-    """The collectives and messages of a job: all rows, as `rows_of` returns them, and those of `with_last`."""
+    """The collectives and messages of a job: all rows, as `rows_of` returns them, those of `with_last`, and clocks."""
 
     every: pl.DataFrame
     matched: pl.DataFrame
+    clocks: RankClocks | None
 
 
 class Late(Struct, frozen=True):
@@ -213,8 +217,8 @@ def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None
     numbers = list(tables)
     if not tables:
         none = np.zeros((0, 0), np.int64)
-        waits = Waits(none, none, none, none, none, none, np.zeros((0, 0)), none)
-        return Own([], [], none, none, none, none, none, [], waits, np.zeros((0, 0)), np.zeros(0, np.bool_))
+        waits, told = Waits.none((0, 0)), np.zeros(0, np.bool_)
+        return Own([], [], none, none, none, none, none, [], waits, np.zeros((0, 0)), told, none[:, 0:0].ravel())
     of_rank = np.repeat(np.arange(len(tables)), [table.height for table in tables.values()])
     every = _with_own(pl.concat(tables.values()).with_columns(place=pl.Series(of_rank)))
     # One rank that was cut off early, or has no marks, must not leave the others without steps.
@@ -234,31 +238,43 @@ def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None
     kept = [numbers[place] for place in shared]
     left_out = [one for one in numbers if one not in set(kept)]
     pauses = _pauses(ranks, kept, rows)
-    none = np.zeros(shape, np.int64)
-    waits, waited = Waits(none, none, none, none, none, none, np.zeros(shape), none), np.full(shape, np.nan)
-    told = np.zeros(shape[1], np.bool_)
+    waits, waited = Waits.none(shape), np.full(shape, np.nan)
+    told, apart = np.zeros(shape[1], np.bool_), np.zeros(shape[0], np.int64)
     if collectives is not None and common.height:
         waited = _waited(collectives, kept, rows)
         waits = waits_of(ranks, kept, rows, collectives.every, collectives.matched)
         told = _told(waits, duration, collectives.every)
-    return Own(kept, steps, rows, own, duration, busy, pauses, left_out, waits, waited, told)
+        apart = _apart(ranks, kept, rows, collectives.clocks)
+    return Own(kept, steps, rows, own, duration, busy, pauses, left_out, waits, waited, told, apart)
+
+
+def _apart(ranks: Mapping[int, RankSummary], numbers: list[int], rows: Ints, clocks: RankClocks | None) -> Ints:
+    """Return how much later than typical each rank began its first step."""
+    if clocks is None or not set(numbers) <= set(clocks.ranks.tolist()):
+        return np.zeros(len(numbers), np.int64)
+    begins = [
+        int(ranks[rank].steps["begin_ns"][first]) for rank, first in zip(numbers, rows[:, 0].tolist(), strict=True)
+    ]
+    true = clocks.true(np.array(numbers), np.array(begins))
+    result: Ints = true - np.sort(true)[(len(true) - 1) // 2]
+    return result
 
 
 def _told(waits: Waits, duration: Ints, every: pl.DataFrame) -> Bools:
     """Tell per step whether nearly all exposed communication is transfer or waiting for known ranks."""
     if is_pipeline(every):
         return np.zeros(duration.shape[1], np.bool_)
-    untold: Bools = (waits.untold_ns <= _SHARE * duration).all(axis=0)
-    return untold
+    told: Bools = np.all(waits.untold_ns <= _SHARE * duration, axis=0)
+    return told
 
 
 def _pauses(ranks: Mapping[int, RankSummary], numbers: list[int], rows: Ints) -> Ints:
     """Return per rank and step the longest pauses of the host together."""
     result = np.zeros(rows.shape, np.int64)
     for place, rank in enumerate(numbers):
-        sums = ranks[rank].pauses.group_by("row").agg(pl.col("duration_ns").sum())
-        of_row = dict(zip(sums["row"].to_list(), sums["duration_ns"].to_list(), strict=True))
-        result[place] = [of_row.get(row, 0) for row in rows[place].tolist()]
+        pauses = ranks[rank].pauses
+        sums = np.bincount(pauses["row"].to_numpy(), pauses["duration_ns"].to_numpy(), ranks[rank].steps.height)
+        result[place] = sums.astype(np.int64)[rows[place]]
     return result
 
 
@@ -361,11 +377,10 @@ def ranks_with_more(own: Own, values: Ints, *, least_more: float, varies: bool) 
         noise, deviations, _ = _noise(beyond.astype(np.float64))
         is_much &= beyond > deviations * noise
     results = []
-    for place, of_rank in enumerate(more):
+    for place in np.flatnonzero(((more > _SHARE * step) & is_much).any(axis=1)).tolist():
+        of_rank = more[place]
         if len(own.ranks) >= ENOUGH:  # others show how much ranks differ by chance
-            others = np.delete(beyond, place, axis=0)
-            noise = DEVIATION_OF_MEDIAN * np.median(np.abs(others - np.median(others, axis=0)), axis=0)
-            is_much[place] &= beyond[place] > _DEVIATIONS * noise
+            is_much[place] &= beyond[place] > _DEVIATIONS * _spread(np.delete(beyond, place, axis=0))
         steps = np.flatnonzero((of_rank > _SHARE * step) & is_much[place])
         if len(steps) < _OFTEN * len(step):
             steps = np.flatnonzero((of_rank > _SHARE_OF_ONE * step) & is_much[place])
@@ -373,6 +388,12 @@ def ranks_with_more(own: Own, values: Ints, *, least_more: float, varies: bool) 
             by, of_step = np.median(of_rank[steps]), np.median(own.duration_ns[place, steps])
             results.append(Late(place, steps.tolist(), int(by), int(of_step)))
     return sorted(results, key=lambda one: -one.late_ns * len(one.steps))
+
+
+def _spread(values: Ints) -> Floats:
+    """Return per step how much ranks differ (standard deviation)."""
+    spread: Floats = DEVIATION_OF_MEDIAN * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+    return spread
 
 
 def slow_ranks(own: Own) -> list[int]:

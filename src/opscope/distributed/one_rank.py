@@ -43,7 +43,7 @@ from opscope.trace.model import Trace
 _ON_HOST: Final = lazy_pattern(r"gloo:")  # ranges of the backend that communicates on the host
 BASE_TIMES: Final = ("baseTimeNanoseconds", "baseTimeNanosecond")  # headers' keys of what times count from
 _LATEST_NS: Final = 1 << 62  # nanoseconds since 1970 until 2116
-_MOST_PAUSES: Final = 20  # of a step
+_MOST_PAUSES: Final = 200  # of a step
 _MOST_WORK: Final = 40_000  # rows of work that are kept: beyond that, what takes least is left out
 
 
@@ -295,9 +295,8 @@ def _exposed_parts(
     call, from_, to = alone.overlaps(compute.gaps(int(alone.start[0]), int(alone.end[-1])))
     # Steps of a device do not overlap, and are in order.
     step, part, from_, to = spans.overlapping(Intervals(from_, to))
-    return pl.DataFrame({"row": step, "place": own[call[part]], "start_ns": from_ + base, "end_ns": to + base}).cast(
-        EXPOSED
-    )  # type: ignore[arg-type]
+    columns = {"row": step, "place": own[call[part]], "start_ns": from_ + base, "end_ns": to + base}
+    return pl.DataFrame(columns, schema=EXPOSED)
 
 
 def _told_of_kernels(trace: Trace) -> pl.DataFrame:
@@ -431,8 +430,8 @@ def _pauses(analysis: _Analysis, table: pl.DataFrame) -> pl.DataFrame:
     pauses = pl.DataFrame({"row": step, "start_ns": start, "duration_ns": end - start}).filter(
         pl.col("duration_ns") > PAUSE_NS
     )
-    pauses = pauses.sort("row", "duration_ns", descending=[False, True]).group_by("row", maintain_order=True)
-    longest = pauses.head(_MOST_PAUSES)
+    pauses = pauses.sort("row", "duration_ns", descending=[False, True])
+    longest = pauses.group_by("row", maintain_order=True).head(_MOST_PAUSES)
     middle = (longest["start_ns"] + longest["duration_ns"] // 2).to_numpy()
     thread = column(table, "thread")[longest["row"].to_numpy()]
     places = Places(trace, analysis.links).at(thread, middle)

@@ -1,13 +1,13 @@
 """Who waited for whom: exposed communication of a job's steps, cut into transfer and waiting for ranks.
 
 A collective moves data for as long as it takes on the rank where it is shortest, the one that came last; what it takes
-longer on another rank is waiting for that one. Only time in which a device communicates and does nothing else counts, in
-the step in which it passes, whatever step launched the collective. So the parts of a rank's step add up:
+longer on another rank is waiting for that one. Only time in which a device communicates and does nothing else counts,
+in the step in which it passes, whatever step launched the collective. So the parts of a rank's step add up:
 
     exposed communication = transfer + waiting for each rank + what cannot be told apart
 
-Where groups differ, a rank may come last as it had waited for yet another one, in a collective of another group. What it
-waited there, beyond what the rank that waits for it did, is passed on to the rank that it waited for.
+Where groups differ, a rank may come last as it had waited for yet another one, in a collective of another group. What
+it waited there, beyond what the rank that waits for it did, is passed on to the rank that it waited for.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.nesting import Bools, Floats, Ints
+from opscope.analysis.structure.nesting import Floats, Ints
 from opscope.distributed.summary import RankSummary
 from opscope.knowledge.collectives import MESSAGES, TOGETHER
 
@@ -39,7 +39,6 @@ class Waits(Struct, frozen=True):
         all_for_ns: the same as ``for_ns``, with waiting beside which the device computes, and by the step that launched
             the collective.
         mean_for_ns: ``for_ns`` as a mean over all ranks; over the ranks, these add up to the mean of ``waits_ns``.
-        is_whole: whether all that ran in the step could be matched, so that nothing of ``exposed_ns`` is left.
     """
 
     exposed_ns: Ints
@@ -49,7 +48,12 @@ class Waits(Struct, frozen=True):
     least_for_ns: Ints
     all_for_ns: Ints
     mean_for_ns: Floats
-    is_whole: Bools
+
+    @classmethod
+    def none(cls, shape: tuple[int, ...]) -> "Waits":
+        """Return that nothing is known."""
+        zero = np.zeros(shape, np.int64)
+        return cls(zero, zero, zero, zero, zero, zero, np.zeros(shape))
 
     @property
     def untold_ns(self) -> Ints:
@@ -76,7 +80,6 @@ def waits_of(
     ).reshape(shape)
     parts = _parts(ranks, numbers, rows, every, calls)
     transfer, waits = (_summed(parts, name, shape) for name in ("transfer", "wait"))
-    whole = _summed(parts.filter(pl.col("is_matched")), "length", shape) >= exposed
     by, by_call = _who_for_whom(parts.filter(pl.col("wait") > 0))
     for_ = _of_others(by_call, len(numbers), shape, median=True)
     least = _of_others(by, len(numbers), shape, median=False)
@@ -84,7 +87,7 @@ def waits_of(
     mean = np.zeros(shape)
     total = by.group_by("step", "last").agg(pl.col("ns").sum())
     mean[total["last"].to_numpy(), total["step"].to_numpy()] = total["ns"].to_numpy() / len(numbers)
-    return Waits(exposed, transfer, waits, for_, least, all_for, mean, whole)
+    return Waits(exposed, transfer, waits, for_, least, all_for, mean)
 
 
 def _who_for_whom(waiting: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -132,8 +132,9 @@ class WaitedFor(Struct, frozen=True):
 
 
 class JobWaiting(Struct, frozen=True):
-    """What exposed communication is made of: means over ranks and steps. ``transfer_ns``, ``untold_ns`` and the waiting
-    for each rank add up to ``exposed_ns``.
+    """What exposed communication is made of, as means over ranks and steps.
+
+    ``transfer_ns``, ``untold_ns`` and the waiting for each rank add up to ``exposed_ns``.
 
     Attributes:
         exposed_ns: time in which a device communicates and does nothing else.
