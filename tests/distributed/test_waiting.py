@@ -118,7 +118,9 @@ def test_the_headline_names_who_is_last_even_where_nobody_is_late(tmp_path: Path
         ],
     )
     assert document.late == []
-    assert document.verdict == "No rank is late: others wait longest for rank 1, 100.0 us of a step of 10.000 ms (1.0 %)."
+    assert (
+        document.verdict == "No rank is late: others wait longest for rank 1, 100.0 us of a step of 10.000 ms (1.0 %)."
+    )
 
 
 @pytest.mark.parametrize(

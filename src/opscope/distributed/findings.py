@@ -46,9 +46,10 @@ _BY_CHANCE: Final = "another recording of the same job names other ranks"
 JOB_STATEMENTS: Final = (
     RuleDescription(
         Rule.LATE_RANK,
-        "of a job (`opscope ranks`): in some steps a rank does more of its own than the others, beyond what chance "
-        "explains",
-        "the replay in which the rank does what another like it does; without one 0 to what the next rank allows",
+        "of a job (`opscope ranks`): in some steps others wait for a rank, or it does more of its own than they do, "
+        "beyond what chance explains",
+        "the replay in which the rank does what another like it does; without one 0 to what the rank that waits least "
+        "for it does",
     ),
     RuleDescription(
         Rule.LATE_RANKS,
@@ -62,7 +63,8 @@ JOB_STATEMENTS: Final = (
     ),
     RuleDescription(
         Rule.LATE_IN_TURN,
-        "of a job: no rank is late by itself, but in each step some rank is, by 15 % of a step on average",
+        "of a job: ranks are late, never two in one step; or none is by itself, but in each step some rank is, by 15 % of "
+        "a step on average",
         "0 to that",
         "one rank is the last in half of the steps and more",
     ),

@@ -1,5 +1,6 @@
 """Writes what the traces of a job say together: as a section, and as a table per kind of row."""
 
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -236,10 +237,10 @@ def _read(document: RanksDocument) -> Iterator[Inline]:
     if len(document.duplicates) > _SHOWN:
         yield (f"Left out, as other files have the same ranks: {len(document.duplicates) - _SHOWN} more",)
     if document.steps:
-        spans = sorted(step.duration_ns for step in document.steps)
+        spans = [step.duration_ns for step in document.steps]
         how_many = f"{len(spans)} {'step' if len(spans) == 1 else 'steps'}"
         waiting = "" if document.waiting is None else f"; {document.waiting.sentence}"
-        yield (f"{how_many} of {format_ns(spans[len(spans) // 2])}{waiting}",)
+        yield (f"{how_many} of {format_ns(statistics.median(spans))}{waiting}",)
     if document.bubbles:
         yield (_bubbles(document.bubbles),)
     if len(document.ranks) > 1:
