@@ -63,8 +63,8 @@ JOB_STATEMENTS: Final = (
     ),
     RuleDescription(
         Rule.LATE_IN_TURN,
-        "of a job: ranks are late, never two in one step; or none is by itself, but in each step some rank is, by 15 % of "
-        "a step on average",
+        "of a job: ranks are late, never two in one step; or none is by itself, but in each step some rank is, by 15 % "
+        "of a step on average",
         "0 to that",
         "one rank is the last in half of the steps and more",
     ),
