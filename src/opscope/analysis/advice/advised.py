@@ -8,13 +8,14 @@ from typing import Final, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from opscope.analysis.advice import communication, memory_bound, products, repeated
+from opscope.analysis.advice import communication, memory_bound, needless, products, repeated
 from opscope.analysis.advice.blocking import blocking_calls, stream_dependency, waits_for_the_device
 from opscope.analysis.advice.communication import devices_take_turns
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Range, Recording, Remedy
 from opscope.analysis.advice.device_work import (
     DEAREST_WORK,
     FAR_FROM_LIMIT,
+    OF_LIBRARIES,
     dearest,
     dominant,
     eager_attention,
@@ -24,9 +25,9 @@ from opscope.analysis.advice.host_copies import copies
 from opscope.analysis.advice.host_work import dispatch_bound, host_work, input_pipeline
 from opscope.analysis.advice.optimizer import unfused_optimizer
 from opscope.analysis.advice.preparation import allocator_churn, cold_start, recompilation
-from opscope.analysis.advice.remedies import saving_text
+from opscope.analysis.advice.remedies import NOTHING_SURE, saving_text
 from opscope.analysis.advice.replayed import ONLY_TOGETHER, Replayed, all_of_them, pairs
-from opscope.analysis.advice.rule import AdviceRule, RuleDescription, derived, measured, percent
+from opscope.analysis.advice.rule import AdviceRule, RuleDescription, derived, measured, percent, share_of
 from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.advice.timed import between_steps, garbage_collection, long_steps
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, least_ns, moving_share
@@ -36,7 +37,7 @@ from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.errors import UsageError
 from opscope.base.parts import Stage, staged
 from opscope.base.processes import together
-from opscope.base.text import shell_path
+from opscope.base.text import or_unknown, shell_path
 from opscope.base.units import format_share
 from opscope.documents.advise import INPUT, ChangeName
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Together, Where
@@ -159,6 +160,12 @@ RULES: Final[tuple[AdviceRule, ...]] = (
     memory_bound.contiguous_copies,
     memory_bound.device_copies,
     memory_bound.grown_copies,
+    needless.expanded_copies,
+    needless.dense_gradient,
+    needless.float32_logits,
+    needless.full_sort,
+    needless.one_hot_product,
+    needless.excess_traffic,
     repeated.duplicate_work,
 )
 FIRST: Final = 3  # findings on the first screen
@@ -168,7 +175,8 @@ _NEAR: Final = 0.4  # of the limit: below it there is something to gain that no 
 _NEAR_LIMIT: Final = RuleDescription(
     Rule.NEAR_LIMIT,
     f"nothing likely saves {percent(_CHEAP)} of a step, the device is busy {percent(BUSY_SHARE)} of it, "
-    f"{percent(MODELLED_SHARE)} of its work has a model, and that runs at {percent(_NEAR)} of its limit or more",
+    f"{percent(MODELLED_SHARE)} of its work has a model, and that runs at {percent(_NEAR)} of its limit or more; or "
+    "half of its work is sorting, transforming or factorising by a library",
     "0",
     "most work has no recorded shapes; of a device that mostly moves data it says that whether they must be moved no "
     "trace tells",
@@ -262,14 +270,18 @@ def advice_on(recording: Recording) -> Advice:
         if far and replayed is None:
             replayed = _replayed(context)
         drafts += _as_replayed(context, replayed, [context.beside_others(draft) for draft in far])
-    drafts.sort(key=lambda draft: -draft.rank)
+    drafts = ranked([_as_sure(context, draft) for draft in drafts])
     kernel = losses.part("the rule dominant", partial(_dominant, context, drafts), list[Draft])
-    if not kernel and sum(draft.saving.likely for draft in drafts) < _CHEAP * context.step_ns:
+    promised = [draft for draft in drafts if is_promise(draft)]
+    first: list[Draft] = []
+    if not kernel and sum(draft.saving.likely for draft in promised) < _CHEAP * context.step_ns:
         possible = any(draft.saving.high >= _CHEAP * context.step_ns for draft in drafts)
-        drafts = [*near_limit(context, possible=possible), *drafts]
-    # What it saves is not known, so it comes behind what saves something, and is read in any case.
-    drafts[FIRST - 1 : FIRST - 1] = kernel
-    drafts = drafts or list(dearest(context))
+        first = list(near_limit(context, possible=possible))
+    # What it saves is not known, so it comes behind what is promised, and is read in any case.
+    at = min(len(promised), FIRST - 1)
+    if not (first or kernel or promised):  # what only may be is never first
+        kernel = list(dearest(context))[:1] if drafts else list(dearest(context))
+    drafts = [*first, *drafts[:at], *kernel, *drafts[at:]]
     advice = Advice(as_findings(context, drafts, replayed=replayed is not None))
     named = {finding.id: draft for draft, finding in zip(drafts, advice.findings, strict=True)}
     remedies = {name: draft.remedy for name, draft in named.items() if draft.remedy is not None}
@@ -279,6 +291,51 @@ def advice_on(recording: Recording) -> Advice:
         return advice
     joined = partial(_together, replayed, drafts, advice, context.unprofiled_ns)
     return losses.part("what findings save together", joined, lambda: advice)
+
+
+# What changes the program's own source, where several rules explain the same time: the general ones stand behind these.
+_OF_SOURCE: Final = frozenset(
+    {
+        *(Rule.RECOMPUTATION, Rule.BLOCKING_READ, Rule.BLOCKING_COPY, Rule.EXPANDED_COPY, Rule.DENSE_GRADIENT),
+        *(Rule.FLOAT32_LOGITS, Rule.FULL_SORT, Rule.ONE_HOT_PRODUCT, Rule.FP32_PRODUCTS, Rule.LAYOUT_CONVERSION),
+    }
+)
+_GENERAL: Final = frozenset({Rule.DISPATCH_BOUND, Rule.FUSIBLE_CHAIN, Rule.ONLY_TOGETHER, Rule.HOST_WORK})
+_MUCH_OF_GENERAL: Final = 1 / 3  # of what a general rule likely saves: with less, the source is not what it is about
+
+
+def is_promise(draft: Draft) -> bool:
+    """Tell whether a finding promises something: a saving whose lowest value is not 0, or is that nothing is saved."""
+    return not draft.saving.high or draft.saving.low >= NOTHING_SURE * draft.saving.high
+
+
+def ranked(drafts: Sequence[Draft]) -> list[Draft]:
+    """Return drafts in their order: what is promised before what may be, the largest likely saving first.
+
+    Of what is promised, what acts on the program's source stands before general changes that may explain the same time.
+    """
+    order = sorted(drafts, key=lambda draft: -draft.rank)
+    promised, possible = ([draft for draft in order if is_promise(draft) is sure] for sure in (True, False))
+    source = [draft for draft in promised if draft.rule in _OF_SOURCE]
+    result: list[Draft] = []
+    for draft in promised:
+        if draft.rule in _GENERAL:
+            result += [one for one in source if one not in result and one.rank >= _MUCH_OF_GENERAL * draft.rank]
+        if draft not in result:
+            result.append(draft)
+    return [*result, *possible]
+
+
+def _as_sure(context: Context, draft: Draft) -> Draft:
+    """Return a finding without a lowest saving where the device has hardly anything to wait for."""
+    if draft.rule is Rule.DISPATCH_BOUND and context.busy_ns >= BUSY_SHARE * context.step_ns:
+        # A profiler slows launches down: without it the host may be ahead of a device that is busy nearly all the time.
+        saving = Range(0.0, draft.saving.high, draft.saving.likely)
+        return replace(draft, saving=saving, derivation=f"{draft.derivation}; the device is busy {_MOSTLY}: low is 0")
+    return draft
+
+
+_MOSTLY: Final = f"{percent(BUSY_SHARE)} of the step and more"
 
 
 def _replayed(context: Context) -> Replayed | None:
@@ -368,7 +425,12 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
         context: what rules look at.
         possible: whether the most that another finding may save is worth it after all.
     """
-    if context.busy_ns < BUSY_SHARE * context.step_ns or not context.knows_shapes:
+    if context.busy_ns < BUSY_SHARE * context.step_ns:
+        return
+    if (of_library := _of_libraries(context)) is not None:
+        yield of_library
+        return
+    if not context.knows_shapes:
         return
     known = [row for row in context.rows if row.ideal_ns is not None]
     time = sum(row.device_ns for row in known)
@@ -395,6 +457,34 @@ def near_limit(context: Context, *, possible: bool) -> Iterator[Draft]:
         action=action,
         wrong_if="a cause that no rule knows",
     )
+
+
+def _of_libraries(context: Context) -> Draft | None:
+    """Return the finding that a library does most of the work, which no rule can promise to do sooner."""
+    rows = [row for row in context.rows if row.category in OF_LIBRARIES]
+    time, whole = (sum(row.device_ns for row in some) for some in (rows, context.rows))
+    if time < _OF_LIBRARY * whole:
+        return None
+    first = max(rows, key=lambda row: row.device_ns)
+    share = share_of(time, whole)
+    return Draft(
+        rule=Rule.NEAR_LIMIT,
+        title=f"Nothing to promise: {format_share(time, whole)} of the device's work is sorting, transforming or "
+        f"factorising ({or_unknown(first.operator, 'by a library')})",
+        where=context.where_of_row(first),
+        saving=Range(0.0, 0.0),
+        derivation="sorts, transforms and factorisations pass over their data several times, and no rule knows a "
+        "quicker way",
+        evidence=(
+            measured(share, " of the device's work is sorting, transforming or factorising", source=Source.LIMITS),
+        ),
+        todo="compute less, or another way",
+        action="change what is computed: fewer or smaller ones, a lower precision, or an algorithm that needs none",
+        wrong_if="only a part of the result is used",
+    )
+
+
+_OF_LIBRARY: Final = 0.5  # of the device's work
 
 
 def as_findings(context: Named, drafts: Sequence[Draft], *, replayed: bool = False) -> tuple[Finding, ...]:

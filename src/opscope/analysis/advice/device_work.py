@@ -62,6 +62,8 @@ FAR_FROM_LIMIT: Final = RuleDescription(
     f"0 to what {percent(_REACHED)} of the limit allows",
     "the device waits",
 )
+# Sorts, transforms and factorisations pass over their data several times, as no model here counts.
+OF_LIBRARIES: Final = frozenset({Category.SORT, Category.FFT, Category.LINEAR_ALGEBRA, Category.SPARSE})
 DEAREST_WORK: Final = RuleDescription(
     Rule.DEAREST_WORK,
     f"a kernel that takes {percent(_DOMINANT)} of the step and more, without a model or below {percent(_FAR)} of its "
@@ -132,6 +134,9 @@ def _nearer(row: LimitRow, assumed: Assumed) -> float:
 
 def _is_far(row: LimitRow) -> bool:
     if row.product is not None or row.share is None or row.lost_ns is None or communicates(row.kernel):
+        return False
+    # What a library's algorithm has to do is more than to read its input once.
+    if row.category in OF_LIBRARIES:
         return False
     return row.share < _FAR and row.call_ns >= _LEAST_CALL_NS
 

@@ -20,7 +20,7 @@ from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
 from opscope.analysis.structure.step_work import step_of_activities, step_table
-from opscope.base.text import or_unknown
+from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.documents.limits import LimitRow
@@ -430,12 +430,16 @@ def _forward_passes_per_update(context: Context) -> float | None:
         Rule.CONTIGUOUS_COPIES,
         "copies that change nothing but strides",
         f"{percent(_OF_STRIDES[0])} to {percent(_OF_STRIDES[1])}",
-        "an expanded tensor is made whole",
+        "an expanded tensor is made whole; a factorisation or transform makes the copy, as its library needs it",
     ),
 )
 def contiguous_copies(context: Context) -> Iterator[Draft]:
     """Find copies that only change the strides of a tensor."""
-    rows = [row for row in context.rows if row.operator == "aten::copy_" and changes_strides(row)]
+    rows = [
+        row
+        for row in context.rows
+        if row.operator == "aten::copy_" and changes_strides(row) and not _of_library(context, row)
+    ]
     time = sum(row.device_ns for row in rows) / context.steps
     if not rows or time < LEAST_SHARE * context.step_ns:
         return
@@ -468,6 +472,25 @@ def contiguous_copies(context: Context) -> Iterator[Draft]:
     )
 
 
+_LIBRARIES: Final = lazy_pattern(r"aten::_?(?:linalg_|cholesky|lu_|qr|svd|fft_|sort|stft|istft)")
+_MOST_ABOVE: Final = 8  # operators above a copy
+
+
+def _of_library(context: Context, row: LimitRow) -> bool:
+    """Tell whether a copy is a part of an operator that hands its tensors to a library, in the order that it needs."""
+    activities = context.activities_of([row])
+    if not len(activities):
+        return False
+    operator, names = int(context.links.activity_operator[activities[0]]), context.trace.operators["name"]
+    for _ in range(_MOST_ABOVE):
+        if operator < 0:
+            return False
+        if _LIBRARIES.match(str(names[operator])):
+            return True
+        operator = int(context.links.operators.parent[operator])
+    return False
+
+
 @states(
     RuleDescription(
         Rule.DEVICE_COPIES,
@@ -481,7 +504,10 @@ def device_copies(context: Context) -> Iterator[Draft]:
     rows = [
         row
         for row in context.rows
-        if direction_of(row.kernel) is Direction.WITHIN and row.operator != "aten::cat" and not changes_strides(row)
+        if direction_of(row.kernel) is Direction.WITHIN
+        and row.operator != "aten::cat"
+        and not changes_strides(row)
+        and not _of_library(context, row)
     ]
     time = sum(row.device_ns for row in rows) / context.steps
     # If a program mostly moves data, no trace tells whether they must be moved.

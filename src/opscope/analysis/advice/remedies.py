@@ -25,7 +25,7 @@ _WORDS: Final = {
     StepBasis.ESTIMATED_RECORDING: "recording without the profiler",
 }
 _UNITS: Final = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
-_NOTHING_SURE: Final = 0.01  # of the highest saving: a lowest saving below this is not printed
+NOTHING_SURE: Final = 0.01  # of the highest saving: a lowest saving below this is not printed
 
 
 def _rounded_down(value: float) -> str:
@@ -46,7 +46,7 @@ def saving_span(saving: SavingRange) -> str:
         return ""
     scale, unit = next((one for one in _UNITS if saving.high >= one[0]), _UNITS[-1])
     low, high = (_rounded_down(value / scale) for value in (saving.low, saving.high))
-    if saving.low < _NOTHING_SURE * saving.high:
+    if saving.low < NOTHING_SURE * saving.high:
         return f"up to {high} {unit}"
     return f"about {high} {unit}" if low == high else f"{low} to {high} {unit}"
 
@@ -67,7 +67,7 @@ def saving_text(saving: SavingRange, of_step_ns: float, of_step: StepBasis) -> s
         return ""
     whole = _WORDS.get(of_step, "step")
     most = format_share(high, of_step_ns)
-    if low < _NOTHING_SURE * high:
+    if low < NOTHING_SURE * high:
         return f"up to {most} of the {whole} ({format_ns(high)})"
     least = format_share(low, of_step_ns)
     if least == most:

@@ -92,7 +92,7 @@ def nvjet(name: str) -> DecodedKernel | None:
 _XMMA = lazy_pattern(
     rf"(?P<arch>sm\d+)_xmma_(?P<op>gemm|fprop|dgrad|wgrad)_(?:(?P<algorithm>[a-z_]*implicit_gemm[a-z_]*?)_)?"
     rf"(?P<a>{_DTYPE})(?P<b>{_DTYPE})_(?P<compute>{_DTYPE})(?P<accumulate>{_DTYPE})_(?P<out>{_DTYPE})_"
-    r"(?:(?P<layout>[nt]{2})_(?P<out_layout>[nt])|(?P<conv>[a-z0-9]*krsc)_(?P<conv_out>[a-z0-9]+))_"
+    r"(?:(?P<layout>[nt]{2})_(?P<out_layout>[nt])|(?P<conv>[a-z0-9]*(?:krsc|kcrs))_(?P<conv_out>[a-z0-9]+))_"
     r"tilesize(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<rest>.*)"
 )
 

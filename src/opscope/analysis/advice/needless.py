@@ -1,0 +1,628 @@
+"""Rules on work that is not needed: expanded tensors, dense gradients, float32 logits, results thrown away."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from opscope.analysis.advice.context import LEAST_SHARE, Apply, Context, Draft, Remedy, claims_of
+from opscope.analysis.advice.remedies import all_of, scaled
+from opscope.analysis.advice.rule import (
+    RuleDescription,
+    count_of,
+    derived,
+    general,
+    measured,
+    nanoseconds,
+    of_bytes,
+    percent,
+    share_of,
+    states,
+)
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.nesting import Ints
+from opscope.base.units import format_bytes, format_count, format_ns
+from opscope.documents.findings import Fact, Rule, Source
+from opscope.documents.limits import LimitRow
+from opscope.knowledge.calls import RecordedCall, Shape
+from opscope.knowledge.categories import Category
+from opscope.knowledge.dtypes import recorded_dtype
+
+# Shares of times below are what the change left of them in benchmarks/needless_programs.py on an H200, at least, likely
+# and at most, rounded.
+
+# ---------------------------------------------------------------- expanded tensors
+
+
+_LEAST_EXPANDED: Final = 2  # times as large as what is copied
+_OF_EXPANDED: Final = (0.3, 0.0, 0.0)
+# What reads the copy reads the small tensor then: sooner where it is bound by what it reads, and by a kernel that is
+# not vectorized where it is elementwise.
+_READS_LESS: Final = (1.0, 0.8, 0.2)
+_READS_BROADCAST: Final = (1.8, 1.5, 1.0)
+_OF_LONG_ATTENTION: Final = (1.8, 1.35, 0.9)
+
+
+@lru_cache(maxsize=1 << 14)
+def _expansion(dims: str | None, types: str | None, strides: str | None) -> tuple[Shape, int] | None:
+    """Return what a copy makes of an expanded tensor, and how many times as large; None where it is no such copy."""
+    call = RecordedCall.read(dims, types, None, strides)
+    if call is None or any(len(values) < 2 for values in (call.types, call.dims, call.strides)):
+        return None
+    (to, source), (shape, same) = call.strides[:2], call.dims[:2]
+    if to is None or source is None or shape is None or shape != same or call.types[0] != call.types[1]:
+        return None
+    if len(source) != len(shape) or len(to) != len(shape):
+        return None
+    times = math.prod(size for size, stride in zip(shape, source, strict=True) if stride == 0)
+    whole = all(stride != 0 for size, stride in zip(shape, to, strict=True) if size > 1)
+    return (shape, times) if whole and times >= _LEAST_EXPANDED else None
+
+
+@states(
+    RuleDescription(
+        Rule.EXPANDED_COPY,
+        f"copies of tensors with strides of 0, {_LEAST_EXPANDED} times and more as large as what they copy (repeat, "
+        "repeat_interleave, expand and a copy)",
+        f"{percent(1 - _OF_EXPANDED[0])} to all of their time; what reads them takes {percent(_READS_LESS[2])} to "
+        f"{percent(_READS_BROADCAST[0])} of its time then",
+    )
+)
+def expanded_copies(context: Context) -> Iterator[Draft]:
+    """Find tensors that are repeated in memory for operators that take them as they are."""
+    rows = [
+        row
+        for row in context.rows
+        if row.operator == "aten::copy_" and _expansion(row.input_dims, row.input_types, row.input_strides)
+    ]
+    time = sum(row.device_ns for row in rows) / context.steps
+    if not rows or time < LEAST_SHARE * context.step_ns:
+        return
+    first = max(rows, key=lambda row: row.device_ns)
+    known = _expansion(first.input_dims, first.input_types, first.input_strides)
+    assert known is not None
+    shape, times = known
+    copies = context.activities_of(rows)
+    readers = _readers(context, copies)
+    attends = any(row.category == Category.ATTENTION for row in readers)
+    action = "scaled_dot_product_attention(query, key, value, enable_gqa=True): heads share keys and values as they are"
+    if not attends:
+        action = "leave the small tensor as it is: operators broadcast it, and matmul takes one matrix for all batches"
+    yield Draft(
+        rule=Rule.EXPANDED_COPY,
+        title=f"Tensors are repeated in memory, {times:,} times as large ({format_ns(time)} {context.words.per})",
+        where=context.where_of_row(first),
+        saving=context.of_device((1 - _OF_EXPANDED[0]) * time, 1.2 * time),
+        derivation="the time of these copies",
+        evidence=(
+            measured(
+                count_of(sum(row.calls for row in rows) / context.steps, 1),
+                f" copies {context.words.each}, the dearest to {_sizes(shape)} from a tensor with strides of 0",
+                source=Source.ACTIVITIES,
+            ),
+            *_read_by(readers),
+        ),
+        todo="share heads: enable_gqa=True" if attends else "broadcast instead of repeating",
+        action=action,
+        wrong_if="the copy is written to",
+        claims=claims_of(rows),
+        remedy=Remedy(
+            f"no such copies ({percent(_OF_EXPANDED[0])} of their time stays: low); what runs next reads the small "
+            "tensor: sooner where it is bound by that, slower where it is elementwise, as on an H200",
+            all_of(scaled(copies, _OF_EXPANDED), *(_read_smaller(context, row) for row in readers)),
+        ),
+    )
+
+
+def _readers(context: Context, copies: Ints) -> list[LimitRow]:
+    """Return the rows of what runs right after some copies on their streams, each once."""
+    activities = context.trace.activities
+    stream, start = column(activities, "stream"), column(activities, "start_ns")
+    work = context.work[np.lexsort((start[context.work], stream[context.work]))]
+    is_copy = np.isin(work, copies)
+    follows = np.flatnonzero(is_copy[:-1] & ~is_copy[1:] & (stream[work][:-1] == stream[work][1:])) + 1
+    after = set(work[follows].tolist())
+    return [row for row in context.rows if after & set(context.activities_of([row]).tolist())] if after else []
+
+
+def _read_smaller(context: Context, row: LimitRow) -> Apply:
+    call = RecordedCall.read(row.input_dims, row.input_types, None)
+    query = next((shape for shape in call.dims if shape), ()) if call is not None else ()
+    factors = _READS_BROADCAST
+    if row.category == Category.ATTENTION:
+        factors = _OF_LONG_ATTENTION if len(query) == 4 and query[2] >= 64 else _READS_LESS
+    elif row.product is not None:
+        factors = _READS_LESS
+    return scaled(context.activities_of([row]), factors)
+
+
+def _read_by(readers: Sequence[LimitRow]) -> Iterator[Fact]:
+    if readers:
+        names = ", ".join(dict.fromkeys(str(row.operator) for row in readers[:3]))
+        yield measured(f"next on the stream runs {names}", source=Source.ACTIVITIES)
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return " x ".join(format_count(size) for size in shape)
+
+
+# ---------------------------------------------------------------- dense gradients of lookups
+
+
+_LARGE_TABLE: Final = 1 << 24  # elements: 64 MB in float32
+_FEW_ROWS: Final = 0.1  # of a table: with more of them, a sparse gradient is hardly smaller
+_OF_DENSE: Final = (0.15, 0.0, 0.0)
+_DENSE_BACKWARD: Final = frozenset({"aten::embedding_dense_backward", "aten::_index_put_impl_"})
+
+
+class _Lookup(Struct, frozen=True):
+    """A table of which a step looks up some rows.
+
+    Attributes:
+        shape: of the table.
+        touched: the most elements of its gradient that are not zero, in a call.
+        rows: the calls that scatter gradients into a dense one.
+    """
+
+    shape: Shape
+    touched: int
+    rows: list[LimitRow]
+
+
+def _lookups(context: Context) -> list[_Lookup]:
+    """Return the tables whose gradient is dense though few of its rows are not zero."""
+    found: dict[Shape, _Lookup] = {}
+    tables = {shape for row in context.rows if (shape := _filled(row)) is not None}
+    for row in context.rows:
+        call = RecordedCall.read(row.input_dims, row.input_types, None)
+        if row.operator not in _DENSE_BACKWARD or call is None:
+            continue
+        shapes = [shape for shape in call.dims if shape]
+        if row.operator == "aten::embedding_dense_backward":
+            # The gradient of the rows, and which ones they are; the table's own size is that of a tensor of zeros.
+            if len(shapes) < 2 or len(shapes[0]) < 2:
+                continue
+            touched, width = math.prod(shapes[0]), shapes[0][-1]
+            fitting = [shape for shape in tables if len(shape) == 2 and shape[-1] == width]
+        else:
+            if len(shapes) < 2:
+                continue
+            touched, fitting = math.prod(shapes[-1]), [shapes[0]] if shapes[0] in tables else []
+        for shape in fitting:
+            if touched <= _FEW_ROWS * math.prod(shape):
+                before = found.get(shape)
+                rows = [*(before.rows if before else []), row]
+                found[shape] = _Lookup(shape, max(touched, before.touched if before else 0), rows)
+    return list(found.values())
+
+
+@lru_cache(maxsize=1 << 12)
+def _shape_of_first(dims: str | None, types: str | None) -> Shape | None:
+    call = RecordedCall.read(dims, types, None)
+    return call.dims[0] if call is not None and call.dims else None
+
+
+def _filled(row: LimitRow) -> Shape | None:
+    """Return the shape of a large tensor that is filled, as a gradient is with zeros; None for other work."""
+    if row.operator not in ("aten::fill_", "aten::zero_"):
+        return None
+    shape = _shape_of_first(row.input_dims, row.input_types)
+    return shape if shape and math.prod(shape) >= _LARGE_TABLE else None
+
+
+def _share_of_table(row: LimitRow, shape: Shape) -> float:
+    """Return which share of a call's elements is a table's: of an optimizer's list that of its entries."""
+    call = RecordedCall.read(row.input_dims, row.input_types, None)
+    if call is None:
+        return 0.0
+    lists = [shapes for shapes in call.lists if shapes]
+    if lists:
+        total = sum(math.prod(one) for one in lists[0])
+        return sum(math.prod(one) for one in lists[0] if one == shape) / max(total, 1)
+    return 1.0 if shape in call.dims else 0.0
+
+
+@states(
+    RuleDescription(
+        Rule.DENSE_GRADIENT,
+        f"gradients of lookups (Embedding, table[rows]) that are filled whole though at most {percent(_FEW_ROWS)} of "
+        "their rows are not zero, and what updates the whole table with them",
+        f"{percent(1 - _OF_DENSE[0])} to all of their time",
+    )
+)
+def dense_gradient(context: Context) -> Iterator[Draft]:
+    """Find tables whose gradient is filled and applied whole, for the few rows that were looked up."""
+    for lookup in _lookups(context):
+        parts = [
+            (row, share)
+            for row in context.rows
+            if (share := _share_of_table(row, lookup.shape)) > 0
+            and (_filled(row) == lookup.shape or str(row.operator).startswith(_UPDATES))
+        ]
+        scattered = [(row, 1.0) for row in lookup.rows]
+        every = [*parts, *scattered]
+        time = sum(share * row.device_ns for row, share in every) / context.steps
+        if not parts or time < LEAST_SHARE * context.step_ns:
+            continue
+        rows = [row for row, _ in every]
+        whole = 4 * math.prod(lookup.shape)
+        yield Draft(
+            rule=Rule.DENSE_GRADIENT,
+            title=f"A gradient of {_sizes(lookup.shape)} is filled and applied whole ({format_ns(time)} "
+            f"{context.words.per}), nearly all of it zeros",
+            where=context.where_of_row(max(lookup.rows, key=lambda row: row.device_ns)),
+            saving=context.of_device((1 - _OF_DENSE[0]) * time, time),
+            derivation="the time in which the gradient is filled with zeros and the whole table updated",
+            evidence=(
+                derived(
+                    share_of(lookup.touched, math.prod(lookup.shape)),
+                    " of the gradient is not zero at most: so many rows are looked up",
+                    source=Source.ACTIVITIES,
+                ),
+                measured(
+                    nanoseconds(time),
+                    f" {context.words.each} to fill ",
+                    of_bytes(whole),
+                    " (in float32) and to update the table with them",
+                    source=Source.ACTIVITIES,
+                ),
+            ),
+            todo="sparse gradients of the table",
+            action="torch.nn.Embedding(..., sparse=True) with SparseAdam or SGD for the table: they update the rows "
+            "that were looked up (Adam then forgets nothing of other rows between their lookups)",
+            wrong_if="weight decay or momentum must change all rows in each step",
+            claims=claims_of(rows),
+            remedy=Remedy(
+                "nothing fills the gradient or updates the whole table "
+                f"({percent(_OF_DENSE[0])} of that time stays: low)",
+                all_of(*(_left_of_table(context, row, share) for row, share in every)),
+            ),
+        )
+
+
+_UPDATES: Final = ("aten::_foreach_", "aten::_fused_", "aten::add_", "aten::addcmul_", "aten::addcdiv_", "aten::mul_")
+
+
+def _left_of_table(context: Context, row: LimitRow, share: float) -> Apply:
+    low, likely, high = (1 - share * (1 - left) for left in _OF_DENSE)
+    return scaled(context.activities_of([row]), (low, likely, high))
+
+
+# ---------------------------------------------------------------- float32 copies of large logits
+
+
+_MANY_CLASSES: Final = 8_192
+_LARGE_LOGITS: Final = 1 << 26  # elements: 256 MB in float32
+_OF_COPIES: Final = (0.3, 0.0, 0.0)
+# A softmax that reads and writes 16 bits moves half; its backward pass too.
+_OF_SOFTMAX: Final = (1.0, 0.65, 0.5)
+_SOFTMAX: Final = (
+    *("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::_softmax", "aten::_softmax_backward_data"),
+)
+_FILLS: Final = ("aten::fill_", "aten::zero_", "aten::nll_loss_backward")
+_SIXTEEN: Final = frozenset({"c10::BFloat16", "c10::Half"})
+
+
+@lru_cache(maxsize=1 << 14)
+def _logits(dims: str | None, types: str | None) -> tuple[Shape, tuple[str, ...]] | None:
+    """Return the shape of large logits among a call's inputs, and the types; None where there are none."""
+    call = RecordedCall.read(dims, types, None)
+    if call is None:
+        return None
+    shapes = [
+        shape for shape in call.dims if shape and shape[-1] >= _MANY_CLASSES and math.prod(shape) >= _LARGE_LOGITS
+    ]
+    return (max(shapes, key=math.prod), call.types) if shapes else None
+
+
+@states(
+    RuleDescription(
+        Rule.FLOAT32_LOGITS,
+        f"copies of logits of {_MANY_CLASSES:,} classes and more from 16 bits to float32, or of float32 logits to "
+        "change their strides, beside a softmax over them",
+        f"{percent(1 - _OF_COPIES[0])} to all of the copies, and up to {percent(1 - _OF_SOFTMAX[2])} of the softmax",
+    )
+)
+def float32_logits(context: Context) -> Iterator[Draft]:
+    """Find logits that are copied to float32 before a loss that computes in float32 by itself."""
+    softmax = [
+        row
+        for row in context.rows
+        if row.operator in _SOFTMAX
+        and (known := _logits(row.input_dims, row.input_types)) is not None
+        and "float" in known[1][:2]
+    ]
+    classes = {_logits(row.input_dims, row.input_types)[0][-1] for row in softmax}  # type: ignore[index]
+    copies, widens = [], False
+    for row in context.rows:
+        known = _logits(row.input_dims, row.input_types) if row.operator in ("aten::copy_", *_FILLS) else None
+        if known is None or known[0][-1] not in classes:
+            continue
+        to, *rest = known[1]
+        source = rest[0] if rest else ""
+        if row.operator != "aten::copy_" or {to, source} & {"float"}:
+            copies.append(row)
+            widens = widens or (to == "float" and source in _SIXTEEN)
+    time = sum(row.device_ns for row in copies) / context.steps
+    if not softmax or not widens or time < LEAST_SHARE * context.step_ns:
+        return
+    copied = [row for row in copies if row.operator == "aten::copy_"]
+    shape, _ = _logits(max(copied, key=lambda row: row.device_ns).input_dims, copied[0].input_types) or ((), ())
+    rows = [*copies, *softmax]
+    total = sum(row.device_ns for row in rows) / context.steps
+    yield Draft(
+        rule=Rule.FLOAT32_LOGITS,
+        title=f"Logits of {max(classes):,} classes are copied to float32 ({format_ns(time)} {context.words.per} of "
+        f"copies, {format_ns(total)} with the loss)",
+        where=context.where_of_row(max(copied, key=lambda row: row.device_ns)),
+        saving=context.of_device((1 - _OF_COPIES[0]) * time, time + (1 - _OF_SOFTMAX[2]) * (total - time)),
+        derivation="the time of the copies, and what the softmax takes longer on float32",
+        evidence=(
+            measured(
+                count_of(sum(row.calls for row in copied) / context.steps),
+                f" copies {context.words.each} of {_sizes(shape)} and the like, ",
+                of_bytes(4 * math.prod(shape)),
+                " each in float32",
+                source=Source.ACTIVITIES,
+            ),
+            general("cross_entropy and log_softmax of 16-bit logits compute in float32 by themselves"),
+        ),
+        todo="no .float() of the logits",
+        action="functional.cross_entropy(logits.flatten(0, 1), labels.flatten()) on the 16-bit logits; shift the "
+        "labels (pad with -100) and not the logits; or compute head and loss together in chunks",
+        wrong_if="the float32 logits are needed for something else",
+        claims=claims_of(rows),
+        remedy=Remedy(
+            f"none of these copies ({percent(_OF_COPIES[0])} of their time stays: low), and a softmax that moves 16 "
+            "bits: it takes as long (low), 65 % (likely) or half (high)",
+            all_of(
+                scaled(context.activities_of(copies), _OF_COPIES),
+                scaled(context.activities_of(softmax), _OF_SOFTMAX),
+            ),
+            context.activities_of(rows),
+        ),
+    )
+
+
+# ---------------------------------------------------------------- results that are thrown away
+
+
+_FEW_OF_SORTED: Final = 1 / 16  # of what is sorted
+# torch.topk of 100 and 1,024 against sorts of 1 and 8 million.
+_OF_SORT: Final = (0.5, 0.12, 0.05)
+
+
+def _kept_of(context: Context, name: str, shape: Shape, end_of_slice: int) -> int | None:
+    """Return how many entries of a dimension a slice of tensors of one shape keeps, at most; None without such slices.
+
+    Args:
+        context: what rules look at.
+        name: the operator that takes parts: ``aten::slice``.
+        shape: of the tensors.
+        end_of_slice: where its values have the end.
+    """
+    operators = context.trace.operators
+    rows = np.flatnonzero(names_that(operators, lambda own: own == name))
+    kept: list[int] = []
+    chosen = operators[rows].select("input_dims", "input_types", "concrete_inputs").unique()
+    for dims, types, values in chosen.iter_rows():
+        call = RecordedCall.read(dims, types, values)
+        if call is None or not call.dims or call.dims[0] != shape or len(call.values) <= end_of_slice:
+            continue
+        begin, end = (_number(call.values[at]) for at in (end_of_slice - 1, end_of_slice))
+        if end is None or end < 0:
+            return None  # from some place on, or from the end
+        kept.append(end - max(begin or 0, 0))
+    return max(kept, default=None)
+
+
+def _number(text: str) -> int | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, int) else None
+
+
+@states(
+    RuleDescription(
+        Rule.FULL_SORT,
+        f"sorts of tensors of which at most {percent(_FEW_OF_SORTED)} is taken by slices",
+        f"{percent(1 - _OF_SORT[0])} to {percent(1 - _OF_SORT[2])} of their time",
+        "nothing takes a part of them",
+    )
+)
+def full_sort(context: Context) -> Iterator[Draft]:
+    """Find sorts of which only the first entries are used."""
+    rows, parts = [], []
+    for row in context.rows:
+        shape = _shape_of_first(row.input_dims, row.input_types)
+        if row.operator not in ("aten::sort", "aten::argsort") or not shape:
+            continue
+        kept = _kept_of(context, "aten::slice", shape, 3)
+        if kept is not None and kept <= _FEW_OF_SORTED * max(shape):
+            rows.append(row)
+            parts.append((kept, max(shape)))
+    time = sum(row.device_ns for row in rows) / context.steps
+    if not rows or time < LEAST_SHARE * context.step_ns:
+        return
+    kept, of = parts[int(np.argmax([row.device_ns for row in rows]))]
+    yield Draft(
+        rule=Rule.FULL_SORT,
+        title=f"{of:,} entries are sorted and {kept:,} are used ({format_ns(time)} {context.words.per})",
+        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
+        saving=context.of_device((1 - _OF_SORT[0]) * time, (1 - _OF_SORT[2]) * time),
+        derivation=f"torch.topk takes {percent(_OF_SORT[2])} to {percent(_OF_SORT[0])} of a sort's time on an H200",
+        evidence=(
+            measured(
+                count_of(sum(row.calls for row in rows) / context.steps),
+                f" sorts {context.words.each}; slices of the same size keep ",
+                count_of(kept),
+                " entries at most",
+                source=Source.ACTIVITIES,
+            ),
+        ),
+        todo="torch.topk instead of sort",
+        action=f"values, places = x.topk({kept})",
+        wrong_if="the rest of the order is read elsewhere",
+        claims=claims_of(rows),
+        remedy=Remedy(
+            f"torch.topk in {percent(_OF_SORT[0])} (low), {percent(_OF_SORT[1])} (likely) or {percent(_OF_SORT[2])} "
+            "(high) of the sort's time",
+            scaled(context.activities_of(rows), _OF_SORT),
+            context.activities_of(rows),
+        ),
+    )
+
+
+_OF_ONE_HOT: Final = (0.1, 0.02, 0.0)
+
+
+@states(
+    RuleDescription(
+        Rule.ONE_HOT_PRODUCT,
+        "products with as many columns as `torch.nn.functional.one_hot` makes, in a step that calls it",
+        f"{percent(1 - _OF_ONE_HOT[0])} to all of their time, and of what makes and converts the one-hot rows",
+    )
+)
+def one_hot_product(context: Context) -> Iterator[Draft]:
+    """Find lookups that are written as products with one-hot rows."""
+    operators = context.trace.operators
+    if not operators.height or not names_that(operators, lambda name: name == "aten::one_hot").any():
+        return
+    made = {
+        shape
+        for row in context.rows
+        if row.operator == "aten::scatter_" and (shape := _shape_of_first(row.input_dims, row.input_types))
+    }
+    products = [
+        row
+        for row in context.rows
+        if row.product is not None
+        and any((row.product.rows, row.product.depth) == (math.prod(one[:-1]), one[-1]) for one in made)
+    ]
+    moved = [
+        row for row in context.rows if row.product is None and _shape_of_first(row.input_dims, row.input_types) in made
+    ]
+    rows = [*products, *moved]
+    time = sum(row.device_ns for row in rows) / context.steps
+    if not products or time < LEAST_SHARE * context.step_ns:
+        return
+    first = max(products, key=lambda row: row.device_ns)
+    assert first.product is not None
+    yield Draft(
+        rule=Rule.ONE_HOT_PRODUCT,
+        title=f"Rows are looked up by products with one-hot rows of {first.product.depth:,} ({format_ns(time)} "
+        f"{context.words.per})",
+        where=context.where_of_row(first),
+        saving=context.of_device((1 - _OF_ONE_HOT[0]) * time, time),
+        derivation="the time of the products and of what makes their one-hot rows",
+        evidence=(
+            measured("one_hot is called, and a product has as many columns as it makes", source=Source.ACTIVITIES),
+            derived(
+                "a lookup reads ",
+                of_bytes(first.product.rows * first.product.columns * 2),
+                ", the product with the whole table ",
+                of_bytes(first.least_bytes),
+                source=Source.LIMITS,
+            ),
+        ),
+        todo="index the table",
+        action="table[tokens], or torch.nn.functional.embedding(tokens, table)",
+        wrong_if="the rows are no single ones, as with smoothed labels",
+        claims=claims_of(rows),
+        remedy=Remedy(
+            f"a lookup instead, in {percent(_OF_ONE_HOT[0])} (low) or {percent(_OF_ONE_HOT[1])} (likely) of the time",
+            scaled(context.activities_of(rows), _OF_ONE_HOT),
+            context.activities_of(rows),
+        ),
+    )
+
+
+# ---------------------------------------------------------------- own kernels
+
+
+_LEAST_OWN_NS: Final = 50_000
+_FAR: Final = 0.25  # of the memory's bandwidth, for the bytes of a kernel's arguments
+
+
+@states(
+    RuleDescription(
+        Rule.EXCESS_TRAFFIC,
+        f"kernels of the program's own operators of {_LEAST_OWN_NS // 1_000} us and more a call that take "
+        f"{1 / _FAR:.0f} times as long as it takes to read their arguments",
+        "0 to what reading the arguments once leaves: a kernel may compute for so long",
+    )
+)
+def excess_traffic(context: Context) -> Iterator[Draft]:
+    """Find the program's own operators that take far longer than it takes to read what they are given."""
+    bandwidth = None if context.peaks is None else context.peaks.memory_bytes_per_s
+    if not bandwidth:
+        return
+    rows = [row for row in context.rows if _is_own(row) and row.call_ns >= _LEAST_OWN_NS and _given(row)]
+    far = [row for row in rows if _given(row) / bandwidth * 1e9 < _FAR * row.call_ns]
+    time = sum(row.device_ns for row in far) / context.steps
+    if not far or time < LEAST_SHARE * context.step_ns:
+        return
+    first = max(far, key=lambda row: row.device_ns)
+    share = _given(first) / bandwidth * 1e9 / first.call_ns
+    lost = sum(row.device_ns * (1 - _given(row) / bandwidth * 1e9 / row.call_ns) for row in far) / context.steps
+    yield Draft(
+        rule=Rule.EXCESS_TRAFFIC,
+        title=f"{first.operator} takes {format_ns(first.call_ns)} for {format_bytes(_given(first))} of arguments: "
+        f"{100 * share:.0f} % of the memory's bandwidth",
+        where=context.where_of_row(first),
+        saving=context.of_device(0.0, lost),
+        derivation="what is left if each argument is read or written once at the memory's bandwidth (high); a kernel "
+        "that computes for so long loses nothing (low)",
+        evidence=(
+            measured(
+                count_of(sum(row.calls for row in far) / context.steps),
+                f" calls {context.words.each}; the arguments of the dearest hold ",
+                of_bytes(_given(first)),
+                source=Source.ACTIVITIES,
+            ),
+            general(
+                "more traffic than the arguments hold is mostly one of access: neighbours read what lies far apart"
+            ),
+        ),
+        todo="let neighbours read neighbours",
+        action="check in the kernel that lanes which run together read and write addresses that lie together "
+        "(opscope kernel, or Nsight Compute's sectors per request)",
+        wrong_if="the kernel computes for so long",
+        claims=claims_of(far),
+        remedy=Remedy(
+            "each argument once at 80 % of the memory's bandwidth (high), half of the way there (likely), as now (low)",
+            all_of(*(_read_once(context, row, bandwidth) for row in far)),
+            context.activities_of(far),
+        ),
+    )
+
+
+def _is_own(row: LimitRow) -> bool:
+    name = str(row.operator or "")
+    return "::" in name and not name.startswith(("aten::", "autograd::", "torch::", "prims::", "c10d::", "nccl:"))
+
+
+@lru_cache(maxsize=1 << 10)
+def _held(dims: str | None, types: str | None) -> int:
+    call = RecordedCall.read(dims, types, None)
+    if call is None:
+        return 0
+    known = [(shape, recorded_dtype(name)) for shape, name in zip(call.dims, call.types, strict=False) if shape]
+    return sum(math.prod(shape) * (dtype.size_bytes if dtype else 4) for shape, dtype in known)
+
+
+def _given(row: LimitRow) -> int:
+    """Return how many bytes a call's tensors hold; 0 where they are not recorded."""
+    return _held(row.input_dims, row.input_types)
+
+
+def _read_once(context: Context, row: LimitRow, bandwidth: float) -> Apply:
+    least = min(_given(row) / bandwidth * 1e9 / 0.8 / row.call_ns, 1.0)
+    return scaled(context.activities_of([row]), (1.0, (1 + least) / 2, least))
