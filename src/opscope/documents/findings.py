@@ -65,6 +65,7 @@ class Rule(StrEnum):
     FLOAT32_LOGITS = "float32_logits"
     FULL_SORT = "full_sort"
     ONE_HOT_PRODUCT = "one_hot_product"
+    SLICED_PRODUCT = "sliced_product"
     EXCESS_TRAFFIC = "excess_traffic"
     COLD_START = "cold_start"
     RECOMPILATION = "recompilation"

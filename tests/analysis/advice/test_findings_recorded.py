@@ -105,12 +105,15 @@ def test_an_optimizer_of_several_kernels_per_parameter_is_found_beside_launching
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), [("communication_step", "exposed_communication"), ("recompiled_step", "recompilation")]
+    ("name", "rule", "promised"),
+    [("communication_step", "exposed_communication", False), ("recompiled_step", "recompilation", True)],
 )
-def test_steps_of_longer_recordings(name: str, rule: str) -> None:
+def test_steps_of_longer_recordings(name: str, rule: str, promised: bool) -> None:
+    """Communication may overlap with work, which no trace promises: it is the first of what only may be."""
     found = Measured(analyze(read(DATA / f"{name}.json.xz")), None, None).findings
-    assert found[0].rule == rule
-    assert 0 <= found[0].saving_ns.low <= found[0].saving_ns.high <= (found[0].of_step_ns or 0)
+    first = next(one for one in found if (one.saving_ns.low > 0) is promised)
+    assert first.rule == rule
+    assert 0 <= first.saving_ns.low <= first.saving_ns.high <= (first.of_step_ns or 0)
 
 
 def test_a_recorded_sweep_of_batches_that_are_too_small() -> None:

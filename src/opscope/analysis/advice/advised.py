@@ -165,6 +165,7 @@ RULES: Final[tuple[AdviceRule, ...]] = (
     needless.float32_logits,
     needless.full_sort,
     needless.one_hot_product,
+    needless.sliced_product,
     needless.excess_traffic,
     repeated.duplicate_work,
 )
@@ -279,8 +280,8 @@ def advice_on(recording: Recording) -> Advice:
         first = list(near_limit(context, possible=possible))
     # What it saves is not known, so it comes behind what is promised, and is read in any case.
     at = min(len(promised), FIRST - 1)
-    if not (first or kernel or promised):  # what only may be is never first
-        kernel = list(dearest(context))[:1] if drafts else list(dearest(context))
+    if not (first or kernel or promised):
+        kernel = _instead(context, drafts)
     drafts = [*first, *drafts[:at], *kernel, *drafts[at:]]
     advice = Advice(as_findings(context, drafts, replayed=replayed is not None))
     named = {finding.id: draft for draft, finding in zip(drafts, advice.findings, strict=True)}
@@ -297,7 +298,8 @@ def advice_on(recording: Recording) -> Advice:
 _OF_SOURCE: Final = frozenset(
     {
         *(Rule.RECOMPUTATION, Rule.BLOCKING_READ, Rule.BLOCKING_COPY, Rule.EXPANDED_COPY, Rule.DENSE_GRADIENT),
-        *(Rule.FLOAT32_LOGITS, Rule.FULL_SORT, Rule.ONE_HOT_PRODUCT, Rule.FP32_PRODUCTS, Rule.LAYOUT_CONVERSION),
+        *(Rule.FLOAT32_LOGITS, Rule.FULL_SORT, Rule.ONE_HOT_PRODUCT, Rule.SLICED_PRODUCT),
+        *(Rule.FP32_PRODUCTS, Rule.LAYOUT_CONVERSION),
     }
 )
 _GENERAL: Final = frozenset({Rule.DISPATCH_BOUND, Rule.FUSIBLE_CHAIN, Rule.ONLY_TOGETHER, Rule.HOST_WORK})
@@ -336,6 +338,23 @@ def _as_sure(context: Context, draft: Draft) -> Draft:
 
 
 _MOSTLY: Final = f"{percent(BUSY_SHARE)} of the step and more"
+
+
+# What these may save rests on no more than that the work is there.
+_MERELY_POSSIBLE: Final = frozenset(
+    {
+        *(Rule.FAR_FROM_LIMIT, Rule.SMALL_GRID, Rule.DEVICE_COPIES, Rule.CONTIGUOUS_COPIES, Rule.FUSIBLE_CHAIN),
+        *(Rule.DISPATCH_BOUND, Rule.DUPLICATE_WORK, Rule.EXCESS_TRAFFIC),
+    }
+)
+
+
+def _instead(context: Context, drafts: Sequence[Draft]) -> list[Draft]:
+    """Return what is said first where nothing is promised and no limit is known: what the device mostly does."""
+    if not drafts:
+        return list(dearest(context))
+    is_busy = context.busy_ns >= BUSY_SHARE * context.step_ns
+    return list(dearest(context))[:1] if is_busy and drafts[0].rule in _MERELY_POSSIBLE else []
 
 
 def _replayed(context: Context) -> Replayed | None:

@@ -43,9 +43,9 @@ _LEAST_EXPANDED: Final = 2  # times as large as what is copied
 _OF_EXPANDED: Final = (0.3, 0.0, 0.0)
 # What reads the copy reads the small tensor then: sooner where it is bound by what it reads, and by a kernel that is
 # not vectorized where it is elementwise.
-_READS_LESS: Final = (1.0, 0.8, 0.2)
-_READS_BROADCAST: Final = (1.8, 1.5, 1.0)
-_OF_LONG_ATTENTION: Final = (1.8, 1.35, 0.9)
+_READS_LESS: Final = (1.0, 0.4, 0.1)
+_READS_BROADCAST: Final = (1.5, 1.35, 1.0)
+_OF_LONG_ATTENTION: Final = (1.25, 1.2, 0.9)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -188,11 +188,12 @@ def _lookups(context: Context) -> list[_Lookup]:
             if len(shapes) < 2 or len(shapes[0]) < 2:
                 continue
             touched, width = math.prod(shapes[0]), shapes[0][-1]
-            fitting = [shape for shape in tables if len(shape) == 2 and shape[-1] == width]
+            fitting: list[Shape] = [shape for shape in tables if len(shape) == 2 and shape[-1] == width]
+        elif len(shapes) < 2:
+            continue
         else:
-            if len(shapes) < 2:
-                continue
-            touched, fitting = math.prod(shapes[-1]), [shapes[0]] if shapes[0] in tables else []
+            touched = math.prod(shapes[-1])
+            fitting = [shape for shape in tables if shape == shapes[0]]
         for shape in fitting:
             if touched <= _FEW_ROWS * math.prod(shape):
                 before = found.get(shape)
@@ -255,7 +256,7 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
             rule=Rule.DENSE_GRADIENT,
             title=f"A gradient of {_sizes(lookup.shape)} is filled and applied whole ({format_ns(time)} "
             f"{context.words.per}), nearly all of it zeros",
-            where=context.where_of_row(max(lookup.rows, key=lambda row: row.device_ns)),
+            where=context.where_of_row(_looks_up(context, lookup)),
             saving=context.of_device((1 - _OF_DENSE[0]) * time, time),
             derivation="the time in which the gradient is filled with zeros and the whole table updated",
             evidence=(
@@ -285,6 +286,17 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         )
 
 
+def _looks_up(context: Context, lookup: _Lookup) -> LimitRow:
+    """Return the call that looks rows up, which the program writes; else the one that scatters their gradient."""
+    forward = [
+        row
+        for row in context.rows
+        if row.operator in _LOOKUPS and _shape_of_first(row.input_dims, row.input_types) == lookup.shape
+    ]
+    return max(forward or lookup.rows, key=lambda row: row.device_ns)
+
+
+_LOOKUPS: Final = frozenset({"aten::embedding", "aten::index_select", "aten::index", "aten::gather"})
 _UPDATES: Final = ("aten::_foreach_", "aten::_fused_", "aten::add_", "aten::addcmul_", "aten::addcdiv_", "aten::mul_")
 
 
@@ -394,7 +406,7 @@ def float32_logits(context: Context) -> Iterator[Draft]:
 
 _FEW_OF_SORTED: Final = 1 / 16  # of what is sorted
 # torch.topk of 100 and 1,024 against sorts of 1 and 8 million.
-_OF_SORT: Final = (0.5, 0.12, 0.05)
+_OF_SORT: Final = (0.5, 0.1, 0.0)
 
 
 def _kept_of(context: Context, name: str, shape: Shape, end_of_slice: int) -> int | None:
@@ -542,6 +554,129 @@ def one_hot_product(context: Context) -> Iterator[Draft]:
             context.activities_of(rows),
         ),
     )
+
+
+_VIEWS: Final = frozenset(
+    {
+        *("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::as_strided", "aten::detach", "detach"),
+        *(
+            "aten::alias",
+            "aten::unflatten",
+            "aten::flatten",
+            "aten::_reshape_alias",
+            "aten::squeeze",
+            "aten::unsqueeze",
+        ),
+    }
+)
+_FEW_READ: Final = 1 / 8  # of a product's rows
+_LEAST_RESULT: Final = 1 << 22  # elements
+
+
+@states(
+    RuleDescription(
+        Rule.SLICED_PRODUCT,
+        "products without a backward pass of whose result at most an eighth of the rows is taken by select or slice, "
+        "and which no other operator takes, such as logits of all positions of which the last is used",
+        "80 % to all of the part of their time that computes the other rows",
+    )
+)
+def sliced_product(context: Context) -> Iterator[Draft]:
+    """Find products of whose result only a few rows are read."""
+    if context.trains:
+        return
+    found = [
+        (row, share)
+        for row in context.rows
+        if row.product is not None
+        and row.product.rows * row.product.columns >= _LEAST_RESULT
+        and (share := _rows_read(context, row.product.rows, row.product.columns)) is not None
+    ]
+    time = sum((1 - share) * row.device_ns for row, share in found) / context.steps
+    if not found or time < LEAST_SHARE * context.step_ns:
+        return
+    first, share = max(found, key=lambda one: one[0].device_ns)
+    assert first.product is not None
+    read = max(round(share * first.product.rows), 1)
+    rows = [row for row, _ in found]
+    yield Draft(
+        rule=Rule.SLICED_PRODUCT,
+        title=f"A product computes {first.product.rows:,} rows of which {read:,} are read ({format_ns(time)} "
+        f"{context.words.per} for the others)",
+        where=context.where_of_row(first),
+        saving=context.of_device(0.8 * time, time),
+        derivation="its time without the rows that are not read; 80 % of it where fewer rows run less well (low)",
+        evidence=(
+            measured(
+                "of its result of ",
+                of_bytes(2 * first.product.rows * first.product.columns),
+                " (in 16 bits) select or slice takes ",
+                share_of(read, first.product.rows),
+                ", and no other operator takes a tensor of its size",
+                source=Source.ACTIVITIES,
+            ),
+        ),
+        todo="slice before the product",
+        action="take the rows first: head(hidden[:, -1]) and not head(hidden)[:, -1]",
+        wrong_if="the rest is read where no operator was recorded, or returned",
+        claims=claims_of(rows),
+        remedy=Remedy(
+            "only the rows that are read; a fifth of the rest stays (low)",
+            all_of(*(_fewer_rows(context, row, part) for row, part in found)),
+            context.activities_of(rows),
+        ),
+    )
+
+
+def _fewer_rows(context: Context, row: LimitRow, share: float) -> Apply:
+    return scaled(context.activities_of([row]), (share + 0.2 * (1 - share), max(share, 0.01), max(share, 0.01)))
+
+
+def _rows_read(context: Context, rows: int, columns: int) -> float | None:
+    """Return which share of a product's rows is read, where it is few and known; None else."""
+    shares = []
+    for name, shape, values in _takers(context).get((rows * columns, columns), []):
+        if name in _VIEWS:
+            continue
+        share = _share_taken(name, shape, values)
+        if share is None:
+            return None
+        shares.append(share)
+    few = [share for share in shares if share < 1]  # what takes all is on the way to a smaller part
+    return max(few) if few and max(few) <= _FEW_READ else None
+
+
+def _share_taken(name: str, shape: Shape, values: Sequence[str]) -> float | None:
+    """Return which share of a tensor's rows an operator takes; None for one that reads them, or takes columns."""
+    axis = _number(values[1]) if name in ("aten::select", "aten::slice") and len(values) > 1 else None
+    if axis is None or not -len(shape) <= axis < len(shape) or axis % len(shape) == len(shape) - 1:
+        return None
+    size = max(shape[axis], 1)
+    if name == "aten::select":
+        return 1 / size
+    if len(values) < 4:
+        return None
+    begin, end = (_number(one) for one in values[2:4])
+    low, high = (
+        min(max(one + size if one < 0 else one, 0), size) for one in (begin or 0, size if end is None else end)
+    )
+    return max(high - low, 0) / size
+
+
+def _takers(context: Context) -> dict[tuple[int, int], list[tuple[str, Shape, tuple[str, ...]]]]:
+    """Return the operators that take large tensors first, by how many elements and columns these have."""
+    operators = context.trace.operators
+    result: dict[tuple[int, int], list[tuple[str, Shape, tuple[str, ...]]]] = {}
+    if not operators.height:
+        return result
+    chosen = operators.select("name", "input_dims", "input_types", "concrete_inputs").unique()
+    for name, dims, types, values in chosen.iter_rows():
+        call = RecordedCall.read(dims, types, values)
+        for shape in (one for one in (call.dims if call is not None else ()) if one and len(one) > 1):
+            if math.prod(shape) >= _LEAST_RESULT:
+                assert call is not None
+                result.setdefault((math.prod(shape), shape[-1]), []).append((str(name), shape, call.values))
+    return result
 
 
 # ---------------------------------------------------------------- own kernels

@@ -1,0 +1,233 @@
+"""Work that is not needed, and programs at their limit: recorded on an H200, and made by hand."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from opscope.analysis.advice.advised import is_promise, ranked
+from opscope.analysis.advice.context import Draft, Range
+from opscope.analysis.analyzed import analyze
+from opscope.analysis.measured import Measured
+from opscope.documents.findings import Finding, Rule, Where
+from opscope.readers.reading import read
+from tests.conftest import ROOT
+from tests.kineto import KinetoTrace
+
+DATA: Final = ROOT / "tests" / "data" / "findings" / "needless"
+PROGRAMS: Final = json.loads((DATA / "programs.json").read_text())
+US, MS = 1_000, 1_000_000
+# Where nothing is said of the cause: no trace tells the sizes of a Triton kernel's arguments that no operator launched,
+# nor which rows are padding or masked.
+UNKNOWN: Final = {"wrong_tile", "strided_lanes", "padded_encoder", "masked_words"}
+# A read that an operator makes by itself, in a step that it fills.
+READS: Final = {"histogram"}
+# Savings outside of their range, and tolerance: benchmarks/results/h200-needless.json.
+OUTSIDE: Final = {"grouped_heads_prefill", "metrics_on_host", "rows_by_index", "table_sgd", "vision_encoder"}
+HEALTHY: Final = [name for name, one in PROGRAMS.items() if one["fixed_ns"] is None and name not in READS]
+TOLERANCE: Final = 0.02  # of the step
+
+
+@cache
+def findings(name: str) -> tuple[Finding, ...]:
+    return Measured(analyze(read(DATA / f"{name}.json.xz")), None, PROGRAMS[name]["wall_ns"]).findings
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in UNKNOWN | READS])
+def test_the_first_finding_is_the_cause_that_was_built_in(name: str) -> None:
+    program, found = PROGRAMS[name], findings(name)
+    assert found[0].rule in {program["expected"], *program["alternatives"], "near_limit", "dearest_work"} - (
+        {"near_limit", "dearest_work"} if program["fixed_ns"] is not None else set()
+    )
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_promised_of_a_program_at_its_limit(name: str) -> None:
+    found = findings(name)
+    assert found[0].saving_ns.high == 0
+    assert all(one.saving_ns.low == 0 for one in found)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in PROGRAMS.items() if one["fixed_ns"] is not None and name not in UNKNOWN | OUTSIDE]
+)
+def test_the_saving_that_was_measured_lies_in_the_range(name: str) -> None:
+    program = PROGRAMS[name]
+    own = next(one for one in findings(name) if one.rule == program["expected"])
+    saved, room = program["wall_ns"] - program["fixed_ns"], TOLERANCE * program["wall_ns"]
+    assert own.saving_ns.low - room <= saved <= own.saving_ns.high + room
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_only_may_be_stands_behind_what_is_promised(name: str) -> None:
+    promises = [one.saving_ns.high == 0 or one.saving_ns.low > 0 for one in findings(name)]
+    assert promises == sorted(promises, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "does"),
+    [
+        ("grouped_heads_decode", "4 times as large", "enable_gqa=True"),
+        ("expanded_weights", "256 times as large", "broadcast"),
+        ("table_sgd", "6,000,000 x 128", "sparse=True"),
+        ("shifted_loss", "128,256 classes", "shift the labels"),
+        ("sorted_scores", "1,000,000 entries are sorted and 1,024 are used", "x.topk(1024)"),
+        ("one_hot_lookup", "50,304", "table[tokens]"),
+        ("logits_of_all_positions", "8,192 rows of which 8 are read", "head(hidden[:, -1])"),
+    ],
+)
+def test_findings_say_how_much_and_what_to_write(name: str, says: str, does: str) -> None:
+    first = findings(name)[0]
+    assert says in first.title
+    assert does in first.action
+    assert "needless_programs.py(" in str(first.where.python)
+
+
+# ---------------------------------------------------------------- made by hand
+
+
+def made(folder: Path, *operators: tuple[str, int, dict[str, Any]]) -> tuple[Finding, ...]:
+    """Return what is found in a trace whose operators each launch one kernel.
+
+    Args:
+        folder: where it is written.
+        operators: name, the kernel's microseconds (0: none), and what was recorded of the inputs.
+    """
+    trace = KinetoTrace(
+        deviceProperties=[{"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}]
+    )
+    for step in range(3):
+        begin = host = step * 20 * MS
+        device = begin + 100 * US
+        trace.step(step + 1, begin, 20 * MS - 1)
+        for place, (name, took, args) in enumerate(operators):
+            number = 1_000 * step + place + 1
+            trace.operator(name, host, 8 * US, **{"External id": number, **args})
+            if took:
+                launch = trace.launch(host + US, 4 * US, **{"External id": number})
+                trace.kernel(f"{name}_kernel", device, took * US, launch, **{"External id": number})
+                device += took * US
+            host += 10 * US
+        trace.launch(host, device - host + 50 * US, name="cudaDeviceSynchronize")
+    return analyze(read(trace.write(folder / "trace.json"))).findings
+
+
+def copy(shape: list[int], strides: list[int], to: list[int]) -> dict[str, Any]:
+    return {
+        "Input Dims": [shape, shape, []],
+        "Input type": ["c10::BFloat16", "c10::BFloat16", "Scalar"],
+        "Input Strides": [to, strides, []],
+    }
+
+
+def rules(found: tuple[Finding, ...]) -> set[str]:
+    return {one.rule for one in found}
+
+
+SHAPE: Final = [64, 8, 4, 4096, 128]
+WHOLE: Final = [16777216, 2097152, 524288, 128, 1]
+
+
+def test_a_copy_of_an_expanded_tensor_is_needless_and_one_of_a_whole_tensor_is_not(tmp_path: Path) -> None:
+    expanded = [4194304, 524288, 0, 128, 1]
+    assert "expanded_copy" in rules(made(tmp_path, ("aten::copy_", 9_000, copy(SHAPE, expanded, WHOLE))))
+    moved = [2097152, 16777216, 524288, 128, 1]
+    assert "expanded_copy" not in rules(made(tmp_path, ("aten::copy_", 9_000, copy(SHAPE, moved, WHOLE))))
+    # What stays expanded is not repeated in memory.
+    assert "expanded_copy" not in rules(made(tmp_path, ("aten::copy_", 9_000, copy(SHAPE, expanded, expanded))))
+
+
+def table(rows: int, looked_up: int) -> list[tuple[str, int, dict[str, Any]]]:
+    filled = {"Input Dims": [[rows, 128], []], "Input type": ["float", "Scalar"]}
+    backward = {
+        "Input Dims": [[looked_up, 128], [looked_up], [], [], []],
+        "Input type": ["float", "long int", "Scalar", "Scalar", "Scalar"],
+    }
+    update = {"Input Dims": [[[rows, 128]], [[rows, 128]], []], "Input type": ["TensorList", "TensorList", "Scalar"]}
+    return [
+        ("aten::fill_", 2_000, filled), ("aten::embedding_dense_backward", 100, backward),
+        ("aten::_foreach_add_", 6_000, update),
+    ]  # fmt: skip
+
+
+def test_a_dense_gradient_is_needless_where_few_rows_are_looked_up(tmp_path: Path) -> None:
+    found = next(one for one in made(tmp_path, *table(4_000_000, 4_096)) if one.rule == "dense_gradient")
+    assert "4,000,000 x 128" in found.title
+    assert "8.100 ms" in found.title  # 2 to fill, 0.1 to scatter, 6 to update
+    assert "dense_gradient" not in rules(made(tmp_path, *table(4_000_000, 1_000_000)))
+    assert "dense_gradient" not in rules(made(tmp_path, *table(40_000, 64)))  # 20 MB are not worth a sparse gradient
+
+
+def sort(size: int) -> tuple[str, int, dict[str, Any]]:
+    return "aten::sort", 8_000, {
+        "Input Dims": [[64, size], [], [], []], "Input type": ["float", "Scalar", "Scalar", "Scalar"],
+    }  # fmt: skip
+
+
+def part(size: int, end: str) -> tuple[str, int, dict[str, Any]]:
+    return "aten::slice", 0, {
+        "Input Dims": [[64, size], [], [], [], []], "Input type": ["float", *["Scalar"] * 4],
+        "Concrete Inputs": ["", "1", "0", end, "1"],
+    }  # fmt: skip
+
+
+def test_a_sort_is_too_much_only_where_slices_take_a_small_part(tmp_path: Path) -> None:
+    size = 1_000_000
+    found = next(one for one in made(tmp_path, sort(size), part(size, "100")) if one.rule == "full_sort")
+    assert "1,000,000 entries are sorted and 100 are used" in found.title
+    assert "full_sort" not in rules(made(tmp_path, sort(size)))
+    assert "full_sort" not in rules(made(tmp_path, sort(size), part(size, "500000")))
+    assert "full_sort" not in rules(made(tmp_path, sort(size), part(size, "100"), part(size, "9223372036854775807")))
+
+
+def product() -> tuple[str, int, dict[str, Any]]:
+    return "aten::mm", 8_000, {
+        "Input Dims": [[8192, 4096], [4096, 128256]], "Input type": ["c10::BFloat16", "c10::BFloat16"],
+        "Input Strides": [[4096, 1], [1, 4096]],
+    }  # fmt: skip
+
+
+def select(name: str = "aten::select", **values: list[str]) -> tuple[str, int, dict[str, Any]]:
+    return name, 0, {
+        "Input Dims": [[8, 1024, 128256], [], []], "Input type": ["c10::BFloat16", "Scalar", "Scalar"],
+        "Concrete Inputs": values.get("values", ["", "1", "-1"]),
+    }  # fmt: skip
+
+
+def test_a_product_of_which_the_last_row_is_read_is_sliced_too_late(tmp_path: Path) -> None:
+    found = next(one for one in made(tmp_path, product(), select()) if one.rule == "sliced_product")
+    assert "8,192 rows of which 8 are read" in found.title
+    # Whatever else takes it reads it; a column is no row.
+    assert "sliced_product" not in rules(made(tmp_path, product(), select(), select("aten::argmax")))
+    assert "sliced_product" not in rules(made(tmp_path, product(), select(values=["", "2", "0"])))
+    assert "sliced_product" not in rules(made(tmp_path, product()))
+
+
+def test_an_operator_of_ones_own_far_from_the_bytes_of_its_arguments_may_move_too_many(tmp_path: Path) -> None:
+    args = {
+        "Input Dims": [[8192, 8192], [8192, 8192]], "Input type": ["c10::BFloat16", "c10::BFloat16"],
+    }  # fmt: skip
+    found = next(one for one in made(tmp_path, ("mine::add", 8_000, args)) if one.rule == "excess_traffic")
+    assert found.saving_ns.low == 0
+    assert "256.0 MiB of arguments: 1 % of" in found.title
+    assert "excess_traffic" not in rules(made(tmp_path, ("mine::add", 100, args)))
+
+
+# ---------------------------------------------------------------- the order
+
+
+def draft(rule: Rule, low: float, likely: float, high: float) -> Draft:
+    return Draft(
+        rule=rule, title="", where=Where(), saving=Range(low, high, likely), derivation="", evidence=(), todo="",
+        action="", wrong_if="",
+    )  # fmt: skip
+
+
+def test_promises_come_first_and_causes_in_the_source_before_general_ones() -> None:
+    may = draft(Rule.FAR_FROM_LIMIT, 0, 60, 90)
+    graph, recomputed = draft(Rule.DISPATCH_BOUND, 20, 50, 60), draft(Rule.RECOMPUTATION, 10, 20, 30)
+    small_read, chain = draft(Rule.BLOCKING_READ, 1, 10, 20), draft(Rule.FUSIBLE_CHAIN, 5, 15, 25)
+    assert ranked([may, graph, recomputed, small_read, chain]) == [recomputed, graph, small_read, chain, may]
+    assert [is_promise(one) for one in (may, graph)] == [False, True]
