@@ -31,7 +31,7 @@ from opscope.readers.reading import read
 if TYPE_CHECKING:
     from programs import Program, Step
 
-MODULES = ("programs", "unseen_programs", "held_out_programs", "needless_programs")
+MODULES = ("programs", "unseen_programs", "held_out_programs", "needless_programs", "further_programs")
 STEPS = 3
 TOLERANCE = 0.02  # of the step
 NOTHING = ("near_limit", "none")

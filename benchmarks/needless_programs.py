@@ -24,9 +24,7 @@ except ImportError:  # on a machine without a GPU
 ON_GPU = DEVICE == "cuda"
 
 
-def both(
-    make: Callable[[bool], Step], rule: str, note: str, *alternatives: str
-) -> Program:
+def both(make: Callable[[bool], Step], rule: str, note: str, *alternatives: str) -> Program:
     """Return a program that is made with and without its cause."""
     return Program(lambda: make(False), rule, note, alternatives, lambda: make(True))
 
@@ -478,8 +476,13 @@ def histogram() -> Step:
 
 def sparse_products() -> Step:
     size = scaled(1_000_000)
-    rows, columns = torch.randint(0, size, (size * 32,), device=DEVICE), torch.randint(0, size, (size * 32,), device=DEVICE)
-    matrix = torch.sparse_coo_tensor(torch.stack([rows, columns]), normal(size * 32, dtype=FP32), (size, size)).coalesce()
+    rows, columns = (
+        torch.randint(0, size, (size * 32,), device=DEVICE),
+        torch.randint(0, size, (size * 32,), device=DEVICE),
+    )
+    matrix = torch.sparse_coo_tensor(
+        torch.stack([rows, columns]), normal(size * 32, dtype=FP32), (size, size)
+    ).coalesce()
     compressed, x = matrix.to_sparse_csr(), normal(size, 32, dtype=FP32)
     return quiet(lambda: compressed @ x)
 
