@@ -92,11 +92,10 @@ def bags(fixed: bool) -> Step:
 
 
 def two_tables(fixed: bool) -> Step:
-    users, items = (
-        torch.nn.Embedding(scaled(size), 96, sparse=fixed, device=DEVICE) for size in (5_000_000, 1_000_000)
-    )
+    sizes = (5_000_000, 1_000_000)
+    users, items = (torch.nn.Embedding(scaled(size), 96, sparse=fixed, device=DEVICE) for size in sizes)
     optimizer = torch.optim.SGD([*users.parameters(), *items.parameters()], 0.01)
-    who, what = (torch.randint(0, scaled(size), (8192,), device=DEVICE) for size in (5_000_000, 1_000_000))
+    who, what = (torch.randint(0, scaled(size), (8192,), device=DEVICE) for size in sizes)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -365,7 +364,7 @@ def images_in_frequency() -> Step:
 
 def order_of_keys() -> Step:
     keys = torch.randn(scaled(1 << 26), device=DEVICE)
-    return quiet(lambda: keys.argsort())
+    return quiet(keys.argsort)
 
 
 def linear_systems() -> Step:
@@ -431,7 +430,7 @@ def eigenvalues() -> Step:
 
 NEAR = ("none", "dearest_work")
 PROGRAMS: dict[str, Program] = {
-    "rotated_queries": both(rotated_queries, "expanded_copy", "cosines and sines repeated for all heads", "fusible_chain"),
+    "rotated_queries": both(rotated_queries, "expanded_copy", "cosines and sines repeated per head", "fusible_chain"),
     "whole_masks": both(whole_masks, "expanded_copy", "a mask per key made whole for all queries and heads"),
     "grouped_heads_training": both(grouped_heads_training, "expanded_copy", "keys and values repeated, with backward"),
     "pair_differences": both(pair_differences, "expanded_copy", "both sides of all pairs made whole"),
@@ -447,7 +446,7 @@ PROGRAMS: dict[str, Program] = {
     "prompt_logits": both(prompt_logits, "sliced_product", "logits of 2048 positions, one is used"),
     "pooled_tokens": both(pooled_tokens, "sliced_product", "a projection of all tokens of which the first is used"),
     "one_hot_experts": both(one_hot_experts, "one_hot_product", "biases of experts by one-hot rows"),
-    "own_operator": both(own_operator, "excess_traffic", "an operator of one's own with a tile of 1024 rows", "dearest_work"),
+    "own_operator": both(own_operator, "excess_traffic", "one's own operator, a tile of 1024 rows", "dearest_work"),
     "volumes": both(volumes, "fp32_products", "3D convolutions in FP32"),
     "upsampled": both(upsampled, "fp32_products", "transposed convolutions in FP32"),
     "segmenter": both(segmenter, "layout_conversion", "NCHW under autocast, training"),

@@ -4,8 +4,8 @@ python benchmarks/ranks.py --jobs 200 --save benchmarks/results/ranks-made.json
 python benchmarks/ranks.py --jobs 125 --spread --save benchmarks/results/ranks-spread.json
 
 With --spread lateness is in many small pauses, or in kernels of the forward pass, the backward pass or the optimizer,
-and hosts of ranks differ as under a profiler: of two ranks by up to 40 %. What it is by is compared with how much shorter
-steps of the same job without it are, as some of it may hide behind the device's own work.
+and hosts of ranks differ as under a profiler: of two ranks by up to 40 %. What it is by is compared with how much
+shorter steps of the same job without it are, as some of it may hide behind the device's own work.
 """
 
 import argparse

@@ -346,6 +346,9 @@ _FRAMEWORK_NAME = lazy_pattern(
     r"|^enumerate\(|^ProfilerStep"
 )
 _PATTERNS: Final = tuple(rule.pattern for rule in _RULES if rule.pattern is not None)
+# What is left to libraries: sorts, transforms and factorisations pass over their data several times, which no model
+# counts.
+OF_LIBRARIES: Final = frozenset({Category.SORT, Category.FFT, Category.LINEAR_ALGEBRA, Category.SPARSE})
 _UNKNOWN_OPERATOR: Final = "not an operator that PyTorch's tables know"
 _LONGEST_NAME: Final = 4_096  # characters of a name that are looked at
 _VARIANT_PREFIX = lazy_pattern(r"^(_foreach_|_fused_moving_avg_obs_)")

@@ -34,7 +34,7 @@ from opscope.base.units import format_ns, format_share
 from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall
-from opscope.knowledge.categories import Category
+from opscope.knowledge.categories import OF_LIBRARIES, Category
 from opscope.knowledge.costs import Product
 from opscope.knowledge.devices import Assumed, reach_of
 from opscope.knowledge.kernels.decode import told_kernel
@@ -62,8 +62,6 @@ FAR_FROM_LIMIT: Final = RuleDescription(
     f"0 to what {percent(_REACHED)} of the limit allows",
     "the device waits",
 )
-# Sorts, transforms and factorisations pass over their data several times, as no model here counts.
-OF_LIBRARIES: Final = frozenset({Category.SORT, Category.FFT, Category.LINEAR_ALGEBRA, Category.SPARSE})
 DEAREST_WORK: Final = RuleDescription(
     Rule.DEAREST_WORK,
     f"a kernel that takes {percent(_DOMINANT)} of the step and more, without a model or below {percent(_FAR)} of its "

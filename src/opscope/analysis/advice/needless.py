@@ -157,7 +157,8 @@ def _sizes(shape: Sequence[int]) -> str:
 _LARGE_TABLE: Final = 1 << 24  # elements: 64 MB in float32
 _FEW_ROWS: Final = 0.1  # of a table: with more of them, a sparse gradient is hardly smaller
 _OF_DENSE: Final = (0.15, 0.0, 0.0)
-_DENSE_BACKWARD: Final = frozenset({"aten::embedding_dense_backward", "aten::_index_put_impl_"})
+_OF_EMBEDDINGS: Final = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward"})
+_DENSE_BACKWARD: Final = _OF_EMBEDDINGS | {"aten::_index_put_impl_"}
 
 
 class _Lookup(Struct, frozen=True):
@@ -183,11 +184,12 @@ def _lookups(context: Context) -> list[_Lookup]:
         if row.operator not in _DENSE_BACKWARD or call is None:
             continue
         shapes = [shape for shape in call.dims if shape]
-        if row.operator == "aten::embedding_dense_backward":
+        if row.operator in _OF_EMBEDDINGS:
             # The gradient of the rows, and which ones they are; the table's own size is that of a tensor of zeros.
             if len(shapes) < 2 or len(shapes[0]) < 2:
                 continue
-            touched, width = math.prod(shapes[0]), shapes[0][-1]
+            width = shapes[0][-1]
+            touched = math.prod(shapes[1]) * width
             fitting: list[Shape] = [shape for shape in tables if len(shape) == 2 and shape[-1] == width]
         elif len(shapes) < 2:
             continue
@@ -238,52 +240,57 @@ def _share_of_table(row: LimitRow, shape: Shape) -> float:
 )
 def dense_gradient(context: Context) -> Iterator[Draft]:
     """Find tables whose gradient is filled and applied whole, for the few rows that were looked up."""
-    for lookup in _lookups(context):
-        parts = [
-            (row, share)
-            for row in context.rows
-            if (share := _share_of_table(row, lookup.shape)) > 0
-            and (_filled(row) == lookup.shape or str(row.operator).startswith(_UPDATES))
-        ]
-        scattered = [(row, 1.0) for row in lookup.rows]
-        every = [*parts, *scattered]
-        time = sum(share * row.device_ns for row, share in every) / context.steps
-        if not parts or time < LEAST_SHARE * context.step_ns:
-            continue
-        rows = [row for row, _ in every]
-        whole = 4 * math.prod(lookup.shape)
-        yield Draft(
-            rule=Rule.DENSE_GRADIENT,
-            title=f"A gradient of {_sizes(lookup.shape)} is filled and applied whole ({format_ns(time)} "
-            f"{context.words.per}), nearly all of it zeros",
-            where=context.where_of_row(_looks_up(context, lookup)),
-            saving=context.of_device((1 - _OF_DENSE[0]) * time, time),
-            derivation="the time in which the gradient is filled with zeros and the whole table updated",
-            evidence=(
-                derived(
-                    share_of(lookup.touched, math.prod(lookup.shape)),
-                    " of the gradient is not zero at most: so many rows are looked up",
-                    source=Source.ACTIVITIES,
-                ),
-                measured(
-                    nanoseconds(time),
-                    f" {context.words.each} to fill ",
-                    of_bytes(whole),
-                    " (in float32) and to update the table with them",
-                    source=Source.ACTIVITIES,
-                ),
+    lookups = [(lookup, _parts_of(context, lookup)) for lookup in _lookups(context)]
+    lookups = [(lookup, parts) for lookup, parts in lookups if len(parts) > len(lookup.rows)]
+    every = [part for _, parts in lookups for part in parts]
+    time = sum(share * row.device_ns for row, share in every) / context.steps
+    if not lookups or time < LEAST_SHARE * context.step_ns:
+        return
+    first = max((lookup for lookup, _ in lookups), key=lambda lookup: math.prod(lookup.shape))
+    rows = [row for row, _ in every]
+    several = f", and of {len(lookups) - 1} more," if len(lookups) > 1 else ""
+    yield Draft(
+        rule=Rule.DENSE_GRADIENT,
+        title=f"A gradient of {_sizes(first.shape)}{several} is filled and applied whole ({format_ns(time)} "
+        f"{context.words.per}), nearly all of it zeros",
+        where=context.where_of_row(_looks_up(context, first)),
+        saving=context.of_device((1 - _OF_DENSE[0]) * time, time),
+        derivation="the time in which gradients are filled with zeros and whole tables updated",
+        evidence=(
+            derived(
+                share_of(first.touched, math.prod(first.shape)),
+                " of the gradient is not zero at most: so many rows are looked up",
+                source=Source.ACTIVITIES,
             ),
-            todo="sparse gradients of the table",
-            action="torch.nn.Embedding(..., sparse=True) with SparseAdam or SGD for the table: they update the rows "
-            "that were looked up (Adam then forgets nothing of other rows between their lookups)",
-            wrong_if="weight decay or momentum must change all rows in each step",
-            claims=claims_of(rows),
-            remedy=Remedy(
-                "nothing fills the gradient or updates the whole table "
-                f"({percent(_OF_DENSE[0])} of that time stays: low)",
-                all_of(*(_left_of_table(context, row, share) for row, share in every)),
+            measured(
+                nanoseconds(time),
+                f" {context.words.each} to fill ",
+                of_bytes(4 * sum(math.prod(lookup.shape) for lookup, _ in lookups)),
+                " (in float32) and to update the tables with them",
+                source=Source.ACTIVITIES,
             ),
-        )
+        ),
+        todo="sparse gradients of the table",
+        action="torch.nn.Embedding(..., sparse=True) with SparseAdam or SGD for the table: they update the rows "
+        "that were looked up (Adam then forgets nothing of other rows between their lookups)",
+        wrong_if="weight decay or momentum must change all rows in each step",
+        claims=claims_of(rows),
+        remedy=Remedy(
+            f"nothing fills the gradient or updates the whole table ({percent(_OF_DENSE[0])} of that time stays: low)",
+            all_of(*(_left_of_table(context, row, share) for row, share in every)),
+        ),
+    )
+
+
+def _parts_of(context: Context, lookup: _Lookup) -> list[tuple[LimitRow, float]]:
+    """Return the work on a table's whole gradient, with the share of each call that is this table's."""
+    updates = [
+        (row, share)
+        for row in context.rows
+        if (share := _share_of_table(row, lookup.shape)) > 0
+        and (_filled(row) == lookup.shape or str(row.operator).startswith(_UPDATES))
+    ]
+    return [*updates, *((row, 1.0) for row in lookup.rows)]
 
 
 def _looks_up(context: Context, lookup: _Lookup) -> LimitRow:
@@ -342,14 +349,17 @@ def _logits(dims: str | None, types: str | None) -> tuple[Shape, tuple[str, ...]
 )
 def float32_logits(context: Context) -> Iterator[Draft]:
     """Find logits that are copied to float32 before a loss that computes in float32 by itself."""
+    wide = [
+        (row, known[0][-1])
+        for row in context.rows
+        if (known := _logits(row.input_dims, row.input_types)) is not None and "float" in known[1][:2]
+    ]
+    classes = {size for row, size in wide if row.operator in _SOFTMAX}
     softmax = [
         row
-        for row in context.rows
-        if row.operator in _SOFTMAX
-        and (known := _logits(row.input_dims, row.input_types)) is not None
-        and "float" in known[1][:2]
+        for row, size in wide
+        if row.operator in _SOFTMAX or (size in classes and row.category == Category.ELEMENTWISE)
     ]
-    classes = {_logits(row.input_dims, row.input_types)[0][-1] for row in softmax}  # type: ignore[index]
     copies, widens = [], False
     for row in context.rows:
         known = _logits(row.input_dims, row.input_types) if row.operator in ("aten::copy_", *_FILLS) else None
@@ -407,6 +417,7 @@ def float32_logits(context: Context) -> Iterator[Draft]:
 _FEW_OF_SORTED: Final = 1 / 16  # of what is sorted
 # torch.topk of 100 and 1,024 against sorts of 1 and 8 million.
 _OF_SORT: Final = (0.5, 0.1, 0.0)
+_OF_LONG_SORT: Final = (0.7, 0.45, 0.1)  # of one row: torch.topk then looks at it with few blocks, over and over
 
 
 def _kept_of(context: Context, name: str, shape: Shape, end_of_slice: int) -> int | None:
@@ -486,10 +497,15 @@ def full_sort(context: Context) -> Iterator[Draft]:
         remedy=Remedy(
             f"torch.topk in {percent(_OF_SORT[0])} (low), {percent(_OF_SORT[1])} (likely) or {percent(_OF_SORT[2])} "
             "(high) of the sort's time",
-            scaled(context.activities_of(rows), _OF_SORT),
+            all_of(*(scaled(context.activities_of([row]), _left_of_sort(row)) for row in rows)),
             context.activities_of(rows),
         ),
     )
+
+
+def _left_of_sort(row: LimitRow) -> tuple[float, float, float]:
+    shape = _shape_of_first(row.input_dims, row.input_types) or ()
+    return _OF_LONG_SORT if math.prod(shape[:-1]) == 1 else _OF_SORT
 
 
 _OF_ONE_HOT: Final = (0.1, 0.02, 0.0)

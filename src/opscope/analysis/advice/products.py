@@ -28,6 +28,8 @@ from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_ns
 from opscope.documents.findings import Fact, Rule, Source
 from opscope.documents.limits import LimitedBy, LimitRow
+from opscope.knowledge.calls import RecordedCall
+from opscope.knowledge.categories import OF_LIBRARIES, Category
 from opscope.knowledge.devices import Assumed, reach_of
 from opscope.knowledge.kernels.decode import decode_name, told_kernel
 from opscope.knowledge.kernels.decoded import FP32_CORES, Operation
@@ -220,7 +222,8 @@ def _multiplies_on_fp32_cores(name: str) -> bool:
 def _on_fp32_cores(context: Context, *, besides: Ints) -> Ints:
     """Return the rows of activities of a step whose names say FP32 cores, but for some."""
     chosen = context.work[names_that(context.trace.activities, _multiplies_on_fp32_cores)[context.work]]
-    return chosen[~np.isin(chosen, besides)]
+    of_libraries = context.activities_of([row for row in context.rows if row.category in OF_LIBRARIES])
+    return chosen[~np.isin(chosen, besides) & ~np.isin(chosen, of_libraries)]
 
 
 def _convolve(context: Context, activities: Ints) -> bool | None:
@@ -328,9 +331,22 @@ def _in_precision(context: Context, rows: Sequence[LimitRow], precision: str) ->
     """Return the change of products to their next lower precision."""
 
     def time(row: LimitRow, assumed: Assumed) -> float:
-        return reach_of(reach_kind(row, precision), assumed).time_ns(_at_lower(row))
+        slower = _TF32_IN_NCHW[assumed] if precision == "tf32" and _is_nchw(row) else 1.0
+        return slower * reach_of(reach_kind(row, precision), assumed).time_ns(_at_lower(row))
 
     return taking(context, rows, time)
+
+
+# Convolutions in TF32 of tensors in NCHW convert them to NHWC and back: in benchmarks/needless_programs.py and
+# further_programs.py they took so many times as long as those that reach.toml was measured with.
+_TF32_IN_NCHW: Final = {Assumed.LOW: 2.5, Assumed.LIKELY: 1.8, Assumed.HIGH: 1.0}
+
+
+def _is_nchw(row: LimitRow) -> bool:
+    call = RecordedCall.read(row.input_dims, row.input_types, None, row.input_strides)
+    if row.category != str(Category.CONVOLUTION) or call is None or not call.strides or not call.strides[0]:
+        return False
+    return len(call.strides[0]) > 2 and call.strides[0][1] != 1
 
 
 def _shorter(context: Context, rows: Sequence[LimitRow], matter: _Matter) -> Apply:
@@ -592,6 +608,9 @@ def _on_all(row: LimitRow, available: int) -> float:
 
 def _is_small(row: LimitRow, available: int) -> bool:
     if row.thread_blocks is None or row.call_ns < 5 * _LEAST_CALL_NS:
+        return False
+    # How a library cuts its algorithm into kernels no program changes.
+    if row.category in OF_LIBRARIES:
         return False
     far = row.share is None or row.share < _SMALL_GRID_SHARE
     return row.thread_blocks < _SMALL_GRID_SHARE * available and far and not communicates(row.kernel)
