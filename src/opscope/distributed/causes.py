@@ -105,8 +105,8 @@ def named_ranks(ranks: Mapping[int, RankSummary], own: Own) -> list[Named]:
     # What takes the device longer, or pauses the host, was seen itself, whatever else a rank is late by.
     of_device = ranks_with_more(own, own.device_ns, least_more=0.0, varies=True)
     of_host = ranks_with_more(own, own.pauses_ns, least_more=_MUCH_MORE, varies=False)
-    for found, causes in ((of_device, _OF_DEVICE), (of_host, (LateCause.HOST,))):
-        for one in found:
+    for late, causes in ((of_device, _OF_DEVICE), (of_host, (LateCause.HOST,))):
+        for one in late:
             before = results.get(one.place)
             if before is not None and before.is_called and before.why.cause != LateCause.UNKNOWN:
                 continue
@@ -120,19 +120,19 @@ def named_ranks(ranks: Mapping[int, RankSummary], own: Own) -> list[Named]:
 def _named(ranks: Mapping[int, RankSummary], own: Own, late: Late) -> Named:
     why = _Comparison(ranks, own, late).why()
     at = (late.place, late.steps)
-    told, waits = bool(own.is_told[late.steps].all()), own.waits
-    waited = float(np.median(waits.for_ns[at])) if told else 0.0
-    by, hidden = late.late_ns, told and waited < _HIDDEN * late.late_ns
+    is_known, waits = bool(own.is_told[late.steps].all()), own.waits
+    waited = float(np.median(waits.for_ns[at])) if is_known else 0.0
+    by, hidden = late.late_ns, is_known and waited < _HIDDEN * late.late_ns
     most = int(np.median(np.maximum(own.most_ns[at], by)))
     few = len(own.ranks) < ENOUGH
     if why.cause in (LateCause.KERNELS, LateCause.CLOCK) or (few and why.is_seen and why.cause is not LateCause.WORK):
         # Seen itself, it is known better than by how late the rank was, which hosts of few ranks add to by chance.
         explains = why.ns * len(late.steps) / max(float(waits.for_ns[at].sum()), 1.0)
-        is_all = told and why.cause is not LateCause.HOST and _SEEN_ALL <= explains <= 1 / _SEEN_ALL
+        is_all = is_known and why.cause is not LateCause.HOST and _SEEN_ALL <= explains <= 1 / _SEEN_ALL
         # Its own queue may hide a part of it.
-        felt = int(np.median(waits.for_ns[at] + waits.waits_ns[at])) if told else most
+        felt = int(np.median(waits.for_ns[at] + waits.waits_ns[at])) if is_known else most
         by = int(waited * explains) if is_all else min(why.ns, felt)
-    elif few or not told:
+    elif few or not is_known:
         by = max(by, int(np.median(np.minimum(own.own_late_ns[at], most))))
     else:
         # What a rank has of its own is exact, but where ranks are late by turns within a step it is no one's lateness.
@@ -172,9 +172,9 @@ class _Comparison:
         self._late = late.late_ns * len(late.steps)
         others = own.own_ns[typical, late.steps].sum()
         self._device_late = int(self._mine["device_ns"].sum() - self._mine["communication_ns"].sum() - others)
-        told = bool(own.is_told[late.steps].all())
-        self._waited_for = int(own.waits.for_ns[late.place, late.steps].sum()) if told else 0
-        self._waits = int(own.waits.waits_ns[late.place, late.steps].sum()) if told else 0
+        is_known = bool(own.is_told[late.steps].all())
+        self._waited_for = int(own.waits.for_ns[late.place, late.steps].sum()) if is_known else 0
+        self._waits = int(own.waits.waits_ns[late.place, late.steps].sum()) if is_known else 0
         self._steps = len(late.steps)
         self._pauses_more = int(own.pauses_ns[late.place, late.steps].sum() - own.pauses_ns[typical, late.steps].sum())
         ours = [(self._rank, self._mine["row"].to_list())]

@@ -351,7 +351,7 @@ def _exposed(exposed: float, transfer: float, each: Sequence[WaitedFor], untold:
 
 
 def verdict_of(own: Own, named: Sequence[Named], waiting: JobWaiting | None) -> str:
-    """Say who is late, or whom others wait for where nobody is called that; empty where ranks cannot be compared.
+    """Say who is late, or whom others wait for where none is called that; empty where ranks cannot be compared.
 
     Args:
         own: what ranks do of their own.

@@ -217,8 +217,8 @@ def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None
     numbers = list(tables)
     if not tables:
         none = np.zeros((0, 0), np.int64)
-        waits, told = Waits.none((0, 0)), np.zeros(0, np.bool_)
-        return Own([], [], none, none, none, none, none, [], waits, np.zeros((0, 0)), told, none[:, 0:0].ravel())
+        waits, known = Waits.none((0, 0)), np.zeros(0, np.bool_)
+        return Own([], [], none, none, none, none, none, [], waits, np.zeros((0, 0)), known, none[:, 0:0].ravel())
     of_rank = np.repeat(np.arange(len(tables)), [table.height for table in tables.values()])
     every = _with_own(pl.concat(tables.values()).with_columns(place=pl.Series(of_rank)))
     # One rank that was cut off early, or has no marks, must not leave the others without steps.
@@ -239,13 +239,13 @@ def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None
     left_out = [one for one in numbers if one not in set(kept)]
     pauses = _pauses(ranks, kept, rows)
     waits, waited = Waits.none(shape), np.full(shape, np.nan)
-    told, apart = np.zeros(shape[1], np.bool_), np.zeros(shape[0], np.int64)
+    known, apart = np.zeros(shape[1], np.bool_), np.zeros(shape[0], np.int64)
     if collectives is not None and common.height:
         waited = _waited(collectives, kept, rows)
         waits = waits_of(ranks, kept, rows, collectives.every, collectives.matched)
-        told = _told(waits, duration, collectives.every)
+        known = _told(waits, duration, collectives.every)
         apart = _apart(ranks, kept, rows, collectives.clocks)
-    return Own(kept, steps, rows, own, duration, busy, pauses, left_out, waits, waited, told, apart)
+    return Own(kept, steps, rows, own, duration, busy, pauses, left_out, waits, waited, known, apart)
 
 
 def _apart(ranks: Mapping[int, RankSummary], numbers: list[int], rows: Ints, clocks: RankClocks | None) -> Ints:
@@ -264,8 +264,8 @@ def _told(waits: Waits, duration: Ints, every: pl.DataFrame) -> Bools:
     """Tell per step whether nearly all exposed communication is transfer or waiting for known ranks."""
     if is_pipeline(every):
         return np.zeros(duration.shape[1], np.bool_)
-    told: Bools = np.all(waits.untold_ns <= _SHARE * duration, axis=0)
-    return told
+    known: Bools = np.all(waits.untold_ns <= _SHARE * duration, axis=0)
+    return known
 
 
 def _pauses(ranks: Mapping[int, RankSummary], numbers: list[int], rows: Ints) -> Ints:

@@ -4,7 +4,7 @@ A collective moves data for as long as it takes on the rank where it is shortest
 longer on another rank is waiting for that one. Only time in which a device communicates and does nothing else counts,
 in the step in which it passes, whatever step launched the collective. So the parts of a rank's step add up:
 
-    exposed communication = transfer + waiting for each rank + what cannot be told apart
+    exposed communication = transfer + waiting for each rank + what is unknown
 
 Where groups differ, a rank may come last as it had waited for yet another one, in a collective of another group. What
 it waited there, beyond what the rank that waits for it did, is passed on to the rank that it waited for.
@@ -57,7 +57,7 @@ class Waits(Struct, frozen=True):
 
     @property
     def untold_ns(self) -> Ints:
-        """How much of the exposed communication is neither transfer nor waiting, as far as that can be told."""
+        """How much of the exposed communication is neither transfer nor waiting, as far as that is known."""
         result: Ints = self.exposed_ns - self.transfer_ns - self.waits_ns
         return result
 

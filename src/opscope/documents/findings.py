@@ -216,6 +216,11 @@ class Finding(Summarised, Struct, frozen=True, kw_only=True):
     overlaps: tuple[str, ...] = ()
     adds_ns: float | None = None
 
+    @property
+    def is_promised(self) -> bool:
+        """Whether it promises something: that its lowest saving is above 0, or that nothing is saved."""
+        return not self.saving_ns.high or self.saving_ns.low > 0
+
     def summary(self) -> Summary:
         """Return what it could save, where, the change to make, the evidence, and how to verify it."""
         place = self.where.python or self.where.module or self.where.operator or self.where.annotation

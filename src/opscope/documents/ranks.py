@@ -335,7 +335,7 @@ class RanksDocument(Struct, frozen=True, kw_only=True):
         clock_note: what the clocks rest on, or why there are none.
         late: the ranks that are late, the most expensive first; empty for a healthy job.
         waiting: whom ranks wait for; null without steps or a second rank.
-        verdict: who is late, or why nobody is called that, in a sentence; empty where ranks cannot be compared.
+        verdict: who is late, or why none is called that, in a sentence; empty where ranks cannot be compared.
         heat: by how much ranks are late in each step; null without steps or a second rank.
         timeline: one step on one clock; null without steps, or without clocks.
         groups: the process groups by their use.

@@ -84,12 +84,21 @@ def findings_section(
     if not findings:
         return Section(("What to do",), (Paragraph.of(reason or "-"),))
     blocks: list[Block] = []
+    possible = next((place for place, one in enumerate(findings, start=1) if not one.is_promised), None)
     for number, finding in enumerate(findings, start=1):
+        if number == possible:
+            blocks.append(Paragraph.of(_POSSIBLE))
         blocks.append(Paragraph((f"{number}. ", _headline(finding), *place(finding.where), f" [{finding.id}]")))
         blocks.append(Bullets(tuple(_lines(finding))))
     if together is not None:
         blocks.append(Paragraph(together_line(together)))
     return Section(("What to do",), tuple(blocks))
+
+
+_POSSIBLE: Final = (
+    'Possible, but not promised: what follows saves nothing if the reason under "Wrong if" holds, and no trace tells '
+    "whether it does."
+)
 
 
 def _lines(finding: Finding) -> Iterator[Inline]:

@@ -74,7 +74,7 @@ def _expansion(dims: str | None, types: str | None, strides: str | None) -> tupl
     )
 )
 def expanded_copies(context: Context) -> Iterator[Draft]:
-    """Find tensors that are repeated in memory for operators that take them as they are."""
+    """Find tensors that are repeated in memory for operators that would broadcast them."""
     rows = [
         row
         for row in context.rows
@@ -90,9 +90,9 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
     copies = context.activities_of(rows)
     readers = _readers(context, copies)
     attends = any(row.category == Category.ATTENTION for row in readers)
-    action = "scaled_dot_product_attention(query, key, value, enable_gqa=True): heads share keys and values as they are"
+    action = "scaled_dot_product_attention(query, key, value, enable_gqa=True): heads share keys and values"
     if not attends:
-        action = "leave the small tensor as it is: operators broadcast it, and matmul takes one matrix for all batches"
+        action = "leave the small tensor: operators broadcast it, and matmul takes one matrix for all batches"
     yield Draft(
         rule=Rule.EXPANDED_COPY,
         title=f"Tensors are repeated in memory, {times:,} times as large ({format_ns(time)} {context.words.per})",
@@ -102,7 +102,7 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         evidence=(
             measured(
                 count_of(sum(row.calls for row in rows) / context.steps, 1),
-                f" copies {context.words.each}, the dearest to {_sizes(shape)} from a tensor with strides of 0",
+                f" copies {context.words.each}, the longest to {_sizes(shape)} from a tensor with strides of 0",
                 source=Source.ACTIVITIES,
             ),
             *_read_by(readers),
@@ -177,7 +177,7 @@ class _Lookup(Struct, frozen=True):
 
 def _lookups(context: Context) -> list[_Lookup]:
     """Return the tables whose gradient is dense though few of its rows are not zero."""
-    found: dict[Shape, _Lookup] = {}
+    matches: dict[Shape, _Lookup] = {}
     tables = {shape for row in context.rows if (shape := _filled(row)) is not None}
     for row in context.rows:
         call = RecordedCall.read(row.input_dims, row.input_types, None)
@@ -198,10 +198,10 @@ def _lookups(context: Context) -> list[_Lookup]:
             fitting = [shape for shape in tables if shape == shapes[0]]
         for shape in fitting:
             if touched <= _FEW_ROWS * math.prod(shape):
-                before = found.get(shape)
+                before = matches.get(shape)
                 rows = [*(before.rows if before else []), row]
-                found[shape] = _Lookup(shape, max(touched, before.touched if before else 0), rows)
-    return list(found.values())
+                matches[shape] = _Lookup(shape, max(touched, before.touched if before else 0), rows)
+    return list(matches.values())
 
 
 @lru_cache(maxsize=1 << 12)
@@ -601,20 +601,20 @@ def sliced_product(context: Context) -> Iterator[Draft]:
     """Find products of whose result only a few rows are read."""
     if context.trains:
         return
-    found = [
+    matches = [
         (row, share)
         for row in context.rows
         if row.product is not None
         and row.product.rows * row.product.columns >= _LEAST_RESULT
         and (share := _rows_read(context, row.product.rows, row.product.columns)) is not None
     ]
-    time = sum((1 - share) * row.device_ns for row, share in found) / context.steps
-    if not found or time < LEAST_SHARE * context.step_ns:
+    time = sum((1 - share) * row.device_ns for row, share in matches) / context.steps
+    if not matches or time < LEAST_SHARE * context.step_ns:
         return
-    first, share = max(found, key=lambda one: one[0].device_ns)
+    first, share = max(matches, key=lambda one: one[0].device_ns)
     assert first.product is not None
     read = max(round(share * first.product.rows), 1)
-    rows = [row for row, _ in found]
+    rows = [row for row, _ in matches]
     yield Draft(
         rule=Rule.SLICED_PRODUCT,
         title=f"A product computes {first.product.rows:,} rows of which {read:,} are read ({format_ns(time)} "
@@ -638,7 +638,7 @@ def sliced_product(context: Context) -> Iterator[Draft]:
         claims=claims_of(rows),
         remedy=Remedy(
             "only the rows that are read; a fifth of the rest stays (low)",
-            all_of(*(_fewer_rows(context, row, part) for row, part in found)),
+            all_of(*(_fewer_rows(context, row, part) for row, part in matches)),
             context.activities_of(rows),
         ),
     )
@@ -734,7 +734,7 @@ def excess_traffic(context: Context) -> Iterator[Draft]:
         evidence=(
             measured(
                 count_of(sum(row.calls for row in far) / context.steps),
-                f" calls {context.words.each}; the arguments of the dearest hold ",
+                f" calls {context.words.each}; the arguments of the longest hold ",
                 of_bytes(_given(first)),
                 source=Source.ACTIVITIES,
             ),
