@@ -124,6 +124,16 @@ def test_work_that_runs_a_step_after_its_launch_makes_that_step_late() -> None:
     (late,) = said_of(recorded("ddp_gemms")).late
     assert {2, 4} <= set(late.steps)
     assert 1 not in late.steps
+    assert "[[6000, 6000], [6000, 6000]] runs on no other rank" in late.evidence[0]
+
+
+def test_a_rank_that_others_wait_for_is_named_beside_another_one_that_is_late() -> None:
+    """The profiler slows rank 1's host, behind which rank 0's kernel hides."""
+    document = said_of(recorded("fsdp_slow_shard"))
+    assert [one.rank for one in document.late] == [0]
+    assert document.verdict.startswith("Late: rank 0 by 5.000 ms of")
+    assert "others wait 24.15 ms of a step" in document.verdict
+    assert "for rank 1" in document.verdict
 
 
 def test_ranks_that_pause_in_turn_are_both_named_though_one_hides_behind_the_other() -> None:

@@ -49,6 +49,7 @@ _MANY_DEVIATIONS: Final = 5.0  # where other ranks show how much hosts differ: b
 _APART: Final = 0.5  # of its lateness
 _HIDDEN: Final = 0.5  # of its lateness: less than that is waited for
 _SEEN_ALL: Final = 0.9  # of what others wait
+_WAITS_ITSELF: Final = 0.25  # of what others wait for the rank
 _MOST_SLOWED: Final = 1.5  # times: kernels beside a collective that waits; 1.2 to 1.3 on two H100
 _DAMAGED: Final = "its trace is damaged, so what it lacks may tell another cause"
 _MOST_KERNELS: Final = 0.7
@@ -203,7 +204,7 @@ class _Comparison:
             if kernels.more >= _MOST * device:
                 cause = LateCause.WORK if is_shared else LateCause.KERNELS
                 evidence = [f"{kernels.said}, {self._each(kernels.more)} a step"]
-                more = min(device, kernels.more) if self._waits > self._waited_for else device
+                more = min(device, kernels.more) if self._waits_itself else device
                 return Why(cause, kernels.where, evidence, self._of_step(more), is_seen=True)
         if self._has_more_to_do and work.where is not None:
             return Why(LateCause.WORK, work.where, [f"{work.said}; the host has more to do for it as well"])
@@ -236,6 +237,10 @@ class _Comparison:
             return Why(LateCause.HOST, self._place(*works, IdleCause.DISPATCH), [text])
         return Why(LateCause.UNKNOWN, None, ["nothing this rank does more of accounts for half of the delay"])
 
+    @property
+    def _waits_itself(self) -> bool:
+        return self._waits > _WAITS_ITSELF * self._waited_for
+
     def _of_step(self, total: float) -> int:
         return round(total / self._steps)
 
@@ -262,12 +267,21 @@ class _Comparison:
 
     def _is_beside(self, operator: str) -> bool:
         """Tell whether a rank does all that others do with an operator, and other sizes beside: that is no division."""
+        return self._sizes_beside(operator) is not None
+
+    def _sizes_beside(self, operator: str) -> str | None:
+        """Return the sizes with most time that only this rank has, where it has all that others have, as often."""
         own, theirs = (
-            one.filter(pl.col("operator") == operator).group_by("dims").agg(pl.col("calls").sum())
+            one.filter(pl.col("operator") == operator)
+            .group_by("dims")
+            .agg(pl.col("calls").sum(), pl.col("total_ns").sum())
             for one in (self._work, self._their_work)
         )
         both = theirs.join(own, on="dims", how="left", nulls_equal=True)
-        return own.height > theirs.height and bool((both["calls"] == both["calls_right"]).fill_null(value=False).all())
+        alone = own.join(theirs, on="dims", how="anti", nulls_equal=True).sort("total_ns", descending=True)
+        if not alone.height or not (both["calls"] == both["calls_right"]).fill_null(value=False).all():
+            return None
+        return str(alone["dims"][0])
 
     @property
     def _has_more_to_do(self) -> bool:
@@ -308,7 +322,7 @@ class _Comparison:
         """
         own, theirs = (_by_name(work) for work in (self._work, self._their_work))
         # Where the rank waits itself, its kernels run beside collectives that wait, which slow them.
-        slowed = _MOST_SLOWED if self._waits > self._waited_for else 1.0
+        slowed = _MOST_SLOWED if self._waits_itself else 1.0
         both = own.join(theirs, on="name", how="left").with_columns(
             more=pl.col("total_ns") - (slowed * pl.col("total_ns_right").fill_null(0)).cast(pl.Int64)
         )
@@ -319,7 +333,8 @@ class _Comparison:
         name, elsewhere = first["name"], self._elsewhere(first["name"])
         as_long = [rank for rank, total in elsewhere.items() if total >= _AS_LONG * first["total_ns"]]
         if first["total_ns_right"] is not None:
-            text = f"{name} takes longer"
+            besides = self._sizes_beside(name)
+            text = f"{name} of {besides} runs on no other rank" if besides else f"{name} takes longer"
         elif not elsewhere:
             text = f"{name} runs on no other rank" if len(self._ranks) <= _MOST_RANKS else f"{name} runs on few ranks"
         else:

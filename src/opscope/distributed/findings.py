@@ -39,7 +39,7 @@ _BOUND: Final = "at most: what the rank does of its own in a step, less what the
 _BOUND_WAITED: Final = "at most: how long the rank that waits least for it does, a mean over the steps"
 _BOUND_HIDDEN: Final = "at most: what the rank is late by, once no other rank is later still"
 _HIDDEN: Final = 0.5  # of its lateness: less than that is waited for
-_TAKE_TURNS: Final = "check whether steps give ranks different amounts of work, such as sequences of unlike length"
+_TAKE_TURNS: Final = "check whether steps give ranks different amounts of work"
 _PROVE: Final = "opscope diff BEFORE AFTER, with the folders of both jobs"
 _BY_CHANCE: Final = "another recording of the same job names other ranks"
 
@@ -242,9 +242,7 @@ def _of_several(own: Own, late: Sequence[LateRank], replays: Replays | None, ste
         saving = _replayed(bound, replays, own, named)
         title, rule, action = f"{len(named)} ranks are late: {listed_ranks(named)}", Rule.LATE_RANKS, "see each of them"
         if not _share_steps(late):
-            title = (
-                f"{len(named)} ranks are late in turn, none in a step in which another one is: {listed_ranks(named)}"
-            )
+            title = f"ranks {listed_ranks(named)} are late in turn, never two of them in one step"
             rule, action = Rule.LATE_IN_TURN, _TAKE_TURNS
         evidence = [f"rank {one.rank} is late by {format_ns(one.late_ns)}" for one in late[:_LISTED]]
         yield _finding(rule, title, action, saving, step, evidence=evidence, ranks=named)
@@ -361,22 +359,22 @@ def verdict_of(own: Own, named: Sequence[Named], waiting: JobWaiting | None) -> 
     if waiting is None or not own.is_comparable:
         return ""
     late = [one for one in named if one.is_called]
-    if late:
-        each = ", ".join(
-            f"rank {own.ranks[one.late.place]} by {format_ns(one.late.late_ns)} of {format_ns(one.late.of_step_ns)}"
-            for one in late[:_LISTED]
-        )
-        return f"Late: {each}{', ...' if len(late) > _LISTED else ''}."
+    each = ", ".join(
+        f"rank {own.ranks[one.late.place]} by {format_ns(one.late.late_ns)} of {format_ns(one.late.of_step_ns)}"
+        for one in late[:_LISTED]
+    )
+    who = f"Late: {each}{', ...' if len(late) > _LISTED else ''}." if late else ""
     most = max(waiting.ranks, key=lambda one: one.others_ns, default=None)
     if most is None or not own.is_told.any():
-        return "No rank is late."
+        return who or "No rank is late."
     share = format_share(most.others_ns, waiting.of_step_ns)
     by = f"{format_ns(most.others_ns)} of a step of {format_ns(waiting.of_step_ns)} ({share})"
     of_rank = next((one for one in named if own.ranks[one.late.place] == most.rank), None)
-    if of_rank is None:
-        return f"No rank is late: others wait longest for rank {most.rank}, {by}."
+    if of_rank is None or of_rank.is_called:
+        return who or f"No rank is late: others wait longest for rank {most.rank}, {by}."
     why = _BY_CHANCE_ALONE if of_rank.why.cause is LateCause.HOST else f"{of_rank.why.evidence[0]}."
-    return f"No rank is called late, but others wait {by} for rank {most.rank}: {why}"
+    others = f"thers wait {by} for rank {most.rank}: {why}"
+    return f"{who} Besides, o{others}" if late else f"No rank is called late, but o{others}"
 
 
 def listed_ranks(ranks: Sequence[int]) -> str:

@@ -199,11 +199,11 @@ def ranks_section(document: RanksDocument, *, on_page: bool = False) -> Section:
         on_page: whether it stands on the page, which has a table of all collectives, and room for each rank's bubbles.
     """
     blocks: list[Block] = [Bullets(tuple(_read(document)))]
+    if document.verdict:
+        blocks.append(Paragraph.of(document.verdict))
     if document.findings:
         blocks.append(Paragraph.of("What costs most:"))
         blocks.append(Bullets(tuple(_finding(document))))
-    if document.verdict and not document.late:
-        blocks.append(Paragraph.of(document.verdict))
     shown = document.collectives and not on_page
     for title, table in (
         ("Late ranks:", late_table(document.late) if document.late else None),
