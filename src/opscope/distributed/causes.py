@@ -140,9 +140,11 @@ def _named(ranks: Mapping[int, RankSummary], own: Own, late: Late) -> Named:
         own_late = np.minimum(own.own_late_ns[at], np.maximum(waits.for_ns[at], waits.all_for_ns[at]))
         by = int(np.median(np.maximum(own_late, waits.for_ns[at]))) if waited else min(by, most)
     result = Named(replace(late, late_ns=by), why, is_hidden=hidden)
+    is_enough = by >= _LEAST_SEEN * late.of_step_ns
+    is_called = is_enough and (why.cause not in _OF_HOST or _beyond_noise(own, result.late, why))
     if ranks[own.ranks[late.place]].facts.damage is not None:
-        return replace(result, why=Why(LateCause.UNKNOWN, None, [_DAMAGED]))
-    return replace(result, is_called=why.cause not in _OF_HOST or _beyond_noise(own, result.late, why))
+        why = Why(LateCause.UNKNOWN, None, [_DAMAGED])
+    return replace(result, why=why, is_called=is_called)
 
 
 def _beyond_noise(own: Own, late: Late, why: Why) -> bool:

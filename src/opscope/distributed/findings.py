@@ -365,14 +365,15 @@ def verdict_of(own: Own, named: Sequence[Named], waiting: JobWaiting | None) -> 
     )
     who = f"Late: {each}{', ...' if len(late) > _LISTED else ''}." if late else ""
     most = max(waiting.ranks, key=lambda one: one.others_ns, default=None)
-    if most is None or not own.is_told.any():
+    if most is None or not most.others_ns or not own.is_told.any():
         return who or "No rank is late."
     share = format_share(most.others_ns, waiting.of_step_ns)
     by = f"{format_ns(most.others_ns)} of a step of {format_ns(waiting.of_step_ns)} ({share})"
     of_rank = next((one for one in named if own.ranks[one.late.place] == most.rank), None)
     if of_rank is None or of_rank.is_called:
         return who or f"No rank is late: others wait longest for rank {most.rank}, {by}."
-    why = _BY_CHANCE_ALONE if of_rank.why.cause is LateCause.HOST else f"{of_rank.why.evidence[0]}."
+    by_chance = of_rank.why.cause is LateCause.HOST and not of_rank.why.is_seen
+    why = _BY_CHANCE_ALONE if by_chance else f"{of_rank.why.evidence[0]}."
     others = f"thers wait {by} for rank {most.rank}: {why}"
     return f"{who} Besides, o{others}" if late else f"No rank is called late, but o{others}"
 

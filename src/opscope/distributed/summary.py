@@ -252,8 +252,16 @@ class RankSummary:
         for name, columns in _TABLES.items():
             one = self._tables[name]  # not kept unpacked: few are looked at
             table = _unpacked(one, columns) if isinstance(one, bytes) else one
+            if name == "exposed" and not self._is_within(table):
+                raise BadInputError("the summary of a rank communicates when no trace does")
             if not table.select(sound=pl.all_horizontal(_sound(columns, steps)))["sound"].all():
                 raise BadInputError(f"the summary of a rank has {name} that no trace has")
+
+    def _is_within(self, exposed: pl.DataFrame) -> bool:
+        """Tell whether stretches of communication have an end behind their beginning, and a row that they are of."""
+        length, place = pl.col("end_ns") - pl.col("start_ns"), pl.col("place")
+        sound = length.is_between(0, _LONGEST_NS) & place.is_between(0, self.communications.height - 1)
+        return bool(exposed.select(sound=sound.fill_null(value=False))["sound"].all())
 
 
 class _Kept(Struct, frozen=True):

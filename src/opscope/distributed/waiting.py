@@ -99,7 +99,9 @@ def _who_for_whom(waiting: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     edges = waiting.group_by(*_KEYS, "last").agg(ns=pl.col("wait").sum())
     if edges["group"].n_unique() < 2:
         return edges, waiting.group_by("step", "call", "waits", "last").agg(ns=pl.col("wait").sum())
-    by = _passed_on(edges).group_by("step", "waits", "last").agg(pl.col("ns").sum())
+    # Step by step: what is passed on grows with the square of the ranks.
+    passed = [_passed_on(one) for one in edges.partition_by("step")]
+    by = pl.concat(passed).group_by("step", "waits", "last").agg(pl.col("ns").sum())
     return by, by
 
 

@@ -147,7 +147,8 @@ def table(rows: int, looked_up: int) -> list[tuple[str, int, dict[str, Any]]]:
     }
     update = {"Input Dims": [[[rows, 128]], [[rows, 128]], []], "Input type": ["TensorList", "TensorList", "Scalar"]}
     return [
-        ("aten::fill_", 2_000, filled), ("aten::embedding_dense_backward", 100, backward),
+        ("autograd::engine::evaluate_function: EmbeddingBackward0", 0, {}), ("aten::fill_", 2_000, filled),
+        ("aten::embedding_dense_backward", 100, backward),
         ("aten::_foreach_add_", 6_000, update),
     ]  # fmt: skip
 
@@ -158,6 +159,18 @@ def test_a_dense_gradient_is_needless_where_few_rows_are_looked_up(tmp_path: Pat
     assert "8.100 ms" in found.title  # 2 to fill, 0.1 to scatter, 6 to update
     assert "dense_gradient" not in rules(made(tmp_path, *table(4_000_000, 1_000_000)))
     assert "dense_gradient" not in rules(made(tmp_path, *table(40_000, 64)))  # 20 MB are not worth a sparse gradient
+
+
+def test_a_table_that_a_head_shares_or_that_decays_is_promised_nothing(tmp_path: Path) -> None:
+    tied = {
+        "Input Dims": [[4096, 128], [128, 4_000_000]],
+        "Input type": ["float", "float"],
+        "Input Strides": [[128, 1], [1, 128]],
+    }
+    assert "dense_gradient" not in rules(made(tmp_path, *table(4_000_000, 4_096), ("aten::mm", 4_000, tied)))
+    decay = {"Input Dims": [[[4_000_000, 128]], []], "Input type": ["TensorList", "Scalar"]}
+    found = made(tmp_path, *table(4_000_000, 4_096), ("aten::_foreach_mul_", 3_000, decay))
+    assert next(one for one in found if one.rule == "dense_gradient").saving_ns.low == 0
 
 
 def sort(size: int) -> tuple[str, int, dict[str, Any]]:
@@ -178,6 +191,13 @@ def test_a_sort_is_too_much_only_where_slices_take_a_small_part(tmp_path: Path) 
     found = next(one for one in made(tmp_path, sort(size), part(size, "100")) if one.rule == "full_sort")
     assert "1,000,000 entries are sorted and 100 are used" in found.title
     assert "full_sort" not in rules(made(tmp_path, sort(size)))
+    # Another operator takes tensors of that shape: the rest of what was sorted may be read.
+    scan = ("aten::cumsum", 0, {"Input Dims": [[64, size], [], []], "Input type": ["float", "Scalar", "Scalar"]})
+    found = next(one for one in made(tmp_path, sort(size), part(size, "100"), scan) if one.rule == "full_sort")
+    assert found.saving_ns.low == 0
+    chunks = [("aten::slice", 0, {**part(size, "1")[2], "Concrete Inputs": ["", "1", str(at), str(at + 50_000), "1"]})
+              for at in range(0, size, 50_000)]  # fmt: skip
+    assert "full_sort" not in rules(made(tmp_path, sort(size), *chunks))
     assert "full_sort" not in rules(made(tmp_path, sort(size), part(size, "500000")))
     assert "full_sort" not in rules(made(tmp_path, sort(size), part(size, "100"), part(size, "9223372036854775807")))
 
@@ -199,7 +219,9 @@ def select(name: str = "aten::select", **values: list[str]) -> tuple[str, int, d
 def test_a_product_of_which_the_last_row_is_read_is_sliced_too_late(tmp_path: Path) -> None:
     found = next(one for one in made(tmp_path, product(), select()) if one.rule == "sliced_product")
     assert "8,192 rows of which 8 are read" in found.title
-    # Whatever else takes it reads it; a column is no row.
+    # Whatever else takes it reads it; a column is no row; all rows may be read one after the other.
+    each = [select(values=["", "0", str(at)]) for at in range(8)]
+    assert "sliced_product" not in rules(made(tmp_path, product(), *each))
     assert "sliced_product" not in rules(made(tmp_path, product(), select(), select("aten::argmax")))
     assert "sliced_product" not in rules(made(tmp_path, product(), select(values=["", "2", "0"])))
     assert "sliced_product" not in rules(made(tmp_path, product()))

@@ -323,11 +323,14 @@ def ranked(drafts: Sequence[Draft]) -> list[Draft]:
     promised, possible = ([draft for draft in order if is_promise(draft) is sure] for sure in (True, False))
     source = [draft for draft in promised if draft.rule in _OF_SOURCE]
     result: list[Draft] = []
+    taken: set[int] = set()  # by identity: drafts hold arrays
     for draft in promised:
-        if draft.rule in _GENERAL:
-            result += [one for one in source if one not in result and one.rank >= _MUCH_OF_GENERAL * draft.rank]
-        if draft not in result:
-            result.append(draft)
+        before = source if draft.rule in _GENERAL else []
+        due = [one for one in before if one.rank >= _MUCH_OF_GENERAL * draft.rank]
+        for one in (*due, draft):
+            if id(one) not in taken:
+                taken.add(id(one))
+                result.append(one)
     return [*result, *possible]
 
 
@@ -338,7 +341,9 @@ def _as_sure(context: Context, draft: Draft, others: Sequence[Draft]) -> Draft:
     for PyTorch to compute with it there, takes that computation along if it stays on the device.
     """
     computes = next((one for one in others if one.rule is Rule.HOST_WORK and _is_of_pytorch(one)), None)
-    if draft.rule in (Rule.BLOCKING_COPY, Rule.BLOCKING_READ) and computes is not None and _copies_to_host(context):
+    of_copies = [one for one in others if one.rule in (Rule.BLOCKING_COPY, Rule.BLOCKING_READ)]
+    largest = max(of_copies, key=lambda one: one.saving.likely, default=None)
+    if draft is largest and computes is not None and _copies_to_host(context):
         beside = computes.saving
         most = min(draft.saving.high + beside.high, context.step_ns)
         likely = min(draft.saving.likely + beside.likely, most)
@@ -510,7 +515,7 @@ def _of_libraries(context: Context) -> Draft | None:
     """Return the finding that a library does most of the work, which no rule can promise to do sooner."""
     rows = [row for row in context.rows if row.category in OF_LIBRARIES]
     time, whole = (sum(row.device_ns for row in some) for some in (rows, context.rows))
-    if time < _OF_LIBRARY * whole:
+    if not time or time < _OF_LIBRARY * whole:
         return None
     first = max(rows, key=lambda row: row.device_ns)
     share = share_of(time, whole)
@@ -544,7 +549,10 @@ def as_findings(context: Named, drafts: Sequence[Draft], *, replayed: bool = Fal
             rule=str(draft.rule),
             title=draft.title,
             where=draft.where,
-            saving_ns=(saving := SavingRange(round(draft.saving.low), round(draft.saving.high))),
+            # What is printed as "up to" promises nothing.
+            saving_ns=(
+                saving := SavingRange(round(draft.saving.low) if is_promise(draft) else 0, round(draft.saving.high))
+            ),
             saving=saving_text(saving, *(step := _step_of(context, draft))),
             likely_ns=draft.saving.likely,
             is_first=place in first,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -83,6 +83,10 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
     time = sum(row.device_ns for row in rows) / context.steps
     if not rows or time < LEAST_SHARE * context.step_ns:
         return
+    # Others of the same sizes, which are not expanded, cannot be told apart in a replay.
+    plain = claims_of(row for row in context.rows if not _expansion(row.input_dims, row.input_types, row.input_strides))
+    if claims_of(rows) & plain:
+        return
     first = max(rows, key=lambda row: row.device_ns)
     known = _expansion(first.input_dims, first.input_types, first.input_strides)
     assert known is not None
@@ -90,6 +94,9 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
     copies = context.activities_of(rows)
     readers = _readers(context, copies)
     attends = any(row.category == Category.ATTENTION for row in readers)
+    # Whether these take a small tensor is not known: a convolution does not, and what is written to must be whole.
+    sure = all(row.category in _BROADCASTS and not str(row.operator).endswith("_") for row in readers)
+    left = _OF_EXPANDED if sure else (1.0, *_OF_EXPANDED[1:])
     action = "scaled_dot_product_attention(query, key, value, enable_gqa=True): heads share keys and values"
     if not attends:
         action = "leave the small tensor: operators broadcast it, and matmul takes one matrix for all batches"
@@ -97,7 +104,7 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         rule=Rule.EXPANDED_COPY,
         title=f"Tensors are repeated in memory, {times:,} times as large ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(first),
-        saving=context.of_device((1 - _OF_EXPANDED[0]) * time, 1.2 * time),
+        saving=context.of_device((1 - left[0]) * time, time),
         derivation="the time of these copies",
         evidence=(
             measured(
@@ -112,11 +119,14 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         wrong_if="the copy is written to",
         claims=claims_of(rows),
         remedy=Remedy(
-            f"no such copies ({percent(_OF_EXPANDED[0])} of their time stays: low); what runs next reads the small "
+            f"no such copies ({percent(left[0])} of their time stays: low); what runs next reads the small "
             "tensor: sooner where it is bound by that, slower where it is elementwise, as on an H200",
-            all_of(scaled(copies, _OF_EXPANDED), *(_read_smaller(context, row) for row in readers)),
+            all_of(scaled(copies, left), *(_read_smaller(context, row) for row in readers)),
         ),
     )
+
+
+_BROADCASTS: Final = frozenset({Category.ATTENTION, Category.MATRIX, Category.ELEMENTWISE, Category.ACTIVATION})
 
 
 def _readers(context: Context, copies: Ints) -> list[LimitRow]:
@@ -179,6 +189,10 @@ def _lookups(context: Context) -> list[_Lookup]:
     """Return the tables whose gradient is dense though few of its rows are not zero."""
     matches: dict[Shape, _Lookup] = {}
     tables = {shape for row in context.rows if (shape := _filled(row)) is not None}
+    # A table that products use as well, as a tied head does, has a gradient that is dense.
+    sizes = {(one.product.depth, one.product.columns) for one in context.rows if one.product is not None}
+    sizes |= {(one.product.rows, one.product.columns) for one in context.rows if one.product is not None}
+    tables = {shape for shape in tables if not ({shape, shape[::-1]} & sizes)}
     for row in context.rows:
         call = RecordedCall.read(row.input_dims, row.input_types, None)
         if row.operator not in _DENSE_BACKWARD or call is None:
@@ -225,8 +239,9 @@ def _share_of_table(row: LimitRow, shape: Shape) -> float:
         return 0.0
     lists = [shapes for shapes in call.lists if shapes]
     if lists:
+        # Of several of one shape, one is the table.
         total = sum(math.prod(one) for one in lists[0])
-        return sum(math.prod(one) for one in lists[0] if one == shape) / max(total, 1)
+        return math.prod(shape) / max(total, 1) if shape in lists[0] else 0.0
     return 1.0 if shape in call.dims else 0.0
 
 
@@ -240,21 +255,30 @@ def _share_of_table(row: LimitRow, shape: Shape) -> float:
 )
 def dense_gradient(context: Context) -> Iterator[Draft]:
     """Find tables whose gradient is filled and applied whole, for the few rows that were looked up."""
+    if not context.trains:
+        return
     lookups = [(lookup, _parts_of(context, lookup)) for lookup in _lookups(context)]
     lookups = [(lookup, parts) for lookup, parts in lookups if len(parts) > len(lookup.rows)]
-    every = [part for _, parts in lookups for part in parts]
+    shares: dict[int, tuple[LimitRow, float]] = {}
+    for row, share in (part for _, parts in lookups for part in parts):
+        before = shares.get(id(row), (row, 0.0))[1] if row.operator not in _DENSE_BACKWARD else 0.0
+        shares[id(row)] = (row, min(before + share, 1.0))
+    every = list(shares.values())
     time = sum(share * row.device_ns for row, share in every) / context.steps
     if not lookups or time < LEAST_SHARE * context.step_ns:
         return
     first = max((lookup for lookup, _ in lookups), key=lambda lookup: math.prod(lookup.shape))
     rows = [row for row, _ in every]
+    # What decays or scales the whole table must do so for the rows that were not looked up as well.
+    decays = any(str(row.operator).startswith(_DECAYS) for row, _ in every)
+    left = (1.0, *_OF_DENSE[1:]) if decays else _OF_DENSE
     several = f", and of {len(lookups) - 1} more," if len(lookups) > 1 else ""
     yield Draft(
         rule=Rule.DENSE_GRADIENT,
         title=f"A gradient of {_sizes(first.shape)}{several} is filled and applied whole ({format_ns(time)} "
         f"{context.words.per}), nearly all of it zeros",
         where=context.where_of_row(_looks_up(context, first)),
-        saving=context.of_device((1 - _OF_DENSE[0]) * time, time),
+        saving=context.of_device((1 - left[0]) * time, time),
         derivation="the time in which gradients are filled with zeros and whole tables updated",
         evidence=(
             derived(
@@ -277,7 +301,7 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         claims=claims_of(rows),
         remedy=Remedy(
             f"nothing fills the gradient or updates the whole table ({percent(_OF_DENSE[0])} of that time stays: low)",
-            all_of(*(_left_of_table(context, row, share) for row, share in every)),
+            all_of(*(_left_of_table(context, row, share, left) for row, share in every)),
         ),
     )
 
@@ -307,8 +331,11 @@ _LOOKUPS: Final = frozenset({"aten::embedding", "aten::index_select", "aten::ind
 _UPDATES: Final = ("aten::_foreach_", "aten::_fused_", "aten::add_", "aten::addcmul_", "aten::addcdiv_", "aten::mul_")
 
 
-def _left_of_table(context: Context, row: LimitRow, share: float) -> Apply:
-    low, likely, high = (1 - share * (1 - left) for left in _OF_DENSE)
+_DECAYS: Final = ("aten::_foreach_mul_", "aten::_fused_adamw_", "aten::mul_")
+
+
+def _left_of_table(context: Context, row: LimitRow, share: float, left: tuple[float, float, float]) -> Apply:
+    low, likely, high = (1 - share * (1 - one) for one in left)
     return scaled(context.activities_of([row]), (low, likely, high))
 
 
@@ -323,6 +350,7 @@ _OF_SOFTMAX: Final = (1.0, 0.65, 0.5)
 _SOFTMAX: Final = (
     *("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::_softmax", "aten::_softmax_backward_data"),
 )
+_LOSSES: Final = ("aten::_log_softmax", "aten::_log_softmax_backward_data")
 _FILLS: Final = ("aten::fill_", "aten::zero_", "aten::nll_loss_backward")
 _SIXTEEN: Final = frozenset({"c10::BFloat16", "c10::Half"})
 
@@ -354,7 +382,8 @@ def float32_logits(context: Context) -> Iterator[Draft]:
         for row in context.rows
         if (known := _logits(row.input_dims, row.input_types)) is not None and "float" in known[1][:2]
     ]
-    classes = {size for row, size in wide if row.operator in _SOFTMAX}
+    # Sampling from a softmax is no loss: there the float32 numbers are what is drawn from.
+    classes = {size for row, size in wide if row.operator in _LOSSES}
     softmax = [
         row
         for row, size in wide
@@ -363,7 +392,7 @@ def float32_logits(context: Context) -> Iterator[Draft]:
     copies, widens = [], False
     for row in context.rows:
         known = _logits(row.input_dims, row.input_types) if row.operator in ("aten::copy_", *_FILLS) else None
-        if known is None or known[0][-1] not in classes:
+        if known is None or known[0][-1] not in classes or not known[1]:
             continue
         to, *rest = known[1]
         source = rest[0] if rest else ""
@@ -420,36 +449,64 @@ _OF_SORT: Final = (0.5, 0.1, 0.0)
 _OF_LONG_SORT: Final = (0.7, 0.45, 0.1)  # of one row: torch.topk then looks at it with few blocks, over and over
 
 
-def _kept_of(context: Context, name: str, shape: Shape, end_of_slice: int) -> int | None:
-    """Return how many entries of a dimension a slice of tensors of one shape keeps, at most; None without such slices.
+class _Taken(Struct):
+    """How operators take tensors of one shape along their last axis.
 
-    Args:
-        context: what rules look at.
-        name: the operator that takes parts: ``aten::slice``.
-        shape: of the tensors.
-        end_of_slice: where its values have the end.
+    Attributes:
+        begin, end: of what slices take together; the end is 0 without any.
+        by_others: whether another operator takes them, or a part from some place on or along another axis.
+        sorts: whether they are sorted along another axis.
     """
+
+    begin: int = 1 << 62
+    end: int = 0
+    by_others: bool = False
+    sorts: bool = False
+
+
+def _taken(context: Context, shapes: set[Shape]) -> dict[Shape, _Taken]:
+    """Return how tensors of some shapes are taken."""
+    result = {shape: _Taken() for shape in shapes}
     operators = context.trace.operators
-    rows = np.flatnonzero(names_that(operators, lambda own: own == name))
-    kept: list[int] = []
-    chosen = operators[rows].select("input_dims", "input_types", "concrete_inputs").unique()
-    for dims, types, values in chosen.iter_rows():
+    if not shapes or not operators.height:
+        return result
+    chosen = operators.select("name", "input_dims", "input_types", "concrete_inputs").unique()
+    for name, dims, types, values in chosen.iter_rows():
         call = RecordedCall.read(dims, types, values)
-        if call is None or not call.dims or call.dims[0] != shape or len(call.values) <= end_of_slice:
-            continue
-        begin, end = (_number(call.values[at]) for at in (end_of_slice - 1, end_of_slice))
-        if end is None or end < 0:
-            return None  # from some place on, or from the end
-        kept.append(end - max(begin or 0, 0))
-    return max(kept, default=None)
+        for shape in {one for one in (call.dims if call is not None else ()) if one in result}:
+            assert call is not None
+            _note(result[shape], str(name), shape, call.values)
+    return result
+
+
+def _note(taken: _Taken, name: str, shape: Shape, values: Sequence[str]) -> None:
+    axis = _number(values[1]) if len(values) > 1 else None
+    last = axis is not None and axis in (-1, len(shape) - 1)
+    if name in ("aten::sort", "aten::argsort"):
+        taken.sorts |= axis is not None and not last
+    elif name == "aten::slice":
+        begin, end = (_number(values[at]) if len(values) > 3 else None for at in (2, 3))
+        begin, whole = begin or 0, end is not None and axis is not None and -len(shape) <= axis < len(shape)
+        if not whole or end is None or axis is None or min(begin, end) < 0:
+            taken.by_others = True
+        elif last:
+            taken.begin, taken.end = min(taken.begin, begin), max(taken.end, min(end, shape[-1]))
+        elif begin or end < shape[axis]:  # else it takes all, on the way to a part along the last axis
+            taken.by_others = True
+    elif name not in _VIEWS and name not in _MAKES:
+        taken.by_others = True
+
+
+# What a sort does by itself with tensors of its shape.
+_MAKES: Final = frozenset({"aten::copy_", "aten::empty_like", "aten::clone", "aten::contiguous", "aten::arange"})
 
 
 def _number(text: str) -> int | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, int) else None
+    return value if type(value) is int else None
 
 
 @states(
@@ -462,15 +519,21 @@ def _number(text: str) -> int | None:
 )
 def full_sort(context: Context) -> Iterator[Draft]:
     """Find sorts of which only the first entries are used."""
-    rows, parts = [], []
-    for row in context.rows:
-        shape = _shape_of_first(row.input_dims, row.input_types)
-        if row.operator not in ("aten::sort", "aten::argsort") or not shape:
-            continue
-        kept = _kept_of(context, "aten::slice", shape, 3)
-        if kept is not None and kept <= _FEW_OF_SORTED * max(shape):
+    sorts = [
+        (row, shape)
+        for row in context.rows
+        if row.operator in ("aten::sort", "aten::argsort")
+        and (shape := _shape_of_first(row.input_dims, row.input_types))
+        and shape[-1]
+    ]
+    taken = _taken(context, {shape for _, shape in sorts})
+    rows, parts, sure = [], [], True
+    for row, shape in sorts:
+        one = taken[shape]
+        if not one.sorts and 0 < one.end - min(one.begin, one.end) <= _FEW_OF_SORTED * shape[-1]:
             rows.append(row)
-            parts.append((kept, max(shape)))
+            parts.append((one.end, shape[-1]))
+            sure &= not one.by_others
     time = sum(row.device_ns for row in rows) / context.steps
     if not rows or time < LEAST_SHARE * context.step_ns:
         return
@@ -479,7 +542,7 @@ def full_sort(context: Context) -> Iterator[Draft]:
         rule=Rule.FULL_SORT,
         title=f"{of:,} entries are sorted and {kept:,} are used ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
-        saving=context.of_device((1 - _OF_SORT[0]) * time, (1 - _OF_SORT[2]) * time),
+        saving=context.of_device((1 - _OF_SORT[0]) * time if sure else 0.0, (1 - _OF_SORT[2]) * time),
         derivation=f"torch.topk takes {percent(_OF_SORT[2])} to {percent(_OF_SORT[0])} of a sort's time on an H200",
         evidence=(
             measured(
@@ -497,18 +560,21 @@ def full_sort(context: Context) -> Iterator[Draft]:
         remedy=Remedy(
             f"torch.topk in {percent(_OF_SORT[0])} (low), {percent(_OF_SORT[1])} (likely) or {percent(_OF_SORT[2])} "
             "(high) of the sort's time",
-            all_of(*(scaled(context.activities_of([row]), _left_of_sort(row)) for row in rows)),
+            all_of(*(scaled(context.activities_of([row]), _left_of_sort(row, sure=sure)) for row in rows)),
             context.activities_of(rows),
         ),
     )
 
 
-def _left_of_sort(row: LimitRow) -> tuple[float, float, float]:
+def _left_of_sort(row: LimitRow, *, sure: bool) -> tuple[float, float, float]:
     shape = _shape_of_first(row.input_dims, row.input_types) or ()
-    return _OF_LONG_SORT if math.prod(shape[:-1]) == 1 else _OF_SORT
+    left = _OF_LONG_SORT if math.prod(shape[:-1]) == 1 else _OF_SORT
+    # Another operator takes tensors of that shape, which may be what was sorted.
+    return left if sure else (1.0, *left[1:])
 
 
 _OF_ONE_HOT: Final = (0.1, 0.02, 0.0)
+_OF_ROWS: Final = frozenset({"aten::scatter_", "aten::fill_", "aten::zero_", "aten::copy_"})
 
 
 @states(
@@ -521,7 +587,9 @@ _OF_ONE_HOT: Final = (0.1, 0.02, 0.0)
 def one_hot_product(context: Context) -> Iterator[Draft]:
     """Find lookups that are written as products with one-hot rows."""
     operators = context.trace.operators
-    if not operators.height or not names_that(operators, lambda name: name == "aten::one_hot").any():
+    if context.trains or not operators.height:
+        return
+    if not names_that(operators, lambda name: name == "aten::one_hot").any():
         return
     made = {
         shape
@@ -537,6 +605,8 @@ def one_hot_product(context: Context) -> Iterator[Draft]:
     moved = [
         row for row in context.rows if row.product is None and _shape_of_first(row.input_dims, row.input_types) in made
     ]
+    if any(row.operator not in _OF_ROWS for row in moved):
+        return
     rows = [*products, *moved]
     time = sum(row.device_ns for row in rows) / context.steps
     if not products or time < LEAST_SHARE * context.step_ns:
@@ -601,12 +671,13 @@ def sliced_product(context: Context) -> Iterator[Draft]:
     """Find products of whose result only a few rows are read."""
     if context.trains:
         return
+    takers = _takers(context)
     matches = [
         (row, share)
         for row in context.rows
         if row.product is not None
         and row.product.rows * row.product.columns >= _LEAST_RESULT
-        and (share := _rows_read(context, row.product.rows, row.product.columns)) is not None
+        and (share := _rows_read(takers, row.product.rows, row.product.columns)) is not None
     ]
     time = sum((1 - share) * row.device_ns for row, share in matches) / context.steps
     if not matches or time < LEAST_SHARE * context.step_ns:
@@ -648,26 +719,30 @@ def _fewer_rows(context: Context, row: LimitRow, share: float) -> Apply:
     return scaled(context.activities_of([row]), (share + 0.2 * (1 - share), max(share, 0.01), max(share, 0.01)))
 
 
-def _rows_read(context: Context, rows: int, columns: int) -> float | None:
+def _rows_read(takers: Mapping[int, Sequence["_Taker"]], rows: int, columns: int) -> float | None:
     """Return which share of a product's rows is read, where it is few and known; None else."""
-    shares = []
-    for name, shape, values in _takers(context).get((rows * columns, columns), []):
-        if name in _VIEWS:
+    shares: dict[tuple[str, ...], float] = {}
+    for taker in takers.get(rows * columns, ()):
+        if taker.name in _VIEWS and taker.shape[-1] == columns:
             continue
-        share = _share_taken(name, shape, values)
+        share = _share_taken(taker, columns)
         if share is None:
             return None
-        shares.append(share)
-    few = [share for share in shares if share < 1]  # what takes all is on the way to a smaller part
-    return max(few) if few and max(few) <= _FEW_READ else None
+        if share < 1:  # what takes all is on the way to a smaller part
+            shares[taker.name, *taker.values] = share
+    read = sum(shares.values())
+    return read if 0 < read <= _FEW_READ else None
 
 
-def _share_taken(name: str, shape: Shape, values: Sequence[str]) -> float | None:
+def _share_taken(taker: "_Taker", columns: int) -> float | None:
     """Return which share of a tensor's rows an operator takes; None for one that reads them, or takes columns."""
+    name, shape, values = taker.name, taker.shape, taker.values
     axis = _number(values[1]) if name in ("aten::select", "aten::slice") and len(values) > 1 else None
-    if axis is None or not -len(shape) <= axis < len(shape) or axis % len(shape) == len(shape) - 1:
+    if axis is None or shape[-1] != columns or not -len(shape) <= axis < len(shape):
         return None
-    size = max(shape[axis], 1)
+    size = shape[axis]
+    if axis % len(shape) == len(shape) - 1 or not size:
+        return None
     if name == "aten::select":
         return 1 / size
     if len(values) < 4:
@@ -679,19 +754,29 @@ def _share_taken(name: str, shape: Shape, values: Sequence[str]) -> float | None
     return max(high - low, 0) / size
 
 
-def _takers(context: Context) -> dict[tuple[int, int], list[tuple[str, Shape, tuple[str, ...]]]]:
-    """Return the operators that take large tensors first, by how many elements and columns these have."""
+class _Taker(Struct, frozen=True):
+    """An operator that takes a large tensor: its name, the tensor's shape, and its values."""
+
+    name: str
+    shape: Shape
+    values: tuple[str, ...]
+
+
+def _takers(context: Context) -> dict[int, list[_Taker]]:
+    """Return the operators that take large tensors, by how many elements these have."""
     operators = context.trace.operators
-    result: dict[tuple[int, int], list[tuple[str, Shape, tuple[str, ...]]]] = {}
+    result: dict[int, list[_Taker]] = {}
     if not operators.height:
         return result
     chosen = operators.select("name", "input_dims", "input_types", "concrete_inputs").unique()
     for name, dims, types, values in chosen.iter_rows():
         call = RecordedCall.read(dims, types, values)
-        for shape in (one for one in (call.dims if call is not None else ()) if one and len(one) > 1):
+        if call is None:
+            continue
+        shapes = {one for one in call.dims if one} | {one for shapes in call.lists if shapes for one in shapes if one}
+        for shape in shapes:
             if math.prod(shape) >= _LEAST_RESULT:
-                assert call is not None
-                result.setdefault((math.prod(shape), shape[-1]), []).append((str(name), shape, call.values))
+                result.setdefault(math.prod(shape), []).append(_Taker(str(name), shape, call.values))
     return result
 
 
@@ -755,8 +840,16 @@ def excess_traffic(context: Context) -> Iterator[Draft]:
     )
 
 
+# Operators of libraries that compute much with what they are given.
+_COMPUTE: Final = ("flash_attn", "xformers", "vllm", "torchvision", "fbgemm", "torchao", "bitsandbytes", "sglang")
+
+
 def _is_own(row: LimitRow) -> bool:
     name = str(row.operator or "")
+    if row.product is not None or row.ideal_ns is not None or name.startswith(_COMPUTE):
+        return False
+    if row.category in (Category.ATTENTION, Category.MATRIX, Category.CONVOLUTION):
+        return False
     return "::" in name and not name.startswith(("aten::", "autograd::", "torch::", "prims::", "c10d::", "nccl:"))
 
 
