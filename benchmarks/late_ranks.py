@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 2 benchmarks/late_ranks.py FOLDER [JOB...]
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -146,13 +147,13 @@ def experts(share: float) -> Step:
     return step
 
 
-def sharded(sleep_s: float = 0.0) -> Step:
+def sharded(sleep_s: float = 0.0, cycles: int = 0) -> Step:
     """Return a training step with sharded parameters."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
     model = nn.Sequential(*(Block() for _ in range(4))).to(DEVICE)
-    late_in_backward(model[1], sleep_s, 0)
+    late_in_backward(model[1], sleep_s, cycles)
     for block in model:
         fully_shard(block)
     fully_shard(model)
@@ -163,6 +164,47 @@ def sharded(sleep_s: float = 0.0) -> Step:
         model(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+    return step
+
+
+def followed(work: Step, cycles: int) -> Step:
+    """Return a step behind which the device works for longer, as of an optimizer that does more on one rank."""
+
+    def step() -> None:
+        work()
+        if cycles:
+            torch.cuda._sleep(cycles)
+
+    return step
+
+
+def in_turn(work: Step, sleep_s: float) -> Step:
+    """Return a step before which one rank sleeps and then the other one."""
+    counts = itertools.count()
+
+    def step() -> None:
+        if next(counts) % 2 == RANK:
+            time.sleep(sleep_s)
+        work()
+
+    return step
+
+
+def pausing(work: Step, model_hooks: int, sleep_s: float) -> Step:
+    """Return a step in whose modules the host pauses many times."""
+    left = [0]
+
+    def pause(*_: object) -> None:
+        if left[0] > 0:
+            left[0] -= 1
+            time.sleep(sleep_s)
+
+    torch.nn.modules.module.register_module_forward_pre_hook(pause)
+
+    def step() -> None:
+        left[0] = model_hooks
+        work()
 
     return step
 
@@ -218,6 +260,11 @@ JOBS: dict[str, Callable[[], Step]] = {
     "experts_uneven": lambda: experts(0.9),
     "healthy_fsdp": sharded,
     "fsdp_late_host": lambda: sharded(sleep_s=0.1 * LATE),
+    "fsdp_late_kernels": lambda: sharded(cycles=CYCLES // 4 * LATE),
+    "late_optimizer": lambda: followed(replicas(), CYCLES // 5 * LATE),
+    "fsdp_late_optimizer": lambda: followed(sharded(), CYCLES // 5 * LATE),
+    "in_turn": lambda: in_turn(replicas(), 0.006),
+    "many_pauses": lambda: pausing(replicas(), 16 * LATE, 0.0005),
     "healthy_pipeline": pipeline,
     "pipeline_late_kernels": lambda: pipeline(cycles=CYCLES * LATE),
 }

@@ -179,6 +179,7 @@ class _Comparison:
         self._waited_for = int(own.waits.for_ns[late.place, late.steps].sum()) if is_known else 0
         self._waits = int(own.waits.waits_ns[late.place, late.steps].sum()) if is_known else 0
         self._steps = len(late.steps)
+        self._whole = late.of_step_ns * len(late.steps)
         self._pauses_more = int(own.pauses_ns[late.place, late.steps].sum() - own.pauses_ns[typical, late.steps].sum())
         ours = [(self._rank, self._mine["row"].to_list())]
         # Its device may have done what makes it late in the step before, and which steps work falls into may differ.
@@ -210,7 +211,22 @@ class _Comparison:
                 return Why(cause, kernels.where, evidence, self._of_step(more), is_seen=True)
         if self._has_more_to_do and work.where is not None:
             return Why(LateCause.WORK, work.where, [f"{work.said}; the host has more to do for it as well"])
-        return self._on_host()
+        host, alone = self._on_host(), self._alone()
+        # What runs on no other rank was seen itself, however much a profiler slows the host beside it, or a collective
+        # that waits the kernels of others.
+        least = _MOST * self._late if host.is_seen or host.cause is LateCause.BLOCKING else _LEAST_SEEN * self._whole
+        if alone.more < max(least, _LEAST_SEEN * self._whole):
+            return host
+        evidence = [f"{alone.said}, {self._each(alone.more)} a step"]
+        return Why(LateCause.KERNELS, alone.where, evidence, self._of_step(alone.more), is_seen=True)
+
+    def _alone(self) -> "_Part":
+        """Return the operators and kernels that do not run on typical ranks in these steps."""
+        own, theirs = (_by_name(work) for work in (self._work, self._their_work))
+        alone = own.join(theirs, on="name", how="anti").sort("total_ns", descending=True)
+        if not alone.height:
+            return _Part(0, None, "")
+        return _Part(int(alone["total_ns"].sum()), alone["name"][0], f"{alone['name'][0]} runs on no other rank")
 
     def _on_host(self) -> Why:
         loading = self._more("host_loading_ns")
