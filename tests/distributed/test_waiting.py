@@ -129,9 +129,9 @@ def test_the_headline_names_who_is_last_even_where_nobody_is_late(tmp_path: Path
 def test_parts_of_recorded_exposed_communication_add_up(name: str) -> None:
     waiting = said_of(recorded(name)).waiting
     assert waiting is not None
-    parts = waiting.transfer_ns + waiting.untold_ns + sum(one.waiting_ns for one in waiting.ranks)
+    parts = waiting.transfer_ns + waiting.unknown_ns + sum(one.waiting_ns for one in waiting.ranks)
     assert parts == pytest.approx(waiting.exposed_ns, abs=len(waiting.ranks) + 2)
-    assert min(waiting.transfer_ns, waiting.untold_ns) >= 0
+    assert min(waiting.transfer_ns, waiting.unknown_ns) >= 0
 
 
 def test_the_rank_that_a_job_waits_for_is_the_one_that_its_collectives_name_last() -> None:
@@ -155,7 +155,7 @@ def test_parts_add_up_in_any_job(
     document = said_of(made(job, tmp_path_factory.mktemp("job")))
     waiting = document.waiting
     assert waiting is not None
-    parts = waiting.transfer_ns + waiting.untold_ns + sum(one.waiting_ns for one in waiting.ranks)
+    parts = waiting.transfer_ns + waiting.unknown_ns + sum(one.waiting_ns for one in waiting.ranks)
     assert parts == pytest.approx(waiting.exposed_ns, abs=len(waiting.ranks) + 2)
     assert waiting.exposed_ns <= waiting.of_step_ns
     assert not document.late or re.match(r"Late: rank \d", document.verdict)

@@ -121,7 +121,7 @@ def named_ranks(ranks: Mapping[int, RankSummary], own: Own) -> list[Named]:
 def _named(ranks: Mapping[int, RankSummary], own: Own, late: Late) -> Named:
     why = _Comparison(ranks, own, late).why()
     at = (late.place, late.steps)
-    is_known, waits = bool(own.is_told[late.steps].all()), own.waits
+    is_known, waits = bool(own.is_known[late.steps].all()), own.waits
     waited = float(np.median(waits.for_ns[at])) if is_known else 0.0
     by, hidden = late.late_ns, is_known and waited < _HIDDEN * late.late_ns
     most = int(np.median(np.maximum(own.most_ns[at], by)))
@@ -175,7 +175,7 @@ class _Comparison:
         self._late = late.late_ns * len(late.steps)
         others = own.own_ns[typical, late.steps].sum()
         self._device_late = int(self._mine["device_ns"].sum() - self._mine["communication_ns"].sum() - others)
-        is_known = bool(own.is_told[late.steps].all())
+        is_known = bool(own.is_known[late.steps].all())
         self._waited_for = int(own.waits.for_ns[late.place, late.steps].sum()) if is_known else 0
         self._waits = int(own.waits.waits_ns[late.place, late.steps].sum()) if is_known else 0
         self._steps = len(late.steps)

@@ -195,17 +195,13 @@ def _of_late(own: Own, late: Sequence[LateRank], replays: Replays | None, step: 
 def _bound(own: Own, place: int, one: LateRank) -> _Saving:
     """Return the most that a step is shorter without the lateness of a rank."""
     late = one.late_ns * len(one.steps) / len(own.steps)
-    if not own.is_told.all():
+    if not own.is_known.all():
         others = np.delete(own.own_ns, place, axis=0).max(axis=0)
         return _Saving(int(np.maximum(own.own_ns[place] - others, 0).mean()), None, _BOUND)
     least = float(own.waits.least_for_ns[place].mean())
-    if least < _HIDDEN * late:
-        waits = float(own.waits.waits_ns[place].mean())
-        return (
-            _Saving(int(max(least, min(late, waits))), None, _BOUND_HIDDEN)
-            if waits > least
-            else _Saving(int(least), None, _BOUND_WAITED)
-        )
+    waits = float(own.waits.waits_ns[place].mean())
+    if least < min(_HIDDEN * late, waits):  # it waits itself, for ranks that are later still
+        return _Saving(int(min(late, waits)), None, _BOUND_HIDDEN)
     return _Saving(int(min(least, late)), None, _BOUND_WAITED)
 
 
@@ -297,7 +293,7 @@ def _of_link(one: SlowLink, step: float) -> JobFinding:
 
 _MOST_WAITED: Final = 4  # ranks that are named
 _LEAST_WAITED: Final = 0.02  # of exposed communication, for a rank to be named
-_UNTOLD: Final = 0.01
+_UNKNOWN: Final = 0.01
 _BY_CHANCE_ALONE: Final = (
     "its host takes longer over all that it does, which profilers do to single hosts by chance. Time the ranks without "
     "one to see whether it lasts."
@@ -316,19 +312,19 @@ def waiting_of(own: Own) -> JobWaiting | None:
         for place in order
         if mean[place] > 0
     ]
-    exposed, transfer, untold = (float(one.mean()) for one in (waits.exposed_ns, waits.transfer_ns, waits.untold_ns))
+    exposed, transfer, unknown = (float(one.mean()) for one in (waits.exposed_ns, waits.transfer_ns, waits.unknown_ns))
     step = float(np.median(own.duration_ns))
     return JobWaiting(
         exposed_ns=round(exposed),
         transfer_ns=round(transfer),
         ranks=each,
-        untold_ns=round(untold),
+        unknown_ns=round(unknown),
         of_step_ns=round(step),
-        sentence=_exposed(exposed, transfer, each, untold, step),
+        sentence=_exposed(exposed, transfer, each, unknown, step),
     )
 
 
-def _exposed(exposed: float, transfer: float, each: Sequence[WaitedFor], untold: float, step: float) -> str:
+def _exposed(exposed: float, transfer: float, each: Sequence[WaitedFor], unknown: float, step: float) -> str:
     text = f"devices only communicate for {format_ns(exposed)} of a step ({format_share(exposed, step)}, a mean)"
     if not exposed:
         return text
@@ -343,8 +339,8 @@ def _exposed(exposed: float, transfer: float, each: Sequence[WaitedFor], untold:
         left = len(each) - len(named)
         which = f"rank {each[-1].rank}" if left == 1 else f"{left} {'other ' if named else ''}ranks"
         parts.append(f"{format_ns(rest)} {'' if named else 'is waiting '}for {which}")
-    if untold > _UNTOLD * exposed:
-        parts.append(f"{format_ns(untold)} is in messages and in collectives that could not be matched")
+    if unknown > _UNKNOWN * exposed:
+        parts.append(f"{format_ns(unknown)} is in messages and in collectives that could not be matched")
     return f"{text}: {', '.join(parts)}"
 
 
@@ -365,7 +361,7 @@ def verdict_of(own: Own, named: Sequence[Named], waiting: JobWaiting | None) -> 
     )
     who = f"Late: {each}{', ...' if len(late) > _LISTED else ''}." if late else ""
     most = max(waiting.ranks, key=lambda one: one.others_ns, default=None)
-    if most is None or not most.others_ns or not own.is_told.any():
+    if most is None or not most.others_ns or not own.is_known.any():
         return who or "No rank is late."
     share = format_share(most.others_ns, waiting.of_step_ns)
     by = f"{format_ns(most.others_ns)} of a step of {format_ns(waiting.of_step_ns)} ({share})"
@@ -374,8 +370,8 @@ def verdict_of(own: Own, named: Sequence[Named], waiting: JobWaiting | None) -> 
         return who or f"No rank is late: others wait longest for rank {most.rank}, {by}."
     by_chance = of_rank.why.cause is LateCause.HOST and not of_rank.why.is_seen
     why = _BY_CHANCE_ALONE if by_chance else f"{of_rank.why.evidence[0]}."
-    others = f"thers wait {by} for rank {most.rank}: {why}"
-    return f"{who} Besides, o{others}" if late else f"No rank is called late, but o{others}"
+    begins = f"{who} Besides," if late else "No rank is called late, but"
+    return f"{begins} others wait {by} for rank {most.rank}: {why}"
 
 
 def listed_ranks(ranks: Sequence[int]) -> str:

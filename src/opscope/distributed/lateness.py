@@ -65,7 +65,7 @@ class Own(Struct, frozen=True, dict=True):
         waits: how long ranks wait for each other while their devices do nothing else.
         waited_ns: how long it is in collectives longer than the rank that comes last, also while its device computes;
             NaN where that is unknown.
-        is_told: per step whether it is known who waited for whom.
+        is_known: per step whether it is known who waited for whom.
         apart_ns: per rank how much later than typical it began the first step; 0 where clocks do not tell.
     """
 
@@ -79,7 +79,7 @@ class Own(Struct, frozen=True, dict=True):
     left_out: list[int]
     waits: Waits
     waited_ns: Floats
-    is_told: Bools
+    is_known: Bools
     apart_ns: Ints
 
     @property
@@ -103,7 +103,7 @@ class Own(Struct, frozen=True, dict=True):
     def waited_for_ns(self) -> Ints:
         """How much longer others wait for it than for the ranks typically; 0 where that is not known."""
         for_ = self.waits.for_ns
-        result: Ints = np.where(self.is_told, for_ - np.sort(for_, axis=0)[self._typical_place], 0)
+        result: Ints = np.where(self.is_known, for_ - np.sort(for_, axis=0)[self._typical_place], 0)
         return result
 
     @functools.cached_property
@@ -115,7 +115,7 @@ class Own(Struct, frozen=True, dict=True):
     @functools.cached_property
     def most_ns(self) -> Ints:
         """By how much the rank can be late at most: as others wait, and where it waits itself it may be hidden."""
-        hidden = np.where(self.is_told, self.waits.waits_ns, 0)
+        hidden = np.where(self.is_known, self.waits.waits_ns, 0)
         most = self._others_wait
         result: Ints = np.where(most < _UNBOUNDED, most + hidden, most)
         return result
@@ -177,7 +177,7 @@ class Own(Struct, frozen=True, dict=True):
         """
         if len(self.ranks) < ENOUGH:
             return None
-        by = self.waits.for_ns if self.is_told[steps].all() else self.late_ns
+        by = self.waits.for_ns if self.is_known[steps].all() else self.late_ns
         others = np.delete(by[:, steps], place, axis=0).mean(axis=1)
         return DEVIATION_OF_MEDIAN * float(np.median(np.abs(others - np.median(others))))
 
@@ -243,7 +243,7 @@ def own_times(ranks: Mapping[int, RankSummary], collectives: "Collectives | None
     if collectives is not None and common.height:
         waited = _waited(collectives, kept, rows)
         waits = waits_of(ranks, kept, rows, collectives.every, collectives.matched)
-        known = _told(waits, duration, collectives.every)
+        known = _known(waits, duration, collectives.every)
         apart = _apart(ranks, kept, rows, collectives.clocks)
     return Own(kept, steps, rows, own, duration, busy, pauses, left_out, waits, waited, known, apart)
 
@@ -260,11 +260,11 @@ def _apart(ranks: Mapping[int, RankSummary], numbers: list[int], rows: Ints, clo
     return result
 
 
-def _told(waits: Waits, duration: Ints, every: pl.DataFrame) -> Bools:
+def _known(waits: Waits, duration: Ints, every: pl.DataFrame) -> Bools:
     """Tell per step whether nearly all exposed communication is transfer or waiting for known ranks."""
     if is_pipeline(every):
         return np.zeros(duration.shape[1], np.bool_)
-    known: Bools = np.all(waits.untold_ns <= _SHARE * duration, axis=0)
+    known: Bools = np.all(waits.unknown_ns <= _SHARE * duration, axis=0)
     return known
 
 

@@ -56,7 +56,7 @@ class Waits(Struct, frozen=True):
         return cls(zero, zero, zero, zero, zero, zero, np.zeros(shape))
 
     @property
-    def untold_ns(self) -> Ints:
+    def unknown_ns(self) -> Ints:
         """How much of the exposed communication is neither transfer nor waiting, as far as that is known."""
         result: Ints = self.exposed_ns - self.transfer_ns - self.waits_ns
         return result

@@ -134,13 +134,13 @@ class WaitedFor(Struct, frozen=True):
 class JobWaiting(Struct, frozen=True):
     """What exposed communication is made of, as means over ranks and steps.
 
-    ``transfer_ns``, ``untold_ns`` and the waiting for each rank add up to ``exposed_ns``.
+    ``transfer_ns``, ``unknown_ns`` and the waiting for each rank add up to ``exposed_ns``.
 
     Attributes:
         exposed_ns: time in which a device communicates and does nothing else.
         transfer_ns: the part that moves data: each collective takes as long as on the rank where it is shortest.
         ranks: whom the rest waits for, the most first.
-        untold_ns: what is left: messages, and collectives that could not be matched.
+        unknown_ns: what is left: messages, and collectives that could not be matched.
         of_step_ns: how long a step takes.
         sentence: the same in words.
     """
@@ -148,7 +148,7 @@ class JobWaiting(Struct, frozen=True):
     exposed_ns: int
     transfer_ns: int
     ranks: list[WaitedFor]
-    untold_ns: int
+    unknown_ns: int
     of_step_ns: int
     sentence: str
 

@@ -73,7 +73,7 @@ def test_what_only_may_be_stands_behind_what_is_promised(name: str) -> None:
         ("expanded_weights", "256 times as large", "broadcast"),
         ("table_sgd", "6,000,000 x 128", "sparse=True"),
         ("shifted_loss", "128,256 classes", "shift the labels"),
-        ("sorted_scores", "1,000,000 entries are sorted and 1,024 are used", "x.topk(1024)"),
+        ("sorted_scores", "1,000,000 entries are sorted, and slices take the first 1,024", "x.topk(1024)"),
         ("one_hot_lookup", "50,304", "table[tokens]"),
         ("logits_of_all_positions", "8,192 rows of which 8 are read", "head(hidden[:, -1])"),
     ],
@@ -189,7 +189,7 @@ def part(size: int, end: str) -> tuple[str, int, dict[str, Any]]:
 def test_a_sort_is_too_much_only_where_slices_take_a_small_part(tmp_path: Path) -> None:
     size = 1_000_000
     found = next(one for one in made(tmp_path, sort(size), part(size, "100")) if one.rule == "full_sort")
-    assert "1,000,000 entries are sorted and 100 are used" in found.title
+    assert "1,000,000 entries are sorted, and slices take the first 100" in found.title
     assert "full_sort" not in rules(made(tmp_path, sort(size)))
     # Another operator takes tensors of that shape: the rest of what was sorted may be read.
     scan = ("aten::cumsum", 0, {"Input Dims": [[64, size], [], []], "Input type": ["float", "Scalar", "Scalar"]})

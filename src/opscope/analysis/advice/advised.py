@@ -310,7 +310,7 @@ _MUCH_OF_GENERAL: Final = 1 / 3  # of what a general rule likely saves: with les
 
 
 def is_promise(draft: Draft) -> bool:
-    """Tell whether a finding promises something: a saving whose lowest value is not 0, or is that nothing is saved."""
+    """Tell whether a finding promises something: that its lowest saving is above 0, or that nothing is saved."""
     return not draft.saving.high or draft.saving.low >= NOTHING_SURE * draft.saving.high
 
 
@@ -531,7 +531,7 @@ def _of_libraries(context: Context) -> Draft | None:
             measured(share, " of the device's work is sorting, transforming or factorising", source=Source.LIMITS),
         ),
         todo="compute less, or another way",
-        action="change what is computed: fewer or smaller ones, a lower precision, or an algorithm that needs none",
+        action="sort, transform or factorise less, in a lower precision, or choose an algorithm that does without",
         wrong_if="only a part of the result is used",
     )
 

@@ -2,11 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Apply, Context, Draft, Remedy, claims_of
@@ -24,9 +25,9 @@ from opscope.analysis.advice.rule import (
     states,
 )
 from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column
+from opscope.analysis.structure.arrays import column, kept
 from opscope.analysis.structure.nesting import Ints
-from opscope.base.units import format_bytes, format_count, format_ns
+from opscope.base.units import NS_PER_S, format_bytes, format_count, format_ns
 from opscope.documents.findings import Fact, Rule, Source
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall, Shape
@@ -259,11 +260,7 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         return
     lookups = [(lookup, _parts_of(context, lookup)) for lookup in _lookups(context)]
     lookups = [(lookup, parts) for lookup, parts in lookups if len(parts) > len(lookup.rows)]
-    shares: dict[int, tuple[LimitRow, float]] = {}
-    for row, share in (part for _, parts in lookups for part in parts):
-        before = shares.get(id(row), (row, 0.0))[1] if row.operator not in _DENSE_BACKWARD else 0.0
-        shares[id(row)] = (row, min(before + share, 1.0))
-    every = list(shares.values())
+    every = _joined(part for _, parts in lookups for part in parts)
     time = sum(share * row.device_ns for row, share in every) / context.steps
     if not lookups or time < LEAST_SHARE * context.step_ns:
         return
@@ -296,14 +293,23 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         ),
         todo="sparse gradients of the table",
         action="torch.nn.Embedding(..., sparse=True) with SparseAdam or SGD for the table: they update the rows "
-        "that were looked up (Adam then forgets nothing of other rows between their lookups)",
+        "that were looked up, and leave the moments of the others alone",
         wrong_if="weight decay or momentum must change all rows in each step",
         claims=claims_of(rows),
         remedy=Remedy(
-            f"nothing fills the gradient or updates the whole table ({percent(_OF_DENSE[0])} of that time stays: low)",
+            f"nothing fills the gradient or updates the whole table ({percent(left[0])} of that time stays: low)",
             all_of(*(_left_of_table(context, row, share, left) for row, share in every)),
         ),
     )
+
+
+def _joined(parts: Iterable[tuple[LimitRow, float]]) -> list[tuple[LimitRow, float]]:
+    """Return each call once, with the shares of all tables in it, at most all of it."""
+    shares: dict[int, tuple[LimitRow, float]] = {}
+    for row, share in parts:
+        _, before = shares.get(id(row), (row, 0.0))
+        shares[id(row)] = row, min(before + share, 1.0)
+    return list(shares.values())
 
 
 def _parts_of(context: Context, lookup: _Lookup) -> list[tuple[LimitRow, float]]:
@@ -329,8 +335,6 @@ def _looks_up(context: Context, lookup: _Lookup) -> LimitRow:
 
 _LOOKUPS: Final = frozenset({"aten::embedding", "aten::index_select", "aten::index", "aten::gather"})
 _UPDATES: Final = ("aten::_foreach_", "aten::_fused_", "aten::add_", "aten::addcmul_", "aten::addcdiv_", "aten::mul_")
-
-
 _DECAYS: Final = ("aten::_foreach_mul_", "aten::_fused_adamw_", "aten::mul_")
 
 
@@ -347,9 +351,6 @@ _LARGE_LOGITS: Final = 1 << 26  # elements: 256 MB in float32
 _OF_COPIES: Final = (0.3, 0.0, 0.0)
 # A softmax that reads and writes 16 bits moves half; its backward pass too.
 _OF_SOFTMAX: Final = (1.0, 0.65, 0.5)
-_SOFTMAX: Final = (
-    *("aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::_softmax", "aten::_softmax_backward_data"),
-)
 _LOSSES: Final = ("aten::_log_softmax", "aten::_log_softmax_backward_data")
 _FILLS: Final = ("aten::fill_", "aten::zero_", "aten::nll_loss_backward")
 _SIXTEEN: Final = frozenset({"c10::BFloat16", "c10::Half"})
@@ -371,7 +372,7 @@ def _logits(dims: str | None, types: str | None) -> tuple[Shape, tuple[str, ...]
     RuleDescription(
         Rule.FLOAT32_LOGITS,
         f"copies of logits of {_MANY_CLASSES:,} classes and more from 16 bits to float32, or of float32 logits to "
-        "change their strides, beside a softmax over them",
+        "change their strides, beside a log_softmax over them",
         f"{percent(1 - _OF_COPIES[0])} to all of the copies, and up to {percent(1 - _OF_SOFTMAX[2])} of the softmax",
     )
 )
@@ -387,7 +388,7 @@ def float32_logits(context: Context) -> Iterator[Draft]:
     softmax = [
         row
         for row, size in wide
-        if row.operator in _SOFTMAX or (size in classes and row.category == Category.ELEMENTWISE)
+        if size in classes and (row.operator in _LOSSES or row.category == Category.ELEMENTWISE)
     ]
     copies, widens = [], False
     for row in context.rows:
@@ -403,14 +404,17 @@ def float32_logits(context: Context) -> Iterator[Draft]:
     if not softmax or not widens or time < LEAST_SHARE * context.step_ns:
         return
     copied = [row for row in copies if row.operator == "aten::copy_"]
-    shape, _ = _logits(max(copied, key=lambda row: row.device_ns).input_dims, copied[0].input_types) or ((), ())
+    first = max(copied, key=lambda row: row.device_ns)
+    known = _logits(first.input_dims, first.input_types)
+    assert known is not None
+    shape, _ = known
     rows = [*copies, *softmax]
     total = sum(row.device_ns for row in rows) / context.steps
     yield Draft(
         rule=Rule.FLOAT32_LOGITS,
         title=f"Logits of {max(classes):,} classes are copied to float32 ({format_ns(time)} {context.words.per} of "
         f"copies, {format_ns(total)} with the loss)",
-        where=context.where_of_row(max(copied, key=lambda row: row.device_ns)),
+        where=context.where_of_row(first),
         saving=context.of_device((1 - _OF_COPIES[0]) * time, time + (1 - _OF_SOFTMAX[2]) * (total - time)),
         derivation="the time of the copies, and what the softmax takes longer on float32",
         evidence=(
@@ -449,64 +453,101 @@ _OF_SORT: Final = (0.5, 0.1, 0.0)
 _OF_LONG_SORT: Final = (0.7, 0.45, 0.1)  # of one row: torch.topk then looks at it with few blocks, over and over
 
 
-class _Taken(Struct):
-    """How operators take tensors of one shape along their last axis.
+class _Taker(Struct, frozen=True):
+    """An operator that takes a large tensor: its name, the tensor's shape, and its values."""
 
-    Attributes:
-        begin, end: of what slices take together; the end is 0 without any.
-        by_others: whether another operator takes them, or a part from some place on or along another axis.
-        sorts: whether they are sorted along another axis.
-    """
+    name: str
+    shape: Shape
+    values: tuple[str, ...]
 
-    begin: int = 1 << 62
-    end: int = 0
-    by_others: bool = False
-    sorts: bool = False
+    def value(self, place: int) -> int | None:
+        """Return one of its values; None where it is not recorded, or no whole number."""
+        try:
+            value = json.loads(self.values[place]) if place < len(self.values) else None
+        except (ValueError, RecursionError):
+            return None
+        return value if type(value) is int else None
+
+    @property
+    def axis(self) -> int | None:
+        """Along which axis it sorts or takes a part, from 0; None where that is not known."""
+        axis, count = self.value(1), len(self.shape)
+        return axis % count if axis is not None and -count <= axis < count else None
+
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """From where to where a slice or select takes along its axis; None where that is not known."""
+        if self.axis is None or self.name not in ("aten::select", "aten::slice"):
+            return None
+        size = self.shape[self.axis]
+        ends = (self.value(2), self.value(3)) if self.name == "aten::slice" else (0, 1)
+        if len(self.values) <= _END_OF_SLICE and self.name == "aten::slice":
+            return None
+        begin, end = 0 if ends[0] is None else ends[0], size if ends[1] is None else ends[1]
+        low, high = (min(max(one + size if one < 0 else one, 0), size) for one in (begin, end))
+        return low, max(low, high)
 
 
-def _taken(context: Context, shapes: set[Shape]) -> dict[Shape, _Taken]:
-    """Return how tensors of some shapes are taken."""
-    result = {shape: _Taken() for shape in shapes}
-    operators = context.trace.operators
-    if not shapes or not operators.height:
-        return result
+_END_OF_SLICE: Final = 3  # where the values of aten::slice have the end
+_LEAST_TAKEN: Final = 1 << 22  # elements
+
+
+def _takers(context: Context) -> dict[int, list[_Taker]]:
+    """Return the operators that take large tensors, by how many elements these have."""
+    return kept(context.trace.operators, "takers", lambda: _takers_among(context.trace.operators))
+
+
+def _takers_among(operators: pl.DataFrame) -> dict[int, list[_Taker]]:
+    result: dict[int, list[_Taker]] = {}
     chosen = operators.select("name", "input_dims", "input_types", "concrete_inputs").unique()
     for name, dims, types, values in chosen.iter_rows():
         call = RecordedCall.read(dims, types, values)
-        for shape in {one for one in (call.dims if call is not None else ()) if one in result}:
-            assert call is not None
-            _note(result[shape], str(name), shape, call.values)
+        if call is None:
+            continue
+        shapes = {one for one in call.dims if one} | {one for shapes in call.lists if shapes for one in shapes if one}
+        for shape in shapes:
+            if math.prod(shape) >= _LEAST_TAKEN:
+                result.setdefault(math.prod(shape), []).append(_Taker(str(name), shape, call.values))
     return result
 
 
-def _note(taken: _Taken, name: str, shape: Shape, values: Sequence[str]) -> None:
-    axis = _number(values[1]) if len(values) > 1 else None
-    last = axis is not None and axis in (-1, len(shape) - 1)
-    if name in ("aten::sort", "aten::argsort"):
-        taken.sorts |= axis is not None and not last
-    elif name == "aten::slice":
-        begin, end = (_number(values[at]) if len(values) > 3 else None for at in (2, 3))
-        begin, whole = begin or 0, end is not None and axis is not None and -len(shape) <= axis < len(shape)
-        if not whole or end is None or axis is None or min(begin, end) < 0:
-            taken.by_others = True
-        elif last:
-            taken.begin, taken.end = min(taken.begin, begin), max(taken.end, min(end, shape[-1]))
-        elif begin or end < shape[axis]:  # else it takes all, on the way to a part along the last axis
-            taken.by_others = True
-    elif name not in _VIEWS and name not in _MAKES:
-        taken.by_others = True
-
-
+# What only looks at a tensor in another way.
+_VIEWS: Final = frozenset(
+    {
+        *("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::as_strided"),
+        *("aten::alias", "aten::detach", "detach", "aten::flatten", "aten::unflatten"),
+        *("aten::squeeze", "aten::unsqueeze"),
+    }
+)
 # What a sort does by itself with tensors of its shape.
 _MAKES: Final = frozenset({"aten::copy_", "aten::empty_like", "aten::clone", "aten::contiguous", "aten::arange"})
+_SORTS: Final = frozenset({"aten::sort", "aten::argsort"})
 
 
-def _number(text: str) -> int | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if type(value) is int else None
+class _Used(Struct, frozen=True):
+    """How much of a sort is used: the first so many entries, and whether nothing else may read the others."""
+
+    entries: int
+    is_sure: bool
+
+
+def _used(takers: Mapping[int, Sequence[_Taker]], shape: Shape) -> _Used | None:
+    """Return how much of what is sorted along the last axis is used; None where it is much, or not known."""
+    last, entries, is_sure = len(shape) - 1, 0, True
+    for taker in takers.get(math.prod(shape), ()):
+        if taker.shape != shape:
+            is_sure &= taker.name in _VIEWS
+        elif taker.name in _SORTS:
+            if taker.axis not in (None, last):
+                return None
+        elif (part := taker.part) is not None:
+            if taker.axis == last:
+                entries = max(entries, part[1])
+            else:  # all of another axis is on the way to a part of the last one
+                is_sure &= part == (0, shape[taker.axis or 0])
+        else:
+            is_sure &= taker.name in _VIEWS or taker.name in _MAKES
+    return _Used(entries, is_sure) if 0 < entries <= _FEW_OF_SORTED * shape[-1] else None
 
 
 @states(
@@ -519,58 +560,55 @@ def _number(text: str) -> int | None:
 )
 def full_sort(context: Context) -> Iterator[Draft]:
     """Find sorts of which only the first entries are used."""
-    sorts = [
-        (row, shape)
+    takers = _takers(context)
+    matches = [
+        (row, shape[-1], used)
         for row in context.rows
-        if row.operator in ("aten::sort", "aten::argsort")
+        if row.operator in _SORTS
         and (shape := _shape_of_first(row.input_dims, row.input_types))
-        and shape[-1]
+        and (used := _used(takers, shape)) is not None
     ]
-    taken = _taken(context, {shape for _, shape in sorts})
-    rows, parts, sure = [], [], True
-    for row, shape in sorts:
-        one = taken[shape]
-        if not one.sorts and 0 < one.end - min(one.begin, one.end) <= _FEW_OF_SORTED * shape[-1]:
-            rows.append(row)
-            parts.append((one.end, shape[-1]))
-            sure &= not one.by_others
+    rows = [row for row, _, _ in matches]
     time = sum(row.device_ns for row in rows) / context.steps
-    if not rows or time < LEAST_SHARE * context.step_ns:
+    if not matches or time < LEAST_SHARE * context.step_ns:
         return
-    kept, of = parts[int(np.argmax([row.device_ns for row in rows]))]
+    first, of, used = max(matches, key=lambda one: one[0].device_ns)
+    is_sure = all(one.is_sure for _, _, one in matches)
+    left = _left_of_sort(first, is_sure=is_sure)
     yield Draft(
         rule=Rule.FULL_SORT,
-        title=f"{of:,} entries are sorted and {kept:,} are used ({format_ns(time)} {context.words.per})",
-        where=context.where_of_row(max(rows, key=lambda row: row.device_ns)),
-        saving=context.of_device((1 - _OF_SORT[0]) * time if sure else 0.0, (1 - _OF_SORT[2]) * time),
-        derivation=f"torch.topk takes {percent(_OF_SORT[2])} to {percent(_OF_SORT[0])} of a sort's time on an H200",
+        title=f"{of:,} entries are sorted, and slices take the first {used.entries:,} ({format_ns(time)} "
+        f"{context.words.per})",
+        where=context.where_of_row(first),
+        saving=context.of_device((1 - left[0]) * time, (1 - left[2]) * time),
+        derivation=f"the sort's time, less the {percent(left[2])} to {percent(left[0])} of it that torch.topk takes",
         evidence=(
             measured(
                 count_of(sum(row.calls for row in rows) / context.steps),
-                f" sorts {context.words.each}; slices of the same size keep ",
-                count_of(kept),
-                " entries at most",
+                f" sorts {context.words.each}; slices of tensors of that shape end at ",
+                count_of(used.entries),
+                " at most",
                 source=Source.ACTIVITIES,
             ),
+            *(() if is_sure else (general("other operators take tensors of that shape too: they may read the rest"),)),
         ),
         todo="torch.topk instead of sort",
-        action=f"values, places = x.topk({kept})",
+        action=f"values, places = x.topk({used.entries})",
         wrong_if="the rest of the order is read elsewhere",
         claims=claims_of(rows),
         remedy=Remedy(
-            f"torch.topk in {percent(_OF_SORT[0])} (low), {percent(_OF_SORT[1])} (likely) or {percent(_OF_SORT[2])} "
-            "(high) of the sort's time",
-            all_of(*(scaled(context.activities_of([row]), _left_of_sort(row, sure=sure)) for row in rows)),
+            f"torch.topk in {percent(left[0])} (low), {percent(left[1])} (likely) or {percent(left[2])} (high) of the "
+            "sort's time, measured on an H200",
+            all_of(*(scaled(context.activities_of([row]), _left_of_sort(row, is_sure=is_sure)) for row in rows)),
             context.activities_of(rows),
         ),
     )
 
 
-def _left_of_sort(row: LimitRow, *, sure: bool) -> tuple[float, float, float]:
+def _left_of_sort(row: LimitRow, *, is_sure: bool) -> tuple[float, float, float]:
     shape = _shape_of_first(row.input_dims, row.input_types) or ()
     left = _OF_LONG_SORT if math.prod(shape[:-1]) == 1 else _OF_SORT
-    # Another operator takes tensors of that shape, which may be what was sorted.
-    return left if sure else (1.0, *left[1:])
+    return left if is_sure else (1.0, *left[1:])
 
 
 _OF_ONE_HOT: Final = (0.1, 0.02, 0.0)
@@ -642,21 +680,8 @@ def one_hot_product(context: Context) -> Iterator[Draft]:
     )
 
 
-_VIEWS: Final = frozenset(
-    {
-        *("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::as_strided", "aten::detach", "detach"),
-        *(
-            "aten::alias",
-            "aten::unflatten",
-            "aten::flatten",
-            "aten::_reshape_alias",
-            "aten::squeeze",
-            "aten::unsqueeze",
-        ),
-    }
-)
 _FEW_READ: Final = 1 / 8  # of a product's rows
-_LEAST_RESULT: Final = 1 << 22  # elements
+_OF_REST: Final = 0.2  # of the time of rows that are not read: fewer rows may run less well
 
 
 @states(
@@ -664,7 +689,7 @@ _LEAST_RESULT: Final = 1 << 22  # elements
         Rule.SLICED_PRODUCT,
         "products without a backward pass of whose result at most an eighth of the rows is taken by select or slice, "
         "and which no other operator takes, such as logits of all positions of which the last is used",
-        "80 % to all of the part of their time that computes the other rows",
+        f"{percent(1 - _OF_REST)} to all of the part of their time that computes the other rows",
     )
 )
 def sliced_product(context: Context) -> Iterator[Draft]:
@@ -675,9 +700,7 @@ def sliced_product(context: Context) -> Iterator[Draft]:
     matches = [
         (row, share)
         for row in context.rows
-        if row.product is not None
-        and row.product.rows * row.product.columns >= _LEAST_RESULT
-        and (share := _rows_read(takers, row.product.rows, row.product.columns)) is not None
+        if row.product is not None and (share := _rows_read(takers, row.product.rows, row.product.columns)) is not None
     ]
     time = sum((1 - share) * row.device_ns for row, share in matches) / context.steps
     if not matches or time < LEAST_SHARE * context.step_ns:
@@ -691,8 +714,9 @@ def sliced_product(context: Context) -> Iterator[Draft]:
         title=f"A product computes {first.product.rows:,} rows of which {read:,} are read ({format_ns(time)} "
         f"{context.words.per} for the others)",
         where=context.where_of_row(first),
-        saving=context.of_device(0.8 * time, time),
-        derivation="its time without the rows that are not read; 80 % of it where fewer rows run less well (low)",
+        saving=context.of_device((1 - _OF_REST) * time, time),
+        derivation=f"the time of the rows that are not read; {percent(_OF_REST)} stays where fewer rows run less well "
+        "(low)",
         evidence=(
             measured(
                 "of its result of ",
@@ -708,7 +732,7 @@ def sliced_product(context: Context) -> Iterator[Draft]:
         wrong_if="the rest is read where no operator was recorded, or returned",
         claims=claims_of(rows),
         remedy=Remedy(
-            "only the rows that are read; a fifth of the rest stays (low)",
+            f"only the rows that are read; {percent(_OF_REST)} of the others' time stays (low)",
             all_of(*(_fewer_rows(context, row, part) for row, part in matches)),
             context.activities_of(rows),
         ),
@@ -716,68 +740,25 @@ def sliced_product(context: Context) -> Iterator[Draft]:
 
 
 def _fewer_rows(context: Context, row: LimitRow, share: float) -> Apply:
-    return scaled(context.activities_of([row]), (share + 0.2 * (1 - share), max(share, 0.01), max(share, 0.01)))
+    return scaled(context.activities_of([row]), (share + _OF_REST * (1 - share), share, share))
 
 
-def _rows_read(takers: Mapping[int, Sequence["_Taker"]], rows: int, columns: int) -> float | None:
+def _rows_read(takers: Mapping[int, Sequence[_Taker]], rows: int, columns: int) -> float | None:
     """Return which share of a product's rows is read, where it is few and known; None else."""
-    shares: dict[tuple[str, ...], float] = {}
+    shares: dict[_Taker, float] = {}
     for taker in takers.get(rows * columns, ()):
-        if taker.name in _VIEWS and taker.shape[-1] == columns:
-            continue
-        share = _share_taken(taker, columns)
-        if share is None:
+        if taker.shape[-1] != columns:
             return None
+        if taker.name in _VIEWS:
+            continue
+        axis, part = taker.axis, taker.part
+        if axis is None or part is None or axis == len(taker.shape) - 1:
+            return None
+        share = (part[1] - part[0]) / taker.shape[axis]
         if share < 1:  # what takes all is on the way to a smaller part
-            shares[taker.name, *taker.values] = share
+            shares[taker] = share
     read = sum(shares.values())
     return read if 0 < read <= _FEW_READ else None
-
-
-def _share_taken(taker: "_Taker", columns: int) -> float | None:
-    """Return which share of a tensor's rows an operator takes; None for one that reads them, or takes columns."""
-    name, shape, values = taker.name, taker.shape, taker.values
-    axis = _number(values[1]) if name in ("aten::select", "aten::slice") and len(values) > 1 else None
-    if axis is None or shape[-1] != columns or not -len(shape) <= axis < len(shape):
-        return None
-    size = shape[axis]
-    if axis % len(shape) == len(shape) - 1 or not size:
-        return None
-    if name == "aten::select":
-        return 1 / size
-    if len(values) < 4:
-        return None
-    begin, end = (_number(one) for one in values[2:4])
-    low, high = (
-        min(max(one + size if one < 0 else one, 0), size) for one in (begin or 0, size if end is None else end)
-    )
-    return max(high - low, 0) / size
-
-
-class _Taker(Struct, frozen=True):
-    """An operator that takes a large tensor: its name, the tensor's shape, and its values."""
-
-    name: str
-    shape: Shape
-    values: tuple[str, ...]
-
-
-def _takers(context: Context) -> dict[int, list[_Taker]]:
-    """Return the operators that take large tensors, by how many elements these have."""
-    operators = context.trace.operators
-    result: dict[int, list[_Taker]] = {}
-    if not operators.height:
-        return result
-    chosen = operators.select("name", "input_dims", "input_types", "concrete_inputs").unique()
-    for name, dims, types, values in chosen.iter_rows():
-        call = RecordedCall.read(dims, types, values)
-        if call is None:
-            continue
-        shapes = {one for one in call.dims if one} | {one for shapes in call.lists if shapes for one in shapes if one}
-        for shape in shapes:
-            if math.prod(shape) >= _LEAST_RESULT:
-                result.setdefault(math.prod(shape), []).append(_Taker(str(name), shape, call.values))
-    return result
 
 
 # ---------------------------------------------------------------- own kernels
@@ -785,6 +766,7 @@ def _takers(context: Context) -> dict[int, list[_Taker]]:
 
 _LEAST_OWN_NS: Final = 50_000
 _FAR: Final = 0.25  # of the memory's bandwidth, for the bytes of a kernel's arguments
+_REACHED: Final = 0.8  # of the memory's bandwidth: what one pass reaches at best on an H100 and an H200
 
 
 @states(
@@ -801,13 +783,13 @@ def excess_traffic(context: Context) -> Iterator[Draft]:
     if not bandwidth:
         return
     rows = [row for row in context.rows if _is_own(row) and row.call_ns >= _LEAST_OWN_NS and _given(row)]
-    far = [row for row in rows if _given(row) / bandwidth * 1e9 < _FAR * row.call_ns]
+    far = [row for row in rows if _share_of_bandwidth(row, bandwidth) < _FAR]
     time = sum(row.device_ns for row in far) / context.steps
     if not far or time < LEAST_SHARE * context.step_ns:
         return
     first = max(far, key=lambda row: row.device_ns)
-    share = _given(first) / bandwidth * 1e9 / first.call_ns
-    lost = sum(row.device_ns * (1 - _given(row) / bandwidth * 1e9 / row.call_ns) for row in far) / context.steps
+    share = _share_of_bandwidth(first, bandwidth)
+    lost = sum(row.device_ns * (1 - _share_of_bandwidth(row, bandwidth)) for row in far) / context.steps
     yield Draft(
         rule=Rule.EXCESS_TRAFFIC,
         title=f"{first.operator} takes {format_ns(first.call_ns)} for {format_bytes(_given(first))} of arguments: "
@@ -833,7 +815,8 @@ def excess_traffic(context: Context) -> Iterator[Draft]:
         wrong_if="the kernel computes for so long",
         claims=claims_of(far),
         remedy=Remedy(
-            "each argument once at 80 % of the memory's bandwidth (high), half of the way there (likely), as now (low)",
+            f"each argument once at {percent(_REACHED)} of the memory's bandwidth (high), half of the way there "
+            "(likely), as now (low)",
             all_of(*(_read_once(context, row, bandwidth) for row in far)),
             context.activities_of(far),
         ),
@@ -867,6 +850,11 @@ def _given(row: LimitRow) -> int:
     return _held(row.input_dims, row.input_types)
 
 
+def _share_of_bandwidth(row: LimitRow, bandwidth: float) -> float:
+    """Return how much of the memory's bandwidth a call reaches if it moves each argument once."""
+    return _given(row) * NS_PER_S / bandwidth / row.call_ns
+
+
 def _read_once(context: Context, row: LimitRow, bandwidth: float) -> Apply:
-    least = min(_given(row) / bandwidth * 1e9 / 0.8 / row.call_ns, 1.0)
+    least = min(_share_of_bandwidth(row, bandwidth) / _REACHED, 1.0)
     return scaled(context.activities_of([row]), (1.0, (1 + least) / 2, least))
