@@ -31,8 +31,6 @@ from opscope.analysis.advice.small_copies import small_copies
 from opscope.analysis.advice.timed import between_steps, garbage_collection, long_steps
 from opscope.analysis.costs.limits import MODELLED_SHARE, MOSTLY_MOVING, least_ns, moving_share
 from opscope.analysis.replay.changes import ReplayedChange
-from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column
 from opscope.analysis.structure.nesting import Ints
 from opscope.analysis.verdict.bounds import BUSY_SHARE
 from opscope.base.errors import UsageError
@@ -44,7 +42,6 @@ from opscope.documents.advise import INPUT, ChangeName
 from opscope.documents.findings import Finding, Rule, SavingRange, Source, StepBasis, Together, Where
 from opscope.documents.verdict import CheckName
 from opscope.knowledge.categories import OF_LIBRARIES
-from opscope.knowledge.collectives import Direction, direction_of
 from opscope.knowledge.devices import Assumed
 from opscope.record.configuration import SETTINGS, Configuration
 from opscope.trace.model import Trace
@@ -274,7 +271,7 @@ def advice_on(recording: Recording) -> Advice:
         if far and replayed is None:
             replayed = _replayed(context)
         drafts += _as_replayed(context, replayed, [context.beside_others(draft) for draft in far])
-    drafts = ranked([_as_sure(context, draft, drafts) for draft in drafts])
+    drafts = ranked([_as_sure(context, draft) for draft in drafts])
     kernel = losses.part("the rule dominant", partial(_dominant, context, drafts), list[Draft])
     promised = [draft for draft in drafts if is_promise(draft)]
     first: list[Draft] = []
@@ -334,40 +331,16 @@ def ranked(drafts: Sequence[Draft]) -> list[Draft]:
     return [*result, *possible]
 
 
-def _as_sure(context: Context, draft: Draft, others: Sequence[Draft]) -> Draft:
-    """Return a finding with what other findings say of its saving.
+def _as_sure(context: Context, draft: Draft) -> Draft:
+    """Return a finding with a saving no surer than the step allows.
 
-    A graph is not sure to save anything where the device has hardly anything to wait for. What is copied to the host,
-    for PyTorch to compute with it there, takes that computation along if it stays on the device.
+    A graph is not sure to save anything where the device has hardly anything to wait for.
     """
-    computes = next((one for one in others if one.rule is Rule.HOST_WORK and _is_of_pytorch(one)), None)
-    of_copies = [one for one in others if one.rule in (Rule.BLOCKING_COPY, Rule.BLOCKING_READ)]
-    largest = max(of_copies, key=lambda one: one.saving.likely, default=None)
-    if draft is largest and computes is not None and _copies_to_host(context):
-        beside = computes.saving
-        most = min(draft.saving.high + beside.high, context.step_ns)
-        likely = min(draft.saving.likely + beside.likely, most)
-        derivation = f"{draft.derivation}; with what PyTorch computes on the host meanwhile (likely and high)"
-        return replace(draft, saving=Range(draft.saving.low, most, likely), derivation=derivation)
     if draft.rule is Rule.DISPATCH_BOUND and context.busy_ns >= BUSY_SHARE * context.step_ns:
         # A profiler slows launches down: without it the host may be ahead of a device that is busy nearly all the time.
         saving = Range(0.0, draft.saving.high, draft.saving.likely)
         return replace(draft, saving=saving, derivation=f"{draft.derivation}; the device is busy {_MOSTLY}: low is 0")
     return draft
-
-
-def _copies_to_host(context: Context) -> bool:
-    """Tell whether most time of copies between host and device is of those to the host."""
-    duration = column(context.trace.activities, "duration_ns")[context.work]
-    to_host, to_device = (
-        names_that(context.trace.activities, lambda name, way=way: direction_of(name) is way)[context.work]  # type: ignore[misc]
-        for way in (Direction.TO_HOST, Direction.TO_DEVICE)
-    )
-    return int(duration[to_host].sum()) > int(duration[to_device].sum())
-
-
-def _is_of_pytorch(draft: Draft) -> bool:
-    return (draft.where.operator or "").startswith("aten::")
 
 
 _MOSTLY: Final = f"{percent(BUSY_SHARE)} of the step and more"

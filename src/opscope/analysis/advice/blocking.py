@@ -105,6 +105,10 @@ _READS: Final = frozenset(
 )
 
 
+# Those that size their own result or choose their kernel by the value, and have no argument that would say it.
+_NEEDED: Final = frozenset({"aten::bincount", "aten::unique", "aten::_unique2", "aten::unique_consecutive"})
+
+
 class _Waiting(Struct, frozen=True):
     """Why the host waits for the device, and what to do about it.
 
@@ -192,13 +196,15 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         own = np.isin(after, chosen)
         worst = int(after[np.argmax(np.where(own, lengths, -1))]) if own.any() else int(chosen[0])
         where = context.where_of_call(worst)
+        operators = context.links.launch_operator[chosen]
+        needed = rule is Rule.BLOCKING_READ and bool(np.append(_within(context, _NEEDED), False)[operators].all())
         number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
         yield Draft(
             rule=rule,
             title=f"The host waits for the device {format_times(number)} times {context.words.each} {matter.why}"
             f"({or_unknown(where.call if rule is Rule.EXPLICIT_SYNC else where.operator)})",
             where=where,
-            saving=saving,
+            saving=Range(0.0, saving.high, saving.likely) if needed else saving,
             derivation=f"{context.words.the} less the longer of the device's work and the host's own time: "
             "without the waits the "
             "host issues launches while the device works",
@@ -221,15 +227,15 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                 *seen(context, where),
             ),
             todo=_todo(context, rule, number),
-            action=_action(context, rule),
+            action=_ACTION_WHERE_NEEDED if needed else _action(context, rule),
             wrong_if=matter.wrong_if,
-            remedy=_without_waiting(context, rule, chosen),
+            remedy=_without_waiting(context, rule, chosen, needed=needed),
             pieces=np.flatnonzero(pieces),
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )
 
 
-def _without_waiting(context: Context, rule: Rule, calls: Ints) -> Remedy:
+def _without_waiting(context: Context, rule: Rule, calls: Ints, *, needed: bool) -> Remedy:
     """Return the change that lets the host go on instead of waiting."""
     if rule is Rule.EXPLICIT_SYNC:
         return Remedy("these calls are not made", without_calls(calls))
@@ -243,13 +249,23 @@ def _without_waiting(context: Context, rule: Rule, calls: Ints) -> Remedy:
     read = copies[(launch >= 0) & with_them]
 
     def apply(edit: Edit, assumed: Assumed) -> int:
+        if needed and assumed is Assumed.LOW:
+            return len(calls)
         result = edit.cut_waits(calls)
         if assumed is not Assumed.LOW:
             edit.remove_work(read)
             edit.remove_calls(calls)
         return result
 
-    return Remedy("the host does not wait, and nothing is copied (low: the copies stay)", apply)
+    low = "the operator stays" if needed else "the copies stay"
+    return Remedy(f"the host does not wait, and nothing is copied (low: {low})", apply)
+
+
+def _within(context: Context, names: frozenset[str]) -> Bools:
+    """Tell per operator whether it is one of some names, or runs inside one."""
+    own = names_that(context.trace.operators, lambda name: name in names)
+    result: Bools = nearest(context.links.operators.parent, own) >= 0
+    return result
 
 
 @states(
@@ -318,6 +334,12 @@ def _action(context: Context, rule: Rule) -> str:
     return matter.action
 
 
+_ACTION_WHERE_NEEDED: Final = (
+    "use an operator that needs no value on the host: zeros(size).scatter_add_(0, x, ones) counts, a mask stands for "
+    "unique entries"
+)
+
+
 def _other_than_sitting(call: str | None) -> str:
     """Return advice on a call that takes long."""
     if call is not None and "GraphLaunch" in call:
@@ -365,11 +387,8 @@ def _by_reason(context: Context, calls: Ints) -> dict[Rule, Ints]:
     operator = of_launches[calls]
     # An operator that copies pageable memory waits once more, in a call of its own.
     copying = np.isin(operator, of_launches[copies]) & (operator >= 0)
-    reads = names_that(context.trace.operators, lambda name: name in _READS)
-    # Whatever runs inside such an operator counts as reading too.
-    reads = nearest(context.links.operators.parent, reads) >= 0
     # -1, no operator, picks the appended False.
-    within = np.append(reads, False)[operator]
+    within = np.append(_within(context, _READS), False)[operator]
     # Before it frees memory the allocator waits for the device: that is not a wait of the program's own.
     explicit = (operator < 0) & ~frees[calls]
     by_reason = {

@@ -5,17 +5,18 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.advice.blocking import PIN, PINNED, without_guards
 from opscope.analysis.advice.context import LEAST_SHARE, Context, Draft, Remedy
 from opscope.analysis.advice.remedies import scaled
-from opscope.analysis.advice.rule import RuleDescription, count_of, measured, of_bytes, seen, states
+from opscope.analysis.advice.rule import RuleDescription, count_of, measured, of_bytes, percent, seen, states
 from opscope.analysis.advice.small_copies import small_copies_of
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
 from opscope.analysis.structure.nesting import Bools, Ints
-from opscope.base.text import or_unknown
+from opscope.base.text import lazy_pattern, or_unknown
 from opscope.base.units import format_ns
 from opscope.documents.findings import Rule, Source, Where
 from opscope.knowledge.collectives import Direction, direction_of, is_pageable
@@ -103,6 +104,12 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     kind = next((name for name, holds in (("pageable", pageable), ("pinned", pinned)) if holds), "unknown")
     memory = "" if kind == "unknown" else f" of {kind} memory"
     directions = {direction_of(str(activities["name"][int(row)])) for row in rows[:_LOOKED_AT]}
+    action = _copy_better(context, rule, directions, pinned=pinned)
+    computed = _computed_on_host(context, rows)
+    elsewhere = pageable and computed.for_it
+    if elsewhere:
+        by = f"{computed.longest}, {format_ns(computed.took_ns)}"
+        action = f"compute on the device what operators compute on the host ({by}); or {action}"
     return Draft(
         rule=rule,
         title=f"Copies{memory} between host and device take {format_ns(time)} {context.words.of}, and nothing "
@@ -121,8 +128,8 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
             ),
             *seen(context, where),
         ),
-        todo=_IN_SHORT.get(rule, "copy during the step before"),
-        action=_copy_better(context, rule, directions, pinned=pinned),
+        todo="keep it on the device: no copies" if elsewhere else _IN_SHORT.get(rule, "copy during the step before"),
+        action=action,
         wrong_if="the data exist only just before they are needed",
         claims=frozenset({f"copies: {kind}"}),
         remedy=_remedy(context, rule, rows),
@@ -145,10 +152,12 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
     of_launch = context.links.launch_operator
     drains = context.host.drains & np.isin(of_launch, of_launch[calls]) & (of_launch >= 0)
     waits = np.flatnonzero(drains)
+    computed = _computed_on_host(context, rows)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        if assumed is Assumed.HIGH:
+        if assumed is Assumed.HIGH or (assumed is Assumed.LIKELY and computed.for_it):
             result = edit.remove_work(rows)
+            edit.remove_host_of(computed.operators, _COMPUTED_ELSEWHERE[assumed])
         else:
             unknown = took / (1 if assumed is Assumed.LOW else _TIMES_SLOWER)
             known = np.where(moved > 0, moved / PINNED_BYTES_PER_NS[assumed], unknown)
@@ -158,11 +167,61 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
         return result
 
     low, likely, _ = PINNED_BYTES_PER_NS
-    return Remedy(
-        f"copies of pinned memory at {likely:g} GB/s that the host does not wait for (low: {low:g} GB/s, and it "
-        "waits; high: no such copies)",
-        apply,
-    )
+    if computed.for_it:
+        stays = percent(1 - _COMPUTED_ELSEWHERE[Assumed.LIKELY])
+        how = (
+            "what operators compute on the host is computed on the device, without such copies (low: copies of pinned "
+            f"memory at {low:g} GB/s for which the host waits; likely: {stays} of the host's computation stays)"
+        )
+    else:
+        how = (
+            f"copies of pinned memory at {likely:g} GB/s that the host does not wait for (low: {low:g} GB/s, and it "
+            "waits; high: no such copies"
+            + (", and nothing that operators compute on the host)" if computed.operators.any() else ")")
+        )
+    return Remedy(how, apply)
+
+
+_COMPUTES_NS: Final = 30_000  # a view takes 5 to 20 us while stacks are recorded
+_COMPUTED_ELSEWHERE: Final = (0.0, 0.9, 1.0)
+# What moves data on the host computes nothing that a device would take over.
+_MOVES: Final = lazy_pattern(r"aten::(_?pin_memory|_?to(_copy)?|copy_|clone|contiguous|stack|cat|empty|zeros|full)")
+
+
+class _Computed(Struct, frozen=True):
+    """What operators compute on the host, on threads that copy.
+
+    Attributes:
+        operators: per operator of the trace whether it computes for long and launches nothing; of those inside each
+            other the outermost.
+        for_it: whether they take less time than the copies: these are made for them.
+        longest: the name of the longest.
+        took_ns: its time.
+    """
+
+    operators: Bools
+    for_it: bool = False
+    longest: str = ""
+    took_ns: int = 0
+
+
+def _computed_on_host(context: Context, copies: Ints) -> _Computed:
+    links, table = context.links, context.trace.operators
+    calls = links.activity_launch[copies]
+    launching = links.launch_operator[links.launch_operator >= 0]
+    counts = links.operators.subtree_sums(np.bincount(launching, minlength=table.height))
+    threads = np.unique(column(context.trace.launches, "thread")[calls[calls >= 0]])
+    on_host = (counts == 0) & names_that(table, lambda name: name.startswith("aten::") and _MOVES.match(name) is None)
+    duration = column(table, "duration_ns")
+    on_host &= (duration >= _COMPUTES_NS) & np.isin(column(table, "thread"), threads)
+    on_host &= ~np.append(on_host, False)[links.operators.parent]
+    rows = np.flatnonzero(on_host)
+    if not len(rows):
+        return _Computed(on_host)
+    longest = int(rows[np.argmax(duration[rows])])
+    copying = int(column(context.trace.activities, "duration_ns")[copies].sum())
+    name = str(table["name"][longest])
+    return _Computed(on_host, int(duration[rows].sum()) <= copying, name, int(duration[longest]))
 
 
 def _hidden(context: Context, rows: Ints) -> Remedy:

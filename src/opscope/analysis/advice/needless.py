@@ -24,6 +24,7 @@ from opscope.analysis.advice.rule import (
     share_of,
     states,
 )
+from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, kept
 from opscope.analysis.structure.nesting import Ints
@@ -32,6 +33,7 @@ from opscope.documents.findings import Fact, Rule, Source
 from opscope.documents.limits import LimitRow
 from opscope.knowledge.calls import RecordedCall, Shape
 from opscope.knowledge.categories import Category
+from opscope.knowledge.devices import Assumed
 from opscope.knowledge.dtypes import recorded_dtype
 
 # Shares of times below are what the change left of them in benchmarks/needless_programs.py on an H200, at least, likely
@@ -46,7 +48,8 @@ _OF_EXPANDED: Final = (0.3, 0.0, 0.0)
 # not vectorized where it is elementwise.
 _READS_LESS: Final = (1.0, 0.4, 0.1)
 _READS_BROADCAST: Final = (1.5, 1.35, 1.0)
-_OF_LONG_ATTENTION: Final = (1.25, 1.2, 0.9)
+_OF_LONG_ATTENTION: Final = (1.3, 1.2, 0.9)
+_OF_ATTENTION_BACKWARD: Final = (1.0, 0.9, 0.6)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -61,6 +64,9 @@ def _expansion(dims: str | None, types: str | None, strides: str | None) -> tupl
     if len(source) != len(shape) or len(to) != len(shape):
         return None
     times = math.prod(size for size, stride in zip(shape, source, strict=True) if stride == 0)
+    # One number for all, such as the gradient of a sum, is no tensor that is repeated.
+    if not any(stride for size, stride in zip(shape, source, strict=True) if size > 1):
+        return None
     whole = all(stride != 0 for size, stride in zip(shape, to, strict=True) if size > 1)
     return (shape, times) if whole and times >= _LEAST_EXPANDED else None
 
@@ -81,7 +87,8 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         for row in context.rows
         if row.operator == "aten::copy_" and _expansion(row.input_dims, row.input_types, row.input_strides)
     ]
-    time = sum(row.device_ns for row in rows) / context.steps
+    sums = _sums_of(context, rows)
+    time = sum(row.device_ns for row in (*rows, *sums)) / context.steps
     if not rows or time < LEAST_SHARE * context.step_ns:
         return
     # Others of the same sizes, which are not expanded, cannot be told apart in a replay.
@@ -106,7 +113,7 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         title=f"Tensors are repeated in memory, {times:,} times as large ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(first),
         saving=context.of_device((1 - left[0]) * time, time),
-        derivation="the time of these copies",
+        derivation="the time of these copies" + (", and of what sums up their gradients" if sums else ""),
         evidence=(
             measured(
                 count_of(sum(row.calls for row in rows) / context.steps, 1),
@@ -118,11 +125,14 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         todo="share heads: enable_gqa=True" if attends else "broadcast instead of repeating",
         action=action,
         wrong_if="the copy is written to",
-        claims=claims_of(rows),
+        claims=claims_of((*rows, *sums)),
         remedy=Remedy(
             f"no such copies ({percent(left[0])} of their time stays: low); what runs next reads the small "
             "tensor: sooner where it is bound by that, slower where it is elementwise, as on an H200",
-            all_of(scaled(copies, left), *(_read_smaller(context, row) for row in readers)),
+            all_of(
+                scaled(np.concatenate([copies, context.activities_of(sums)]), left),
+                *(_read_smaller(context, row) for row in (*readers, *_backward_of(context, readers))),
+            ),
         ),
     )
 
@@ -141,11 +151,36 @@ def _readers(context: Context, copies: Ints) -> list[LimitRow]:
     return [row for row in context.rows if after & set(context.activities_of([row]).tolist())] if after else []
 
 
+def _sums_of(context: Context, copies: Sequence[LimitRow]) -> list[LimitRow]:
+    """Return what sums the gradients of expanded tensors up again, over tensors of the same shapes."""
+    if not context.trains:
+        return []
+    made = {_shape_of_first(row.input_dims, row.input_types) for row in copies}
+    return [
+        row
+        for row in context.rows
+        if row.operator == "aten::sum" and _shape_of_first(row.input_dims, row.input_types) in made
+    ]
+
+
+def _backward_of(context: Context, readers: Sequence[LimitRow]) -> list[LimitRow]:
+    """Return the backward pass of attention among what reads the copies."""
+    attends = any(row.category == Category.ATTENTION for row in readers)
+    known = [id(row) for row in readers]
+    return [row for row in context.rows if attends and _is_attention_backward(row) and id(row) not in known]
+
+
+def _is_attention_backward(row: LimitRow) -> bool:
+    return row.category == Category.ATTENTION and str(row.operator).endswith("backward")
+
+
 def _read_smaller(context: Context, row: LimitRow) -> Apply:
     call = RecordedCall.read(row.input_dims, row.input_types, None)
     query = next((shape for shape in call.dims if shape), ()) if call is not None else ()
     factors = _READS_BROADCAST
-    if row.category == Category.ATTENTION:
+    if _is_attention_backward(row):
+        factors = _OF_ATTENTION_BACKWARD
+    elif row.category == Category.ATTENTION:
         factors = _OF_LONG_ATTENTION if len(query) == 4 and query[2] >= 64 else _READS_LESS
     elif row.product is not None:
         factors = _READS_LESS
@@ -168,6 +203,7 @@ def _sizes(shape: Sequence[int]) -> str:
 _LARGE_TABLE: Final = 1 << 24  # elements: 64 MB in float32
 _FEW_ROWS: Final = 0.1  # of a table: with more of them, a sparse gradient is hardly smaller
 _OF_DENSE: Final = (0.15, 0.0, 0.0)
+_HOST_OF_DENSE: Final = (0.0, 0.5, 1.0)  # of the host's time that goes with it: a sparse gradient is launched as well
 _OF_EMBEDDINGS: Final = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward"})
 _DENSE_BACKWARD: Final = _OF_EMBEDDINGS | {"aten::_index_put_impl_"}
 
@@ -298,7 +334,7 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         claims=claims_of(rows),
         remedy=Remedy(
             f"nothing fills the gradient or updates the whole table ({percent(left[0])} of that time stays: low)",
-            all_of(*(_left_of_table(context, row, share, left) for row, share in every)),
+            _left_of_tables(context, every, left),
         ),
     )
 
@@ -338,9 +374,30 @@ _UPDATES: Final = ("aten::_foreach_", "aten::_fused_", "aten::add_", "aten::addc
 _DECAYS: Final = ("aten::_foreach_mul_", "aten::_fused_adamw_", "aten::mul_")
 
 
-def _left_of_table(context: Context, row: LimitRow, share: float, left: tuple[float, float, float]) -> Apply:
-    low, likely, high = (1 - share * (1 - one) for one in left)
-    return scaled(context.activities_of([row]), (low, likely, high))
+def _left_of_tables(
+    context: Context, every: Sequence[tuple[LimitRow, float]], left: tuple[float, float, float]
+) -> Apply:
+    parts = [(context.activities_of([row]), share) for row, share in every]
+    owners = context.links.activity_operator
+    scatters = [context.activities_of([row]) for row, _ in every if row.operator in _DENSE_BACKWARD]
+    dense = np.zeros(context.trace.operators.height, np.bool_)
+    for activities in scatters:
+        dense[owners[activities][owners[activities] >= 0]] = True
+
+    def apply(edit: Edit, assumed: Assumed) -> int:
+        result, gone = 0, []
+        for activities, share in parts:
+            factor = 1 - share * (1 - left[assumed])
+            if factor:
+                result += edit.scale(activities, factor)
+            else:
+                gone.append(activities)
+        if gone:  # at once: an operator goes with all that it launches
+            result += edit.remove_work(np.concatenate(gone), of_host=_HOST_OF_DENSE[assumed])
+            edit.remove_operators(dense, of_host=_HOST_OF_DENSE[assumed])
+        return result
+
+    return apply
 
 
 # ---------------------------------------------------------------- float32 copies of large logits

@@ -146,7 +146,7 @@ class Replayed:
             saving = saving.no_more_than(draft.saving)
         elif draft.beside:
             low, high = min(saving.low, draft.saving.low), max(saving.high, draft.saving.high)
-            saving = Range(low, high, saving.likely)
+            saving = Range(low, high, saving.likely).within(self.base_ns)
         return replace(draft, saving=saving, derivation=how, of_estimate_ns=self.estimate_ns)
 
     def together(self, remedies: Sequence[Remedy]) -> JointReplay | None:

@@ -213,11 +213,12 @@ class Edit:
         share: Ints = np.clip(_inside(spans, begin, end) / np.maximum(end - begin, 1), 0, 1)
         return own, share
 
-    def remove_operators(self, operators: Bools) -> int:
+    def remove_operators(self, operators: Bools, *, of_host: float = 1.0) -> int:
         """Remove operators with all that they launch, and the host time that they take.
 
         Args:
             operators: per operator of the trace whether it goes.
+            of_host: which share of the host time goes with them, from 0 to 1.
 
         Returns:
             How many operators of the steps go, without those inside others that go.
@@ -228,7 +229,7 @@ class Edit:
         self.remove_activities(np.flatnonzero(gone[links.activity_operator]))
         self.remove_calls(np.flatnonzero(gone[links.launch_operator]))
         parent = links.operators.parent
-        return self.remove_host_of(operators & ~gone[parent])
+        return self.remove_host_of(operators & ~gone[parent], of_host)
 
     def remove_host_of(self, operators: Bools, share_gone: float = 1.0) -> int:
         """Take the time of some operators, none inside another, out of their threads; return how many the steps have.
