@@ -43,12 +43,13 @@ from opscope.knowledge.dtypes import recorded_dtype
 
 
 _LEAST_EXPANDED: Final = 2  # times as large as what is copied
-_OF_EXPANDED: Final = (0.3, 0.0, 0.0)
+_OF_EXPANDED: Final = (0.15, 0.0, 0.0)
 # What reads the copy reads the small tensor then: sooner where it is bound by what it reads, and by a kernel that is
 # not vectorized where it is elementwise.
 _READS_LESS: Final = (1.0, 0.4, 0.1)
-_READS_BROADCAST: Final = (1.5, 1.35, 1.0)
-_OF_LONG_ATTENTION: Final = (1.3, 1.2, 0.9)
+_READS_BROADCAST: Final = (1.2, 1.0, 0.85)
+_READS_BROADCAST_16: Final = (1.8, 1.65, 1.2)  # of 16 bits each: whole vectors of them took far less instructions
+_OF_LONG_ATTENTION: Final = (1.35, 1.2, 0.9)
 _OF_ATTENTION_BACKWARD: Final = (1.0, 0.9, 0.6)
 
 
@@ -77,7 +78,7 @@ def _expansion(dims: str | None, types: str | None, strides: str | None) -> tupl
         f"copies of tensors with strides of 0, {_LEAST_EXPANDED} times and more as large as what they copy (repeat, "
         "repeat_interleave, expand and a copy)",
         f"{percent(1 - _OF_EXPANDED[0])} to all of their time; what reads them takes {percent(_READS_LESS[2])} to "
-        f"{percent(_READS_BROADCAST[0])} of its time then",
+        f"{percent(_READS_BROADCAST_16[0])} of its time then",
     )
 )
 def expanded_copies(context: Context) -> Iterator[Draft]:
@@ -101,6 +102,11 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
     shape, times = known
     copies = context.activities_of(rows)
     readers = _readers(context, copies)
+    reading = (*readers, *_backward_of(context, readers))
+    sooner, soonest = (
+        sum((1 - _read_smaller(row)[end]) * row.device_ns for row in reading) / context.steps
+        for end in (Assumed.LOW, Assumed.HIGH)
+    )
     attends = any(row.category == Category.ATTENTION for row in readers)
     # Whether these take a small tensor is not known: a convolution does not, and what is written to must be whole.
     sure = all(row.category in _BROADCASTS and not str(row.operator).endswith("_") for row in readers)
@@ -112,8 +118,10 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         rule=Rule.EXPANDED_COPY,
         title=f"Tensors are repeated in memory, {times:,} times as large ({format_ns(time)} {context.words.per})",
         where=context.where_of_row(first),
-        saving=context.of_device((1 - left[0]) * time, time),
-        derivation="the time of these copies" + (", and of what sums up their gradients" if sums else ""),
+        saving=context.of_device(max((1 - left[0]) * time + sooner, 0.0), time + soonest),
+        derivation="the time of these copies"
+        + (", and of what sums up their gradients" if sums else "")
+        + (", with what reads them sooner or later" if readers else ""),
         evidence=(
             measured(
                 count_of(sum(row.calls for row in rows) / context.steps, 1),
@@ -131,7 +139,7 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
             "tensor: sooner where it is bound by that, slower where it is elementwise, as on an H200",
             all_of(
                 scaled(np.concatenate([copies, context.activities_of(sums)]), left),
-                *(_read_smaller(context, row) for row in (*readers, *_backward_of(context, readers))),
+                *(scaled(context.activities_of([row]), _read_smaller(row)) for row in reading),
             ),
         ),
     )
@@ -174,17 +182,17 @@ def _is_attention_backward(row: LimitRow) -> bool:
     return row.category == Category.ATTENTION and str(row.operator).endswith("backward")
 
 
-def _read_smaller(context: Context, row: LimitRow) -> Apply:
+def _read_smaller(row: LimitRow) -> tuple[float, float, float]:
+    """Return which share of its time a call takes that reads the small tensor: at least saved, likely, at most."""
     call = RecordedCall.read(row.input_dims, row.input_types, None)
     query = next((shape for shape in call.dims if shape), ()) if call is not None else ()
-    factors = _READS_BROADCAST
     if _is_attention_backward(row):
-        factors = _OF_ATTENTION_BACKWARD
-    elif row.category == Category.ATTENTION:
-        factors = _OF_LONG_ATTENTION if len(query) == 4 and query[2] >= 64 else _READS_LESS
-    elif row.product is not None:
-        factors = _READS_LESS
-    return scaled(context.activities_of([row]), factors)
+        return _OF_ATTENTION_BACKWARD
+    if row.category == Category.ATTENTION:
+        return _OF_LONG_ATTENTION if len(query) == 4 and query[2] >= 64 else _READS_LESS
+    if row.product is not None:
+        return _READS_LESS
+    return _READS_BROADCAST_16 if call is not None and _SIXTEEN & frozenset(call.types) else _READS_BROADCAST
 
 
 def _read_by(readers: Sequence[LimitRow]) -> Iterator[Fact]:
@@ -511,11 +519,19 @@ _OF_LONG_SORT: Final = (0.7, 0.45, 0.1)  # of one row: torch.topk then looks at 
 
 
 class _Taker(Struct, frozen=True):
-    """An operator that takes a large tensor: its name, the tensor's shape, and its values."""
+    """An operator that takes a large tensor.
+
+    Attributes:
+        name: of the operator.
+        shape: of the tensor.
+        values: of the call.
+        indices: of an index, how many entries it has and how many of the tensor's first axes it is for.
+    """
 
     name: str
     shape: Shape
     values: tuple[str, ...]
+    indices: tuple[int, int] | None = None
 
     def value(self, place: int) -> int | None:
         """Return one of its values; None where it is not recorded, or no whole number."""
@@ -544,6 +560,17 @@ class _Taker(Struct, frozen=True):
         low, high = (min(max(one + size if one < 0 else one, 0), size) for one in (begin, end))
         return low, max(low, high)
 
+    @property
+    def share(self) -> float | None:
+        """Which share of a tensor's rows it takes; None where that is not known, or it takes parts of rows."""
+        last = len(self.shape) - 1
+        if self.indices is not None:
+            entries, axes = self.indices
+            return entries / math.prod(self.shape[:axes]) if 0 < axes <= last else None
+        if self.axis is None or self.part is None or self.axis == last:
+            return None
+        return (self.part[1] - self.part[0]) / self.shape[self.axis]
+
 
 _END_OF_SLICE: Final = 3  # where the values of aten::slice have the end
 _LEAST_TAKEN: Final = 1 << 22  # elements
@@ -551,21 +578,44 @@ _LEAST_TAKEN: Final = 1 << 22  # elements
 
 def _takers(context: Context) -> dict[int, list[_Taker]]:
     """Return the operators that take large tensors, by how many elements these have."""
-    return kept(context.trace.operators, "takers", lambda: _takers_among(context.trace.operators))
+    table = context.trace.operators
+    return kept(table, "takers", lambda: _takers_among(table, context.links.operators.parent))
 
 
-def _takers_among(operators: pl.DataFrame) -> dict[int, list[_Taker]]:
+def _takers_among(operators: pl.DataFrame, parent: Ints) -> dict[int, list[_Taker]]:
     result: dict[int, list[_Taker]] = {}
-    chosen = operators.select("name", "input_dims", "input_types", "concrete_inputs").unique()
-    for name, dims, types, values in chosen.iter_rows():
+    columns = ["name", "input_dims", "input_types", "concrete_inputs"]
+    table = operators.select(columns).with_columns(_indices_of(operators, parent))
+    for name, dims, types, values, entries, axes in table.unique().iter_rows():
         call = RecordedCall.read(dims, types, values)
         if call is None:
             continue
         shapes = {one for one in call.dims if one} | {one for shapes in call.lists if shapes for one in shapes if one}
         for shape in shapes:
             if math.prod(shape) >= _LEAST_TAKEN:
-                result.setdefault(math.prod(shape), []).append(_Taker(str(name), shape, call.values))
+                indices = (entries, axes) if axes else None
+                result.setdefault(math.prod(shape), []).append(_Taker(str(name), shape, call.values, indices))
     return result
+
+
+def _indices_of(operators: pl.DataFrame, parent: Ints) -> list[pl.Series]:
+    """Return per operator, of an index, how many entries it has and how many axes it is for; 0 where not known.
+
+    A trace has no sizes of an index's list; but PyTorch reshapes each index inside of it, masks as the rows that they
+    keep.
+    """
+    entries, axes = (np.zeros(operators.height, np.int64) for _ in range(2))
+    indexes = names_that(operators, lambda name: name in _INDEXES)
+    shaped = names_that(operators, lambda name: name == "aten::reshape")
+    for row in np.flatnonzero(shaped & np.append(indexes, False)[parent]).tolist():
+        shape = _shape_of_first(*operators.select("input_dims", "input_types").row(row))
+        if shape is not None:
+            entries[parent[row]] = max(entries[parent[row]], math.prod(shape))
+            axes[parent[row]] += 1
+    return [pl.Series("entries", entries), pl.Series("axes", axes)]
+
+
+_INDEXES: Final = frozenset({"aten::index", "aten::_index_put_impl_"})
 
 
 # What only looks at a tensor in another way.
@@ -737,85 +787,145 @@ def one_hot_product(context: Context) -> Iterator[Draft]:
     )
 
 
-_FEW_READ: Final = 1 / 8  # of a product's rows
+_FEW_READ: Final = 0.3  # of a product's rows
 _OF_REST: Final = 0.2  # of the time of rows that are not read: fewer rows may run less well
+
+
+class _Sliced(Struct, frozen=True):
+    """A product of whose rows few are read: its row, the share that is read, and by a mask or an index."""
+
+    row: LimitRow
+    share: float
+    by_index: bool
 
 
 @states(
     RuleDescription(
         Rule.SLICED_PRODUCT,
-        "products without a backward pass of whose result at most an eighth of the rows is taken by select or slice, "
-        "and which no other operator takes, such as logits of all positions of which the last is used",
-        f"{percent(1 - _OF_REST)} to all of the part of their time that computes the other rows",
+        f"products of whose result at most {percent(_FEW_READ)} of the rows is taken by select, slice, a mask or an "
+        "index, and which no other operator takes, such as logits of all positions of which the last is used",
+        f"{percent(1 - _OF_REST)} to all of the part of their time that computes the other rows; in training that of "
+        "the gradients' products too",
     )
 )
 def sliced_product(context: Context) -> Iterator[Draft]:
     """Find products of whose result only a few rows are read."""
-    if context.trains:
-        return
     takers = _takers(context)
     matches = [
-        (row, share)
+        one
         for row in context.rows
-        if row.product is not None and (share := _rows_read(takers, row.product.rows, row.product.columns)) is not None
+        if row.product is not None and row.product.batch == 1 and (one := _sliced(context, takers, row)) is not None
     ]
-    time = sum((1 - share) * row.device_ns for row, share in matches) / context.steps
+    matches += [of_gradient for one in matches for of_gradient in _of_gradients(context, one)]
+    rows = [one.row for one in matches]
+    time = sum((1 - one.share) * one.row.device_ns for one in matches) / context.steps
     if not matches or time < LEAST_SHARE * context.step_ns:
         return
-    first, share = max(matches, key=lambda one: one[0].device_ns)
-    assert first.product is not None
-    read = max(round(share * first.product.rows), 1)
-    rows = [row for row, _ in matches]
+    first = max(matches, key=lambda one: one.row.device_ns if one.row.product is not None else 0.0)
+    product = next(one.row.product for one in matches if one.row.product is not None)
+    read = max(round(first.share * product.rows), 1)
+    by = "a mask or an index" if first.by_index else "select or slice"
     yield Draft(
         rule=Rule.SLICED_PRODUCT,
-        title=f"A product computes {first.product.rows:,} rows of which {read:,} are read ({format_ns(time)} "
+        title=f"A product computes {product.rows:,} rows of which {read:,} are read ({format_ns(time)} "
         f"{context.words.per} for the others)",
-        where=context.where_of_row(first),
+        where=context.where_of_row(rows[0]),
         saving=context.of_device((1 - _OF_REST) * time, time),
         derivation=f"the time of the rows that are not read; {percent(_OF_REST)} stays where fewer rows run less well "
         "(low)",
         evidence=(
             measured(
                 "of its result of ",
-                of_bytes(2 * first.product.rows * first.product.columns),
-                " (in 16 bits) select or slice takes ",
-                share_of(read, first.product.rows),
+                of_bytes(2 * product.rows * product.columns),
+                f" (in 16 bits) {by} takes ",
+                share_of(read, product.rows),
                 ", and no other operator takes a tensor of its size",
                 source=Source.ACTIVITIES,
             ),
         ),
-        todo="slice before the product",
-        action="take the rows first: head(hidden[:, -1]) and not head(hidden)[:, -1]",
+        todo="take the rows before the product",
+        action="take the rows first: "
+        + (
+            "head(hidden[mask]) and not head(hidden)[mask]"
+            if first.by_index
+            else "head(hidden[:, -1]) and not head(hidden)[:, -1]"
+        ),
         wrong_if="the rest is read where no operator was recorded, or returned",
         claims=claims_of(rows),
         remedy=Remedy(
             f"only the rows that are read; {percent(_OF_REST)} of the others' time stays (low)",
-            all_of(*(_fewer_rows(context, row, part) for row, part in matches)),
+            all_of(*(_fewer_rows(context, one) for one in matches)),
             context.activities_of(rows),
         ),
     )
 
 
-def _fewer_rows(context: Context, row: LimitRow, share: float) -> Apply:
-    return scaled(context.activities_of([row]), (share + _OF_REST * (1 - share), share, share))
+def _fewer_rows(context: Context, one: _Sliced) -> Apply:
+    least = one.share + _OF_REST * (1 - one.share)
+    return scaled(context.activities_of([one.row]), (least, one.share, one.share))
 
 
-def _rows_read(takers: Mapping[int, Sequence[_Taker]], rows: int, columns: int) -> float | None:
+_PRODUCTS: Final = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm"})
+# What the backward pass does with the gradient of a result of which rows are taken.
+_OF_GRADIENT: Final = frozenset(
+    {
+        *("aten::new_zeros", "aten::zeros", "aten::zero_", "aten::fill_", "aten::index_put_", "aten::t", "aten::mm"),
+        *("aten::_index_put_impl_", "aten::select_backward", "aten::slice_backward", "aten::transpose"),
+    }
+)
+
+
+def _is_of_gradient(taker: _Taker) -> bool:
+    """Tell whether an operator works on the gradient of such a result: in forward passes linear and matmul are seen."""
+    sums_rows = taker.name == "aten::sum" and len(taker.shape) == 2 and taker.values[1:2] == ("[0]",)
+    return taker.name in _OF_GRADIENT or sums_rows
+
+
+def _sliced(context: Context, takers: Mapping[int, Sequence[_Taker]], row: LimitRow) -> _Sliced | None:
     """Return which share of a product's rows is read, where it is few and known; None else."""
+    assert row.product is not None
+    rows, columns, depth = row.product.sizes
+    # A product whose input has the result's sizes, and of which there is one, takes that input and not its result.
+    taking = [
+        one
+        for one in context.rows
+        if one.product is not None and (one.product.rows, one.product.depth) == (rows, columns)
+    ]
+    takes_input = columns == depth and [id(one) for one in taking] == [id(row)] and row.calls == context.steps
     shares: dict[_Taker, float] = {}
     for taker in takers.get(rows * columns, ()):
-        if taker.shape[-1] != columns:
-            return None
-        if taker.name in _VIEWS:
+        if taker.name in _VIEWS or (takes_input and taker.name in _PRODUCTS):
             continue
-        axis, part = taker.axis, taker.part
-        if axis is None or part is None or axis == len(taker.shape) - 1:
+        if context.trains and _is_of_gradient(taker):
+            continue
+        if taker.shape[-1] != columns or taker.share is None:
             return None
-        share = (part[1] - part[0]) / taker.shape[axis]
-        if share < 1:  # what takes all is on the way to a smaller part
-            shares[taker] = share
+        if taker.share < 1:  # what takes all is on the way to a smaller part
+            shares[taker] = taker.share
     read = sum(shares.values())
-    return read if 0 < read <= _FEW_READ else None
+    by_index = any(taker.indices is not None for taker in shares)
+    return _Sliced(row, read, by_index) if 0 < read <= _FEW_READ else None
+
+
+def _of_gradients(context: Context, sliced: _Sliced) -> Iterator[_Sliced]:
+    """Yield the products that compute gradients from one of such a result, and what fills and sums that."""
+    if not context.trains or sliced.row.product is None:
+        return
+    rows, columns, depth = sliced.row.product.sizes
+    for row in context.rows:
+        if row is sliced.row:
+            continue
+        if row.product is not None:
+            yes = row.product.sizes in {(rows, depth, columns), (columns, depth, rows), (depth, columns, rows)}
+        else:
+            shape = _shape_of_first(row.input_dims, row.input_types) or ()
+            yes = (
+                row.operator in (*_OF_GRADIENT, "aten::sum")
+                and shape[-1:] == (columns,)
+                and math.prod(shape) == rows * columns
+            )
+        if yes:
+            yield _Sliced(row, sliced.share, sliced.by_index)
 
 
 # ---------------------------------------------------------------- own kernels

@@ -188,7 +188,7 @@ class Replayed:
         work = [remedy.work for remedy in remedies if remedy.work is not None]
         if len(work) < len(remedies):
             return math.inf
-        edit = self._bases[Assumed.LOW].copy()
+        edit = self._bases[Assumed.HIGH].copy()
         start = edit.step_ns
         edit.remove_work(np.unique(np.concatenate(work)))
         return (start - edit.step_ns) * self._scale(start)
