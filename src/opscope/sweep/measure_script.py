@@ -18,8 +18,14 @@ from opscope.base.units import format_share
 from opscope.collect.script.children import Children, WorkElsewhereError
 from opscope.collect.script.found import Found, current_device, torch_is_idle
 from opscope.collect.script.plain_clock import PlainClock
-from opscope.collect.script.running import listen_to_watchdog, run_script, start_watchdog, tell_without_steps
-from opscope.collect.script.signals import install
+from opscope.collect.script.running import (
+    after_import,
+    listen_to_watchdog,
+    run_script,
+    start_watchdog,
+    tell_without_steps,
+)
+from opscope.collect.script.signals import install, record_triton_launches
 from opscope.collect.script.watcher import EnoughMeasured, Watcher
 from opscope.record.capture import Benchmark, CaptureRecord, ScriptRun, StepKind, StepsFound, WorkloadInfo
 from opscope.record.codec import decode, encode
@@ -131,6 +137,7 @@ def measure_script(
     def torch_imported() -> None:
         # The watcher hooks into PyTorch, which is not there before the script imports it.
         install(watcher, ranges=task.run.wanted.annotation is not None)
+        after_import("triton", record_triton_launches)
         watcher.torch_imported()
         children.torch_imported()
         start_watchdog(watcher, at_first_use=task.run.records)

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from opscope.analysis.advice.context import LEAST_SHARE, Apply, Context, Draft, Range, Remedy
 from opscope.analysis.advice.rule import (
@@ -14,6 +15,7 @@ from opscope.analysis.advice.rule import (
     general,
     measured,
     nanoseconds,
+    of_bytes,
     percent,
     share_of,
     states,
@@ -25,7 +27,7 @@ from opscope.analysis.structure.modules import MODULE_FRAME, checkpointing, is_u
 from opscope.analysis.structure.nesting import Ints
 from opscope.base.text import or_unknown
 from opscope.base.units import format_ns
-from opscope.documents.findings import Rule, Source, Where
+from opscope.documents.findings import Fact, Rule, Source, Where
 from opscope.knowledge.collectives import Direction, direction_of
 from opscope.knowledge.devices import Assumed
 
@@ -49,11 +51,14 @@ def recomputation(context: Context) -> Iterator[Draft]:
         return
     linked = int((context.links.activity_operator[context.work] >= 0).sum())
     calls = count_distinct(root, context.trace.operators.height) / context.steps
+    room = _room(context, np.unique(root[root >= 0]))
+    fits = room is None or room.fits
+    saving = context.of_removed(_AGAIN[0] * time, _AGAIN[1] * time, len(again) / linked)
     yield Draft(
         rule=Rule.RECOMPUTATION,
         title=f"The backward pass computes parts of the forward pass again ({format_ns(time)} {context.words.per})",
         where=_checkpoint(context),
-        saving=context.of_removed(_AGAIN[0] * time, _AGAIN[1] * time, len(again) / linked),
+        saving=saving if fits else Range(0.0, saving.high, saving.likely),
         derivation="the device time of forward operators that run within the backward pass "
         f"({percent(_AGAIN[0])}: low; {percent(_AGAIN[1])}: high, with what keeps its results), and their part of "
         "the time spent launching",
@@ -65,6 +70,7 @@ def recomputation(context: Context) -> Iterator[Draft]:
                 " of the device's busy time",
                 source=Source.ACTIVITIES,
             ),
+            *(() if room is None else (room.fact(),)),
         ),
         todo="checkpoint fewer layers",
         action="checkpoint fewer layers, as memory allows (torch.utils.checkpoint), or selectively "
@@ -74,18 +80,72 @@ def recomputation(context: Context) -> Iterator[Draft]:
         remedy=Remedy(
             "no forward operator runs in the backward pass; half of their time on the host stays, and of that of "
             "checkpointing itself (low)",
-            _once(context, again, root[root >= 0]),
+            _once(context, again, root[root >= 0], fits=fits),
         ),
     )
 
 
-def _once(context: Context, again: Ints, roots: Ints) -> Apply:
+class _Room(Struct, frozen=True):
+    """Whether a device has memory for what is computed again: in bytes, its own, the peak, and what that allocates."""
+
+    device: int
+    peak: int
+    again: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it fits beside the peak, which is more than keeping it needs."""
+        return self.peak + self.again <= _FILLED * self.device
+
+    def fact(self) -> Fact:
+        """What is known of it."""
+        return measured(
+            of_bytes(self.peak),
+            " of the device's ",
+            of_bytes(self.device),
+            " are allocated at most; what is computed again allocates ",
+            of_bytes(self.again),
+            " a step" + ("" if self.fits else ": not all of it fits"),
+            source=Source.ACTIVITIES,
+        )
+
+
+_FILLED: Final = 0.9  # of a device's memory: the rest is fragments, libraries and the context
+
+
+def _room(context: Context, roots: Ints) -> _Room | None:
+    """Return what of the device's memory is free; None where allocations or the device's size were not recorded."""
+    own = context.device.device
+    size = next((one.memory_bytes for one in context.trace.devices if one.index == own), None)
+    table = context.trace.allocations
+    if not size or not table.height:
+        return None
+    table = table.filter((pl.col("device") == own) & (pl.col("device_type").fill_null(0) != 0))
+    peak = table["total_allocated_bytes"].max()
+    if not isinstance(peak, int):
+        return None
+    operators, allocated = context.trace.operators, 0
+    thread, start, end = (
+        column(operators, "thread")[roots],
+        column(operators, "start_ns")[roots],
+        end_of(operators)[roots],
+    )
+    for number in np.unique(thread).tolist():
+        spans = Intervals.union_of(start[thread == number], end[thread == number])
+        made = table.filter((pl.col("thread") == number) & (pl.col("bytes") > 0))
+        moment = column(made, "time_ns")
+        allocated += int(column(made, "bytes")[spans.holds(moment, moment)].sum())
+    return _Room(size, peak, allocated // max(context.steps, 1))
+
+
+def _once(context: Context, again: Ints, roots: Ints, *, fits: bool) -> Apply:
     """Return the change that leaves out work that is done again, and all that the host does from its first to its last.
 
     Args:
         context: what rules look at.
         again: the activities.
         roots: per activity the operator of the forward pass that it belongs to.
+        fits: whether memory is known to suffice, or not known: else nothing changes at the low end.
     """
     launch = context.links.activity_launch[again]
     operators, calls = context.trace.operators, context.trace.launches
@@ -106,6 +166,8 @@ def _once(context: Context, again: Ints, roots: Ints) -> Apply:
         stretches[number] = Intervals.union_of(begins, ends)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
+        if assumed is Assumed.LOW and not fits:
+            return len(again)
         result = edit.remove_activities(again)
         edit.remove_calls(launch[launch >= 0])
         for number, spans in stretches.items():

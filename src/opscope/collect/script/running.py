@@ -172,16 +172,26 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                self._tell()
+                self.tell()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Call the function; what it raises is printed."""
         try:
             self.function()
         except Exception:  # otherwise it would look as if the script's import had failed
             traceback.print_exc()
+
+
+def after_import(package: str, function: Callable[[], None]) -> None:
+    """Call a function right after the first import of a package; at once where that has been imported."""
+    finder = _AfterImport(package, function)
+    if package in sys.modules:
+        finder.tell()
+    else:
+        sys.meta_path.insert(0, finder)
 
 
 def as_main(script: str) -> types.ModuleType:

@@ -4,7 +4,7 @@ import functools
 import threading
 import types
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 class Listener(Protocol):
@@ -180,6 +180,34 @@ def _listen_to_ranges(listener: Listener) -> None:
         return push(msg)
 
     torch.cuda.nvtx.range_push = range_push
+
+
+def record_triton_launches() -> None:
+    """Have profilers record launches of Triton kernels as operators, with their tensors' sizes. Call after its import.
+
+    Compiled graphs record their own launches so; those of kernels that a program writes would have a name alone.
+    """
+    import torch
+    from triton.runtime.jit import JITFunction
+
+    recorded = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+    if recorded is None:
+        return
+    kinds = (torch.Tensor, bool, int, float)
+    original = JITFunction.run
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if warmup or not torch.autograd._profiler_enabled():
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        values = [value if isinstance(value, kinds) else str(value) for value in (*args, *kwargs.values())]
+        with recorded(f"{TRITON}{self.__name__}", values):
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+
+    JITFunction.run = run
+
+
+TRITON: Final = "triton::"  # how names of such operators begin
 
 
 def _listen_to_profilers(listener: Listener) -> None:
