@@ -31,7 +31,10 @@ from opscope.readers.reading import read
 if TYPE_CHECKING:
     from programs import Program, Step
 
-MODULES = ("programs", "unseen_programs", "held_out_programs", "needless_programs", "further_programs")
+MODULES = (
+    *("programs", "unseen_programs", "held_out_programs"),
+    *("needless_programs", "further_programs", "blind_programs"),
+)
 STEPS = 3
 TOLERANCE = 0.02  # of the step
 NOTHING = ("near_limit", "none")
@@ -141,7 +144,11 @@ def main() -> None:
     if not options.judge:
         import torch
 
+        from opscope.collect.script.signals import record_triton_launches
+
         known = programs_of(options.of)
+        if "triton" in sys.modules:
+            record_triton_launches()  # as opscope profile does
         device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
         for name in options.programs or [name for name in known if name not in FRESH]:
             try:
