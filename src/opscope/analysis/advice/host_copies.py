@@ -185,7 +185,9 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
 _COMPUTES_NS: Final = 30_000  # a view takes 5 to 20 us while stacks are recorded
 _COMPUTED_ELSEWHERE: Final = (0.0, 0.9, 1.0)
 # What moves data on the host computes nothing that a device would take over.
-_MOVES: Final = lazy_pattern(r"aten::(_?pin_memory|_?to(_copy)?|copy_|clone|contiguous|stack|cat|empty|zeros|full)")
+_MOVES: Final = lazy_pattern(
+    r"aten::(_?pin_memory|to|_to_copy|copy_|clone|contiguous|stack|cat|(empty|zeros|ones|full)(_\w+)?)$"
+)
 
 
 class _Computed(Struct, frozen=True):
@@ -194,7 +196,7 @@ class _Computed(Struct, frozen=True):
     Attributes:
         operators: per operator of the trace whether it computes for long and launches nothing; of those inside each
             other the outermost.
-        for_it: whether they take less time than the copies: these are made for them.
+        for_it: whether most copies are to the host: these are made for them.
         longest: the name of the longest.
         took_ns: its time.
     """
@@ -219,9 +221,12 @@ def _computed_on_host(context: Context, copies: Ints) -> _Computed:
     if not len(rows):
         return _Computed(on_host)
     longest = int(rows[np.argmax(duration[rows])])
-    copying = int(column(context.trace.activities, "duration_ns")[copies].sum())
-    name = str(table["name"][longest])
-    return _Computed(on_host, int(duration[rows].sum()) <= copying, name, int(duration[longest]))
+    activities = context.trace.activities
+    leaves = names_that(activities, lambda name: direction_of(name) is Direction.TO_HOST)[copies]
+    took = column(activities, "duration_ns")[copies]
+    return _Computed(
+        on_host, bool(2 * took[leaves].sum() > took.sum()), str(table["name"][longest]), int(duration[longest])
+    )
 
 
 def _hidden(context: Context, rows: Ints) -> Remedy:

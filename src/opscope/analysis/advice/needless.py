@@ -48,7 +48,7 @@ _OF_EXPANDED: Final = (0.15, 0.0, 0.0)
 # not vectorized where it is elementwise.
 _READS_LESS: Final = (1.0, 0.4, 0.1)
 _READS_BROADCAST: Final = (1.2, 1.0, 0.85)
-_READS_BROADCAST_16: Final = (1.8, 1.65, 1.2)  # of 16 bits each: whole vectors of them took far less instructions
+_READS_BROADCAST_16: Final = (1.95, 1.7, 1.2)  # of 16 bits each: whole vectors of them took far less instructions
 _OF_LONG_ATTENTION: Final = (1.35, 1.2, 0.9)
 _OF_ATTENTION_BACKWARD: Final = (1.0, 0.9, 0.6)
 
@@ -213,21 +213,23 @@ _FEW_ROWS: Final = 0.1  # of a table: with more of them, a sparse gradient is ha
 _OF_DENSE: Final = (0.15, 0.0, 0.0)
 _HOST_OF_DENSE: Final = (0.0, 0.5, 1.0)  # of the host's time that goes with it: a sparse gradient is launched as well
 _OF_EMBEDDINGS: Final = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward"})
-_DENSE_BACKWARD: Final = _OF_EMBEDDINGS | {"aten::_index_put_impl_"}
+_DENSE_BACKWARD: Final = _OF_EMBEDDINGS | {"aten::_index_put_impl_", "aten::index_add_"}
 
 
 class _Lookup(Struct, frozen=True):
-    """A table of which a step looks up some rows.
+    """Tables of one shape of which a step looks up some rows.
 
     Attributes:
-        shape: of the table.
+        shape: of the tables.
         touched: the most elements of its gradient that are not zero, in a call.
         rows: the calls that scatter gradients into a dense one.
+        tables: how many there are: as many as a step has such calls.
     """
 
     shape: Shape
     touched: int
     rows: list[LimitRow]
+    tables: int
 
 
 def _lookups(context: Context) -> list[_Lookup]:
@@ -259,7 +261,8 @@ def _lookups(context: Context) -> list[_Lookup]:
             if touched <= _FEW_ROWS * math.prod(shape):
                 before = matches.get(shape)
                 rows = [*(before.rows if before else []), row]
-                matches[shape] = _Lookup(shape, max(touched, before.touched if before else 0), rows)
+                count = max(round(sum(one.calls for one in rows) / context.steps), 1)
+                matches[shape] = _Lookup(shape, max(touched, before.touched if before else 0), rows, count)
     return list(matches.values())
 
 
@@ -277,16 +280,15 @@ def _filled(row: LimitRow) -> Shape | None:
     return shape if shape and math.prod(shape) >= _LARGE_TABLE else None
 
 
-def _share_of_table(row: LimitRow, shape: Shape) -> float:
-    """Return which share of a call's elements is a table's: of an optimizer's list that of its entries."""
+def _share_of_tables(row: LimitRow, shape: Shape, tables: int) -> float:
+    """Return which share of a call's elements is that of some tables: of an optimizer's list that of its entries."""
     call = RecordedCall.read(row.input_dims, row.input_types, None)
     if call is None:
         return 0.0
     lists = [shapes for shapes in call.lists if shapes]
     if lists:
-        # Of several of one shape, one is the table.
         total = sum(math.prod(one) for one in lists[0])
-        return math.prod(shape) / max(total, 1) if shape in lists[0] else 0.0
+        return min(lists[0].count(shape), tables) * math.prod(shape) / max(total, 1)
     return 1.0 if shape in call.dims else 0.0
 
 
@@ -313,7 +315,8 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
     # What decays or scales the whole table must do so for the rows that were not looked up as well.
     decays = any(str(row.operator).startswith(_DECAYS) for row, _ in every)
     left = (1.0, *_OF_DENSE[1:]) if decays else _OF_DENSE
-    several = f", and of {len(lookups) - 1} more," if len(lookups) > 1 else ""
+    tables = sum(lookup.tables for lookup, _ in lookups)
+    several = f", and of {tables - 1} more," if tables > 1 else ""
     yield Draft(
         rule=Rule.DENSE_GRADIENT,
         title=f"A gradient of {_sizes(first.shape)}{several} is filled and applied whole ({format_ns(time)} "
@@ -330,7 +333,7 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
             measured(
                 nanoseconds(time),
                 f" {context.words.each} to fill ",
-                of_bytes(4 * sum(math.prod(lookup.shape) for lookup, _ in lookups)),
+                of_bytes(4 * sum(lookup.tables * math.prod(lookup.shape) for lookup, _ in lookups)),
                 " (in float32) and to update the tables with them",
                 source=Source.ACTIVITIES,
             ),
@@ -361,7 +364,7 @@ def _parts_of(context: Context, lookup: _Lookup) -> list[tuple[LimitRow, float]]
     updates = [
         (row, share)
         for row in context.rows
-        if (share := _share_of_table(row, lookup.shape)) > 0
+        if (share := _share_of_tables(row, lookup.shape, lookup.tables)) > 0
         and (_filled(row) == lookup.shape or str(row.operator).startswith(_UPDATES))
     ]
     return [*updates, *((row, 1.0) for row in lookup.rows)]
@@ -515,6 +518,8 @@ def float32_logits(context: Context) -> Iterator[Draft]:
 _FEW_OF_SORTED: Final = 1 / 16  # of what is sorted
 # torch.topk of 100 and 1,024 against sorts of 1 and 8 million.
 _OF_SORT: Final = (0.5, 0.1, 0.0)
+_SHORT_ROW: Final = 4_096  # entries: PyTorch sorts such rows within a block each
+_OF_SHORT_SORTS: Final = (0.95, 0.85, 0.3)
 _OF_LONG_SORT: Final = (0.7, 0.45, 0.1)  # of one row: torch.topk then looks at it with few blocks, over and over
 
 
@@ -714,7 +719,8 @@ def full_sort(context: Context) -> Iterator[Draft]:
 
 def _left_of_sort(row: LimitRow, *, is_sure: bool) -> tuple[float, float, float]:
     shape = _shape_of_first(row.input_dims, row.input_types) or ()
-    left = _OF_LONG_SORT if math.prod(shape[:-1]) == 1 else _OF_SORT
+    left = _OF_SHORT_SORTS if shape[-1:] and shape[-1] <= _SHORT_ROW else _OF_SORT
+    left = _OF_LONG_SORT if math.prod(shape[:-1]) == 1 else left
     return left if is_sure else (1.0, *left[1:])
 
 
@@ -816,7 +822,7 @@ def sliced_product(context: Context) -> Iterator[Draft]:
         for row in context.rows
         if row.product is not None and row.product.batch == 1 and (one := _sliced(context, takers, row)) is not None
     ]
-    matches += [of_gradient for one in matches for of_gradient in _of_gradients(context, one)]
+    matches += [beside for one in matches for beside in _beside(context, one)]
     rows = [one.row for one in matches]
     time = sum((1 - one.share) * one.row.device_ns for one in matches) / context.steps
     if not matches or time < LEAST_SHARE * context.step_ns:
@@ -875,8 +881,13 @@ _OF_GRADIENT: Final = frozenset(
 )
 
 
+_AUTOGRAD: Final = ("autograd::", "torch::autograd::")
+
+
 def _is_of_gradient(taker: _Taker) -> bool:
     """Tell whether an operator works on the gradient of such a result: in forward passes linear and matmul are seen."""
+    if taker.name.startswith(_AUTOGRAD) or "::" not in taker.name:
+        return True
     sums_rows = taker.name == "aten::sum" and len(taker.shape) == 2 and taker.values[1:2] == ("[0]",)
     return taker.name in _OF_GRADIENT or sums_rows
 
@@ -907,23 +918,20 @@ def _sliced(context: Context, takers: Mapping[int, Sequence[_Taker]], row: Limit
     return _Sliced(row, read, by_index) if 0 < read <= _FEW_READ else None
 
 
-def _of_gradients(context: Context, sliced: _Sliced) -> Iterator[_Sliced]:
-    """Yield the products that compute gradients from one of such a result, and what fills and sums that."""
-    if not context.trains or sliced.row.product is None:
-        return
+def _beside(context: Context, sliced: _Sliced) -> Iterator[_Sliced]:
+    """Yield what takes the rows of such a result, and in training what computes, fills and sums its gradients."""
+    assert sliced.row.product is not None
     rows, columns, depth = sliced.row.product.sizes
+    gradients = {(rows, depth, columns), (columns, depth, rows), (depth, columns, rows)}
     for row in context.rows:
         if row is sliced.row:
             continue
         if row.product is not None:
-            yes = row.product.sizes in {(rows, depth, columns), (columns, depth, rows), (depth, columns, rows)}
+            yes = context.trains and row.product.sizes in gradients
         else:
             shape = _shape_of_first(row.input_dims, row.input_types) or ()
-            yes = (
-                row.operator in (*_OF_GRADIENT, "aten::sum")
-                and shape[-1:] == (columns,)
-                and math.prod(shape) == rows * columns
-            )
+            yes = shape[-1:] == (columns,) and math.prod(shape) == rows * columns
+            yes &= row.operator == "aten::index" or (context.trains and row.operator in (*_OF_GRADIENT, "aten::sum"))
         if yes:
             yield _Sliced(row, sliced.share, sliced.by_index)
 
@@ -933,6 +941,7 @@ def _of_gradients(context: Context, sliced: _Sliced) -> Iterator[_Sliced]:
 
 _LEAST_OWN_NS: Final = 50_000
 _FAR: Final = 0.25  # of the memory's bandwidth, for the bytes of a kernel's arguments
+_STAYS_OF_OWN: Final = 0.1  # likely, of what is above that: four kernels with their accesses mended left 1 to 9 %
 _REACHED: Final = 0.8  # of the memory's bandwidth: what one pass reaches at best on an H100 and an H200
 
 
@@ -982,8 +991,8 @@ def excess_traffic(context: Context) -> Iterator[Draft]:
         wrong_if="the kernel computes for so long",
         claims=claims_of(far),
         remedy=Remedy(
-            f"each argument once at {percent(_REACHED)} of the memory's bandwidth (high), half of the way there "
-            "(likely), as now (low)",
+            f"each argument once at {percent(_REACHED)} of the memory's bandwidth (high), {percent(1 - _STAYS_OF_OWN)} "
+            "of the way there (likely), as now (low)",
             all_of(*(_read_once(context, row, bandwidth) for row in far)),
             context.activities_of(far),
         ),
@@ -1024,4 +1033,4 @@ def _share_of_bandwidth(row: LimitRow, bandwidth: float) -> float:
 
 def _read_once(context: Context, row: LimitRow, bandwidth: float) -> Apply:
     least = min(_share_of_bandwidth(row, bandwidth) / _REACHED, 1.0)
-    return scaled(context.activities_of([row]), (1.0, (1 + least) / 2, least))
+    return scaled(context.activities_of([row]), (1.0, least + _STAYS_OF_OWN * (1 - least), least))

@@ -26,6 +26,9 @@ from opscope.knowledge.devices import Assumed
 # On both sides of the replays: what they leave out. In recorded programs nine in ten savings lay within this.
 _OF_STEP: Final = 0.02
 _OF_REST: Final = 0.08
+# A replay makes what is left too long where that is short: in six of 91 recorded programs it was 15 to 40 % shorter.
+_OF_SHORT_REST: Final = 0.25
+_SHORT_REST: Final = 0.3  # of the step
 _OF_SAVING: Final = 0.5  # but never more than this share of the saving
 # What leaving out work saved more than that work took, in recorded programs: other work finds its data in the cache.
 _BESIDE: Final = 0.05
@@ -180,7 +183,7 @@ class Replayed:
         step = self.base_ns
         low, likely, high = min(savings[0], savings[3]), savings[1], max(savings[2], savings[4])
         low, high = min(low, likely), max(high, likely)
-        most = min(high + _margin(high, step), max(self._without(remedies) + _BESIDE * step, high))
+        most = min(high + _margin_of_high(high, step), max(self._without(remedies) + _BESIDE * step, high))
         return Range(low - _margin(low, step), most, likely).within(step)
 
     def _without(self, remedies: Sequence[Remedy]) -> float:
@@ -203,6 +206,12 @@ class Replayed:
 
 def _margin(saving: float, step: float) -> float:
     return max(min(_OF_STEP * step + _OF_REST * (step - saving), _OF_SAVING * saving), 0.0)
+
+
+def _margin_of_high(saving: float, step: float) -> float:
+    rest = step - saving
+    beside = _OF_STEP * step + max(_OF_REST * rest, _OF_SHORT_REST * min(rest, _SHORT_REST * step))
+    return max(min(beside, _OF_SAVING * saving), 0.0)
 
 
 def _with(edit: Edit, remedy: Remedy, assumed: Assumed | None) -> Edit:
