@@ -93,11 +93,13 @@ class Remedy(Struct, frozen=True):
         apply: makes the change in an edit.
         work: the activities that the change is about, where it is about nothing else: no more can be saved than without
             all of them.
+        removes: whether it removes work, rather than doing it in less time.
     """
 
     assumes: str
     apply: Apply
     work: Ints | None = None
+    removes: bool = False
 
 
 CLAIM_BETWEEN: Final = "between steps"  # the claim of a finding on what comes between steps

@@ -179,7 +179,7 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
             "waits; high: no such copies"
             + (", and nothing that operators compute on the host)" if computed.operators.any() else ")")
         )
-    return Remedy(how, apply)
+    return Remedy(how, apply, removes=bool(computed.operators.any()))
 
 
 _COMPUTES_NS: Final = 30_000  # a view takes 5 to 20 us while stacks are recorded

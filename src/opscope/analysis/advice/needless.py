@@ -48,7 +48,7 @@ _OF_EXPANDED: Final = (0.15, 0.0, 0.0)
 # not vectorized where it is elementwise.
 _READS_LESS: Final = (1.0, 0.4, 0.1)
 _READS_BROADCAST: Final = (1.2, 1.0, 0.85)
-_READS_BROADCAST_16: Final = (1.95, 1.7, 1.2)  # of 16 bits each: whole vectors of them took far less instructions
+_READS_BROADCAST_16: Final = (1.8, 1.7, 1.2)  # of 16 bits each: whole vectors of them took far less instructions
 _OF_LONG_ATTENTION: Final = (1.35, 1.2, 0.9)
 _OF_ATTENTION_BACKWARD: Final = (1.0, 0.9, 0.6)
 
@@ -104,7 +104,7 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
     readers = _readers(context, copies)
     reading = (*readers, *_backward_of(context, readers))
     sooner, soonest = (
-        sum((1 - _read_smaller(row)[end]) * row.device_ns for row in reading) / context.steps
+        sum((1 - _read_smaller(row, times)[end]) * row.device_ns for row in reading) / context.steps
         for end in (Assumed.LOW, Assumed.HIGH)
     )
     attends = any(row.category == Category.ATTENTION for row in readers)
@@ -139,8 +139,9 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
             "tensor: sooner where it is bound by that, slower where it is elementwise, as on an H200",
             all_of(
                 scaled(np.concatenate([copies, context.activities_of(sums)]), left),
-                *(scaled(context.activities_of([row]), _read_smaller(row)) for row in reading),
+                *(scaled(context.activities_of([row]), _read_smaller(row, times)) for row in reading),
             ),
+            removes=True,
         ),
     )
 
@@ -152,7 +153,10 @@ def _readers(context: Context, copies: Ints) -> list[LimitRow]:
     """Return the rows of what runs right after some copies on their streams, each once."""
     activities = context.trace.activities
     stream, start = column(activities, "stream"), column(activities, "start_ns")
-    work = context.work[np.lexsort((start[context.work], stream[context.work]))]
+    # What makes a single value in between reads nothing.
+    values = context.activities_of([row for row in context.rows if _filled_shape(row) == ()])
+    work = context.work[~np.isin(context.work, values)]
+    work = work[np.lexsort((start[work], stream[work]))]
     is_copy = np.isin(work, copies)
     follows = np.flatnonzero(is_copy[:-1] & ~is_copy[1:] & (stream[work][:-1] == stream[work][1:])) + 1
     after = set(work[follows].tolist())
@@ -182,8 +186,8 @@ def _is_attention_backward(row: LimitRow) -> bool:
     return row.category == Category.ATTENTION and str(row.operator).endswith("backward")
 
 
-def _read_smaller(row: LimitRow) -> tuple[float, float, float]:
-    """Return which share of its time a call takes that reads the small tensor: at least saved, likely, at most."""
+def _read_smaller(row: LimitRow, times: int) -> tuple[float, float, float]:
+    """Return which share of its time a call takes that reads a tensor so many times smaller: low, likely, high."""
     call = RecordedCall.read(row.input_dims, row.input_types, None)
     query = next((shape for shape in call.dims if shape), ()) if call is not None else ()
     if _is_attention_backward(row):
@@ -192,6 +196,10 @@ def _read_smaller(row: LimitRow) -> tuple[float, float, float]:
         return _OF_LONG_ATTENTION if len(query) == 4 and query[2] >= 64 else _READS_LESS
     if row.product is not None:
         return _READS_LESS
+    whole = [place for place, shape in enumerate(call.dims) if shape] if call is not None else []
+    if call is not None and len(whole) == 1:  # its result is repeated as well, for what reads that
+        likely = _READS_BROADCAST_16[1] if call.types[whole[0]] in _SIXTEEN else 1 / times
+        return max(1.0, likely), likely, 1 / times
     return _READS_BROADCAST_16 if call is not None and _SIXTEEN & frozenset(call.types) else _READS_BROADCAST
 
 
@@ -272,11 +280,15 @@ def _shape_of_first(dims: str | None, types: str | None) -> Shape | None:
     return call.dims[0] if call is not None and call.dims else None
 
 
-def _filled(row: LimitRow) -> Shape | None:
-    """Return the shape of a large tensor that is filled, as a gradient is with zeros; None for other work."""
+def _filled_shape(row: LimitRow) -> Shape | None:
     if row.operator not in ("aten::fill_", "aten::zero_"):
         return None
-    shape = _shape_of_first(row.input_dims, row.input_types)
+    return _shape_of_first(row.input_dims, row.input_types)
+
+
+def _filled(row: LimitRow) -> Shape | None:
+    """Return the shape of a large tensor that is filled, as a gradient is with zeros; None for other work."""
+    shape = _filled_shape(row)
     return shape if shape and math.prod(shape) >= _LARGE_TABLE else None
 
 
@@ -346,6 +358,7 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         remedy=Remedy(
             f"nothing fills the gradient or updates the whole table ({percent(left[0])} of that time stays: low)",
             _left_of_tables(context, every, left),
+            removes=True,
         ),
     )
 
@@ -581,17 +594,28 @@ _END_OF_SLICE: Final = 3  # where the values of aten::slice have the end
 _LEAST_TAKEN: Final = 1 << 22  # elements
 
 
-def _takers(context: Context) -> dict[int, list[_Taker]]:
-    """Return the operators that take large tensors, by how many elements these have."""
+def _takers(context: Context, since_ns: int | None = None) -> Mapping[int, Sequence[_Taker]]:
+    """Return the operators that take large tensors, by how many elements these have.
+
+    Args:
+        context: what rules look at.
+        since_ns: from when on they begin; None for all.
+    """
     table = context.trace.operators
-    return kept(table, "takers", lambda: _takers_among(table, context.links.operators.parent))
+    calls = kept(table, "large", lambda: _with_indices(table, context.links.operators.parent))
+    if since_ns is not None:
+        return _takers_among(calls.filter(pl.col("start_ns") >= since_ns))
+    return kept(table, "takers", lambda: _takers_among(calls))
 
 
-def _takers_among(operators: pl.DataFrame, parent: Ints) -> dict[int, list[_Taker]]:
+def _with_indices(operators: pl.DataFrame, parent: Ints) -> pl.DataFrame:
+    columns = ["name", "input_dims", "input_types", "concrete_inputs", "start_ns"]
+    return operators.select(columns).with_columns(_indices_of(operators, parent))
+
+
+def _takers_among(calls: pl.DataFrame) -> dict[int, list[_Taker]]:
     result: dict[int, list[_Taker]] = {}
-    columns = ["name", "input_dims", "input_types", "concrete_inputs"]
-    table = operators.select(columns).with_columns(_indices_of(operators, parent))
-    for name, dims, types, values, entries, axes in table.unique().iter_rows():
+    for name, dims, types, values, entries, axes in calls.drop("start_ns").unique(maintain_order=True).iter_rows():
         call = RecordedCall.read(dims, types, values)
         if call is None:
             continue
@@ -653,8 +677,8 @@ def _used(takers: Mapping[int, Sequence[_Taker]], shape: Shape) -> _Used | None:
             if taker.axis not in (None, last):
                 return None
         elif (part := taker.part) is not None:
-            if taker.axis == last:
-                entries = max(entries, part[1])
+            if taker.axis == last:  # the first or the last of them
+                entries = max(entries, min(part[1], shape[-1] - part[0]))
             else:  # all of another axis is on the way to a part of the last one
                 is_sure &= part == (0, shape[taker.axis or 0])
         else:
@@ -672,13 +696,12 @@ def _used(takers: Mapping[int, Sequence[_Taker]], shape: Shape) -> _Used | None:
 )
 def full_sort(context: Context) -> Iterator[Draft]:
     """Find sorts of which only the first entries are used."""
-    takers = _takers(context)
     matches = [
         (row, shape[-1], used)
         for row in context.rows
         if row.operator in _SORTS
         and (shape := _shape_of_first(row.input_dims, row.input_types))
-        and (used := _used(takers, shape)) is not None
+        and (used := _used(_takers(context, _last_begin(context, row)), shape)) is not None
     ]
     rows = [row for row, _, _ in matches]
     time = sum(row.device_ns for row in rows) / context.steps
@@ -715,6 +738,14 @@ def full_sort(context: Context) -> Iterator[Draft]:
             context.activities_of(rows),
         ),
     )
+
+
+def _last_begin(context: Context, row: LimitRow) -> int:
+    """Return when the last step's calls of a row begin: what takes tensors of their shape before only makes them."""
+    table = context.trace.operators
+    own = (table["name"] == row.operator) & (table["input_dims"] == row.input_dims)
+    begins = np.sort(column(table, "start_ns")[own.fill_null(False).to_numpy()])
+    return int(begins[-min(max(round(row.calls / context.steps), 1), len(begins))]) if len(begins) else 0
 
 
 def _left_of_sort(row: LimitRow, *, is_sure: bool) -> tuple[float, float, float]:
@@ -862,6 +893,7 @@ def sliced_product(context: Context) -> Iterator[Draft]:
             f"only the rows that are read; {percent(_OF_REST)} of the others' time stays (low)",
             all_of(*(_fewer_rows(context, one) for one in matches)),
             context.activities_of(rows),
+            removes=True,
         ),
     )
 
@@ -871,6 +903,13 @@ def _fewer_rows(context: Context, one: _Sliced) -> Apply:
     return scaled(context.activities_of([one.row]), (least, one.share, one.share))
 
 
+# In inference these work on each row for itself: what is taken after them may be taken before them.
+_ROW_WISE: Final = frozenset(
+    {
+        *("aten::log_softmax", "aten::_log_softmax", "aten::softmax", "aten::_softmax", "aten::tanh", "aten::sigmoid"),
+        *("aten::gelu", "aten::silu", "aten::relu", "aten::clamp_min", "aten::_to_copy", "aten::to", "aten::copy_"),
+    }
+)
 _PRODUCTS: Final = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm"})
 # What the backward pass does with the gradient of a result of which rows are taken.
 _OF_GRADIENT: Final = frozenset(
@@ -907,6 +946,8 @@ def _sliced(context: Context, takers: Mapping[int, Sequence[_Taker]], row: Limit
     for taker in takers.get(rows * columns, ()):
         if taker.name in _VIEWS or (takes_input and taker.name in _PRODUCTS):
             continue
+        if not context.trains and taker.name in _ROW_WISE and taker.shape[-1] == columns:
+            continue
         if context.trains and _is_of_gradient(taker):
             continue
         if taker.shape[-1] != columns or taker.share is None:
@@ -923,6 +964,7 @@ def _beside(context: Context, sliced: _Sliced) -> Iterator[_Sliced]:
     assert sliced.row.product is not None
     rows, columns, depth = sliced.row.product.sizes
     gradients = {(rows, depth, columns), (columns, depth, rows), (depth, columns, rows)}
+    beside = (*_OF_GRADIENT, "aten::sum") if context.trains else tuple(_ROW_WISE)
     for row in context.rows:
         if row is sliced.row:
             continue
@@ -931,7 +973,7 @@ def _beside(context: Context, sliced: _Sliced) -> Iterator[_Sliced]:
         else:
             shape = _shape_of_first(row.input_dims, row.input_types) or ()
             yes = shape[-1:] == (columns,) and math.prod(shape) == rows * columns
-            yes &= row.operator == "aten::index" or (context.trains and row.operator in (*_OF_GRADIENT, "aten::sum"))
+            yes &= row.operator in ("aten::index", *beside)
         if yes:
             yield _Sliced(row, sliced.share, sliced.by_index)
 

@@ -240,7 +240,9 @@ _OLD_CONVOLUTION: Final = lazy_pattern(
     r"|(?P<wgrad>wgrad(?:2d|_alg\d)?_\w*)<(?P<wgrad_type>\w+)"
     r"|(?P<forward>implicit_convolve_\w+|convolve_(?:sgemm|common_engine\w*)|conv2d_grouped_direct_kernel)<(?P<forward_type>\w+)"
     r"|(?P<winograd>winograd(?:Forward|Wgrad)\w*)<(?P<winograd_type>\w+)"
-    r"|(?P<fft>fft2d_(?:r2c|c2r)_\w+)<(?P<fft_type>\w+))"
+    r"|(?P<fft>fft2d_(?:r2c|c2r)_\w+)<(?P<fft_type>\w+)"
+    r"|(?P<dse>(?:vector|regular)_fft(?:_\w+)?)<(?:[\w ]+, )*?(?P<dse_type>float|double)\b"
+    r"|(?P<sums>pointwise_mult_and_sum_complex)<(?P<sums_type>float|double)2)"
 )
 _PARTS: Final = {
     "scudnn": ("Winograd convolution", Operation.FPROP),
@@ -249,6 +251,8 @@ _PARTS: Final = {
     "forward": ("convolution", Operation.FPROP),
     "winograd": ("Winograd convolution's transform", Operation.FPROP),
     "fft": ("FFT convolution's transform", Operation.FPROP),
+    "dse": ("FFT convolution's transform", Operation.FPROP),
+    "sums": ("FFT convolution's products", Operation.FPROP),
 }
 
 
