@@ -571,9 +571,14 @@ class _Taker(Struct, frozen=True):
         if self.axis is None or self.name not in ("aten::select", "aten::slice"):
             return None
         size = self.shape[self.axis]
-        ends = (self.value(2), self.value(3)) if self.name == "aten::slice" else (0, 1)
-        if len(self.values) <= _END_OF_SLICE and self.name == "aten::slice":
+        if self.name == "aten::select":
+            chosen = self.value(2)
+            if chosen is None or not -size <= chosen < size:
+                return None
+            return chosen % size, chosen % size + 1
+        if len(self.values) <= _END_OF_SLICE:
             return None
+        ends = (self.value(2), self.value(3))
         begin, end = 0 if ends[0] is None else ends[0], size if ends[1] is None else ends[1]
         low, high = (min(max(one + size if one < 0 else one, 0), size) for one in (begin, end))
         return low, max(low, high)
