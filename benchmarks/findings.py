@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MODULES = (
     *("programs", "unseen_programs", "held_out_programs"),
-    *("needless_programs", "further_programs", "blind_programs", "unknown_programs"),
+    *("needless_programs", "further_programs", "blind_programs"),
+    *("unknown_programs", "strange_programs"),
 )
 STEPS = 3
 TOLERANCE = 0.02  # of the step
