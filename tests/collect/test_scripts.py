@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from opscope.analysis.analyzed import analyze
+from opscope.collect.script.signals import record_triton_launches
 from opscope.collect.script.step_events import Identities, StepEvents, candidate_periods, find_pattern, settled
 from opscope.collect.script.windows import busiest_thread, outermost, steps_by_operators, within, work_in
 from opscope.readers.reading import read
@@ -386,6 +388,41 @@ def test_the_trace_of_a_bare_profiler_is_taken(words: tuple[str, ...], tmp_path:
     document = json.loads((tmp_path / "r" / "profiling_stats_default.json").read_text())
     assert "aten::mm" in {row["name"] for row in document["operators"]}
     assert (tmp_path / "trace.json").exists() == bool(words)  # the script's own file is its own
+
+
+@pytest.mark.torch
+def test_launches_of_a_triton_kernel_have_the_sizes_of_its_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch itself needs a GPU (tests/gpu); what is recorded of it does not."""
+    torch, jit = pytest.importorskip("torch"), pytest.importorskip("triton.runtime.jit")
+    launched = []
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        launched.append((self.__name__, len(args), grid, warmup, named))
+
+    monkeypatch.setattr(jit.JITFunction, "run", run)
+    record_triton_launches()
+
+    @jit.jit
+    def add_columns(x, y, rows, tile):  # type: ignore[no-untyped-def]
+        pass
+
+    x, y = torch.ones(4, 8), torch.ones(8, dtype=torch.bfloat16)
+    add_columns[(1, 2)](x, y, 4, tile=16)  # without a profiler: as it was
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        add_columns[(3,)](x, y, 4, tile=None)
+        add_columns.run(x, y, 4, grid=(3,), warmup=True, tile=16)
+    assert [one[2] for one in launched] == [(1, 2), (3,), (3,)]
+    assert [one[3] for one in launched] == [False, False, True]
+    assert launched[0][4] == {"tile": 16}
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    (row,) = (
+        read(tmp_path / "trace.json").operators.filter(pl.col("name") == "triton::add_columns").iter_rows(named=True)
+    )
+    assert json.loads(row["input_dims"]) == [[4, 8], [8], [], []]
+    assert json.loads(row["input_types"])[:2] == ["float", "c10::BFloat16"]
+    assert json.loads(row["concrete_inputs"])[2] == "4"
 
 
 @pytest.mark.torch

@@ -9,14 +9,17 @@ import pytest
 
 import opscope
 from opscope.analysis.analyzed import Analysis
+from opscope.documents.findings import Rule
 from opscope.documents.verdict import Verdict
 from opscope.record.codec import decode
 from opscope.record.configuration import Configuration
 from opscope.record.sweep import Failure, Manifest
+from tests.command import ROOT, toy
 from tests.command import opscope as command
-from tests.command import toy
 
 pytestmark = pytest.mark.gpu
+
+SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
 
 WORKLOADS = {
     "bert fp32": Configuration("bert", axes={"batch_size": 8, "seq_len": 128}),
@@ -334,3 +337,14 @@ def test_a_script_that_ends_soon_is_run_again_and_recorded(tmp_path: Path) -> No
     once = command("profile", "--once", "--output-dir", str(tmp_path / "once"), str(script))
     assert once.returncode == 2
     assert "Without --once it is run again, and recorded" in once.stderr
+
+
+def test_a_triton_kernel_far_from_the_bytes_of_its_arguments_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    done = command("profile", "--output-dir", str(tmp_path / "r"), str(SCRIPTS / "own_kernel.py"), "60")
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "r").glob("*trace*.json*")
+    finding = next(one for one in opscope.analyze(opscope.read(path)).findings if one.rule == Rule.EXCESS_TRAFFIC)
+    assert finding.title.startswith("triton::add_columns takes ")
+    assert "for 768.0 MiB of arguments" in finding.title
+    assert finding.saving_ns.low == 0 < finding.saving_ns.high
