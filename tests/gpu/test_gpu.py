@@ -19,7 +19,7 @@ from tests.command import opscope as command
 
 pytestmark = pytest.mark.gpu
 
-SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
+WORKLOAD_SCRIPTS = ROOT / "tests" / "workloads" / "scripts"
 
 WORKLOADS = {
     "bert fp32": Configuration("bert", axes={"batch_size": 8, "seq_len": 128}),
@@ -341,7 +341,7 @@ def test_a_script_that_ends_soon_is_run_again_and_recorded(tmp_path: Path) -> No
 
 def test_a_triton_kernel_far_from_the_bytes_of_its_arguments_is_named(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    done = command("profile", "--output-dir", str(tmp_path / "r"), str(SCRIPTS / "own_kernel.py"), "60")
+    done = command("profile", "--output-dir", str(tmp_path / "r"), str(WORKLOAD_SCRIPTS / "own_kernel.py"), "60")
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "r").glob("*trace*.json*")
     finding = next(one for one in opscope.analyze(opscope.read(path)).findings if one.rule == Rule.EXCESS_TRAFFIC)
