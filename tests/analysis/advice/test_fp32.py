@@ -66,6 +66,8 @@ def test_where_tf32_is_no_faster_bfloat16_is_advised(analyzed: Analyze) -> None:
         ("void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>(int)", Operation.FPROP),
         ("void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(int)", Operation.FPROP),
         ("void fft2d_r2c_32x32<float, false, 1u, false>(float2*, float const*)", Operation.FPROP),
+        ("void DSE::regular_fft_pad<0, 1, 256, 16, 16, 1, float, float, float2>(float2*, float*)", Operation.FPROP),
+        ("void pointwise_mult_and_sum_complex<float2, 8, 4>(float2*, float2*, float2*)", Operation.FPROP),
         ("void cudnn::cnn::conv2d_grouped_direct_kernel<float, float>(int)", Operation.FPROP),
     ],
 )

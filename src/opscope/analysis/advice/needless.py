@@ -666,15 +666,22 @@ _SORTS: Final = frozenset({"aten::sort", "aten::argsort"})
 
 
 class _Used(Struct, frozen=True):
-    """How much of a sort is used: the first so many entries, and whether nothing else may read the others."""
+    """How much of a sort is used.
+
+    Attributes:
+        entries: so many of a row, from its beginning or its end.
+        is_sure: whether nothing else may read the others.
+        from_end: whether they are the last ones.
+    """
 
     entries: int
     is_sure: bool
+    from_end: bool
 
 
 def _used(takers: Mapping[int, Sequence[_Taker]], shape: Shape) -> _Used | None:
     """Return how much of what is sorted along the last axis is used; None where it is much, or not known."""
-    last, entries, is_sure = len(shape) - 1, 0, True
+    last, entries, is_sure, from_end = len(shape) - 1, 0, True, False
     for taker in takers.get(math.prod(shape), ()):
         if taker.shape != shape:
             is_sure &= taker.name in _VIEWS
@@ -683,12 +690,14 @@ def _used(takers: Mapping[int, Sequence[_Taker]], shape: Shape) -> _Used | None:
                 return None
         elif (part := taker.part) is not None:
             if taker.axis == last:  # the first or the last of them
-                entries = max(entries, min(part[1], shape[-1] - part[0]))
+                own = min(part[1], shape[-1] - part[0])
+                from_end = part[1] > own if own >= entries else from_end
+                entries = max(entries, own)
             else:  # all of another axis is on the way to a part of the last one
                 is_sure &= part == (0, shape[taker.axis or 0])
         else:
             is_sure &= taker.name in _VIEWS or taker.name in _MAKES
-    return _Used(entries, is_sure) if 0 < entries <= _FEW_OF_SORTED * shape[-1] else None
+    return _Used(entries, is_sure, from_end) if 0 < entries <= _FEW_OF_SORTED * shape[-1] else None
 
 
 @states(
@@ -713,11 +722,11 @@ def full_sort(context: Context) -> Iterator[Draft]:
     if not matches or time < LEAST_SHARE * context.step_ns:
         return
     first, of, used = max(matches, key=lambda one: one[0].device_ns)
-    is_sure = all(one.is_sure for _, _, one in matches)
+    is_sure, end = all(one.is_sure for _, _, one in matches), "last" if used.from_end else "first"
     left = _left_of_sort(first, is_sure=is_sure)
     yield Draft(
         rule=Rule.FULL_SORT,
-        title=f"{of:,} entries are sorted, and slices take the first {used.entries:,} ({format_ns(time)} "
+        title=f"{of:,} entries are sorted, and slices take the {end} {used.entries:,} ({format_ns(time)} "
         f"{context.words.per})",
         where=context.where_of_row(first),
         saving=context.of_device((1 - left[0]) * time, (1 - left[2]) * time),
@@ -725,15 +734,15 @@ def full_sort(context: Context) -> Iterator[Draft]:
         evidence=(
             measured(
                 count_of(sum(row.calls for row in rows) / context.steps),
-                f" sorts {context.words.each}; slices of tensors of that shape end at ",
+                f" sorts {context.words.each}; slices of tensors of that shape take the {end} ",
                 count_of(used.entries),
-                " at most",
+                " of a row at most",
                 source=Source.ACTIVITIES,
             ),
             *(() if is_sure else (general("other operators take tensors of that shape too: they may read the rest"),)),
         ),
         todo="torch.topk instead of sort",
-        action=f"values, places = x.topk({used.entries})",
+        action=f"values, places = x.topk({used.entries}): the largest; with largest=False the smallest",
         wrong_if="the rest of the order is read elsewhere",
         claims=claims_of(rows),
         remedy=Remedy(
