@@ -196,8 +196,9 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         own = np.isin(after, chosen)
         worst = int(after[np.argmax(np.where(own, lengths, -1))]) if own.any() else int(chosen[0])
         where = context.where_of_call(worst)
-        operators = context.links.launch_operator[chosen]
-        needed = rule is Rule.BLOCKING_READ and bool(np.append(_within(context, _NEEDED), False)[operators].all())
+        reads = rule is Rule.BLOCKING_READ
+        needed = reads and _all_within(context, chosen, _NEEDED)
+        by_mask = reads and _all_within(context, chosen, _MASKS)
         number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
         yield Draft(
             rule=rule,
@@ -227,7 +228,7 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                 *seen(context, where),
             ),
             todo=_todo(context, rule, number),
-            action=_ACTION_WHERE_NEEDED if needed else _action(context, rule),
+            action=_ACTION_WHERE_NEEDED if needed else _ACTION_ON_MASKS if by_mask else _action(context, rule),
             wrong_if=matter.wrong_if,
             remedy=_without_waiting(context, rule, chosen, needed=needed),
             pieces=np.flatnonzero(pieces),
@@ -259,6 +260,11 @@ def _without_waiting(context: Context, rule: Rule, calls: Ints, *, needed: bool)
 
     low = "the operator stays" if needed else "the copies stay"
     return Remedy(f"the host does not wait, and nothing is copied (low: {low})", apply)
+
+
+def _all_within(context: Context, calls: Ints, names: frozenset[str]) -> bool:
+    """Tell whether all of some calls are made inside operators of some names."""
+    return bool(np.append(_within(context, names), False)[context.links.launch_operator[calls]].all())
 
 
 def _within(context: Context, names: frozenset[str]) -> Bools:
@@ -337,6 +343,14 @@ def _action(context: Context, rule: Rule) -> str:
 _ACTION_WHERE_NEEDED: Final = (
     "use an operator that needs no value on the host: zeros(size).scatter_add_(0, x, ones) counts, a mask stands for "
     "unique entries"
+)
+
+
+# What counts the entries that a mask keeps.
+_MASKS: Final = frozenset({"aten::nonzero", "aten::masked_select"})
+_ACTION_ON_MASKS: Final = (
+    "a mask as an index waits for how many entries it keeps: torch.where(mask, x, 0) keeps the shape, and "
+    "torch.nonzero_static(mask, size=...) takes a number that is known"
 )
 
 

@@ -23,7 +23,7 @@ from opscope.trace.model import Trace
 # Frames that all models share say nothing about this one.
 _NOT_THE_USERS = lazy_pattern(
     r"^(torch/|opscope/|src/opscope/|<built-in|<string>|<frozen |nn\.Module: |contextlib\.py|threading\.py|runpy\.py)"
-    r"|/torch/|/opscope/|lib/python3"
+    r"|/torch/|/opscope/|lib/python3|(?:^|/)triton/(?:runtime|compiler|backends)/"
     # Plumbing of Python and of frameworks: the frame above says who called.
     r"|: (__(getattribute|getattr|setattr|hash|eq|bool|len|enter|exit)__|is_tensor|is_torch_\w+|decorate_context)$"
 )
@@ -61,7 +61,7 @@ def callers(trace: Trace, links: Links, frame: Ints) -> pl.DataFrame | None:
 
 
 def is_users_frame(frame: str) -> bool:
-    """Tell whether a Python frame is of the user's program: not of PyTorch, opscope or Python's own library."""
+    """Tell whether a Python frame is of the user's program: not of PyTorch, Triton, opscope or Python's own library."""
     return _NOT_THE_USERS.search(frame) is None
 
 
