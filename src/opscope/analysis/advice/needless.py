@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.advice.context import LEAST_SHARE, Apply, Context, Draft, Remedy, claims_of
 from opscope.analysis.advice.remedies import all_of, scaled
@@ -27,7 +28,8 @@ from opscope.analysis.advice.rule import (
 from opscope.analysis.replay.edit import Edit
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import column, kept
-from opscope.analysis.structure.nesting import Ints
+from opscope.analysis.structure.nesting import Ints, nearest
+from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_S, format_bytes, format_count, format_ns
 from opscope.documents.findings import Fact, Rule, Source
 from opscope.documents.limits import LimitRow
@@ -88,7 +90,11 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         for row in context.rows
         if row.operator == "aten::copy_" and _expansion(row.input_dims, row.input_types, row.input_strides)
     ]
-    sums = _sums_of(context, rows)
+    copies = context.activities_of(rows)
+    readers = _readers(context, copies)
+    attends = any(row.category == Category.ATTENTION for row in readers)
+    # What broadcasts sums its gradient up as well: only attention that shares heads does not.
+    sums = _sums_of(context, rows) if attends else []
     time = sum(row.device_ns for row in (*rows, *sums)) / context.steps
     if not rows or time < LEAST_SHARE * context.step_ns:
         return
@@ -100,14 +106,11 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
     known = _expansion(first.input_dims, first.input_types, first.input_strides)
     assert known is not None
     shape, times = known
-    copies = context.activities_of(rows)
-    readers = _readers(context, copies)
     reading = (*readers, *_backward_of(context, readers))
     sooner, soonest = (
         sum((1 - _read_smaller(row, times)[end]) * row.device_ns for row in reading) / context.steps
         for end in (Assumed.LOW, Assumed.HIGH)
     )
-    attends = any(row.category == Category.ATTENTION for row in readers)
     # Whether these take a small tensor is not known: a convolution does not, and what is written to must be whole.
     sure = all(row.category in _BROADCASTS and not str(row.operator).endswith("_") for row in readers)
     left = _OF_EXPANDED if sure else (1.0, *_OF_EXPANDED[1:])
@@ -121,7 +124,7 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         saving=context.of_device(max((1 - left[0]) * time + sooner, 0.0), time + soonest),
         derivation="the time of these copies"
         + (", and of what sums up their gradients" if sums else "")
-        + (", with what reads them sooner or later" if readers else ""),
+        + (", and the change in time of what reads them" if readers else ""),
         evidence=(
             measured(
                 count_of(sum(row.calls for row in rows) / context.steps, 1),
@@ -135,8 +138,8 @@ def expanded_copies(context: Context) -> Iterator[Draft]:
         wrong_if="the copy is written to",
         claims=claims_of((*rows, *sums)),
         remedy=Remedy(
-            f"no such copies ({percent(left[0])} of their time stays: low); what runs next reads the small "
-            "tensor: sooner where it is bound by that, slower where it is elementwise, as on an H200",
+            f"no such copies (at worst {percent(left[0])} of their time stays: low); what runs next reads the small "
+            "tensor: faster where it is bound by that, slower where it is elementwise, as on an H200",
             all_of(
                 scaled(np.concatenate([copies, context.activities_of(sums)]), left),
                 *(scaled(context.activities_of([row]), _read_smaller(row, times)) for row in reading),
@@ -171,8 +174,16 @@ def _sums_of(context: Context, copies: Sequence[LimitRow]) -> list[LimitRow]:
     return [
         row
         for row in context.rows
-        if row.operator == "aten::sum" and _shape_of_first(row.input_dims, row.input_types) in made
+        if row.operator == "aten::sum"
+        and _shape_of_first(row.input_dims, row.input_types) in made
+        and _is_backward(context, row)
     ]
+
+
+def _is_backward(context: Context, row: LimitRow) -> bool:
+    """Tell whether all calls of a row run in a backward pass."""
+    owners = context.links.activity_operator[context.activities_of([row])]
+    return bool(len(owners)) and bool(np.append(context.backward().inside, False)[owners].all())
 
 
 def _backward_of(context: Context, readers: Sequence[LimitRow]) -> list[LimitRow]:
@@ -229,49 +240,84 @@ class _Lookup(Struct, frozen=True):
 
     Attributes:
         shape: of the tables.
-        touched: the most elements of its gradient that are not zero, in a call.
+        touched: the elements of one table's gradient that are not zero, at most.
         rows: the calls that scatter gradients into a dense one.
-        tables: how many there are: as many as a step has such calls.
+        tables: how many the optimizer updates at once.
     """
 
     shape: Shape
-    touched: int
+    touched: float
     rows: list[LimitRow]
     tables: int
 
 
 def _lookups(context: Context) -> list[_Lookup]:
     """Return the tables whose gradient is dense though few of its rows are not zero."""
-    matches: dict[Shape, _Lookup] = {}
-    tables = {shape for row in context.rows if (shape := _filled(row)) is not None}
-    # A table that products use as well, as a tied head does, has a gradient that is dense.
-    sizes = {(one.product.depth, one.product.columns) for one in context.rows if one.product is not None}
-    sizes |= {(one.product.rows, one.product.columns) for one in context.rows if one.product is not None}
-    tables = {shape for shape in tables if not ({shape, shape[::-1]} & sizes)}
+    tables = {shape: count for row in context.rows if (shape := _filled(row)) and (count := _updated(context, shape))}
+    tables = {shape: count for shape, count in tables.items() if not _is_used_whole(context, shape)}
+    touched: dict[Shape, float] = dict.fromkeys(tables, 0.0)
+    rows: dict[Shape, list[LimitRow]] = {shape: [] for shape in tables}
     for row in context.rows:
         call = RecordedCall.read(row.input_dims, row.input_types, None)
-        if row.operator not in _DENSE_BACKWARD or call is None:
+        shapes = [shape for shape in call.dims if shape] if call is not None else []
+        if row.operator not in _DENSE_BACKWARD or len(shapes) < 2:
             continue
-        shapes = [shape for shape in call.dims if shape]
         if row.operator in _OF_EMBEDDINGS:
             # The gradient of the rows, and which ones they are; the table's own size is that of a tensor of zeros.
-            if len(shapes) < 2 or len(shapes[0]) < 2:
+            if len(shapes[0]) < 2:
                 continue
             width = shapes[0][-1]
-            touched = math.prod(shapes[1]) * width
-            fitting: list[Shape] = [shape for shape in tables if len(shape) == 2 and shape[-1] == width]
-        elif len(shapes) < 2:
-            continue
+            elements, fitting = math.prod(shapes[1]) * width, [one for one in tables if one[1:] == (width,)]
         else:
-            touched = math.prod(shapes[-1])
-            fitting = [shape for shape in tables if shape == shapes[0]]
+            elements, fitting = math.prod(shapes[-1]), [one for one in tables if one == shapes[0]]
+            fitting = [one for one in fitting if _is_looked_up(context, one)]
         for shape in fitting:
-            if touched <= _FEW_ROWS * math.prod(shape):
-                before = matches.get(shape)
-                rows = [*(before.rows if before else []), row]
-                count = max(round(sum(one.calls for one in rows) / context.steps), 1)
-                matches[shape] = _Lookup(shape, max(touched, before.touched if before else 0), rows, count)
-    return list(matches.values())
+            touched[shape] += elements * row.calls / context.steps / tables[shape]
+            rows[shape].append(row)
+    return [
+        _Lookup(shape, touched[shape], rows[shape], tables[shape])
+        for shape in tables
+        if rows[shape] and touched[shape] <= _FEW_ROWS * math.prod(shape)
+    ]
+
+
+def _updated(context: Context, shape: Shape) -> int:
+    """Return how many tensors of a shape an optimizer updates: 0 where none does."""
+    result = 0
+    for row in context.rows:
+        if str(row.operator).startswith(_UPDATES):
+            call = RecordedCall.read(row.input_dims, row.input_types, None)
+            lists = [shapes for shapes in call.lists if shapes] if call is not None else []
+            own = call.dims[:1] if call is not None else ()
+            result = max(result, lists[0].count(shape) if lists else int(own == (shape,)))
+    return result
+
+
+def _is_used_whole(context: Context, shape: Shape) -> bool:
+    """Tell whether something else reads all of a table, as a tied head does: its gradient is dense."""
+    return any(
+        taker.shape in (shape, shape[::-1]) and (taker.name in _READ_WHOLE or _is_of_program(taker.name))
+        for taker in _takers(context).get(math.prod(shape), ())
+    )
+
+
+_READ_WHOLE: Final = frozenset(
+    {"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm", "aten::t", "aten::_weight_norm_interface"}
+)
+
+
+def _is_of_program(name: str) -> bool:
+    """Tell whether an operator is the program's own or a library's, and neither PyTorch's nor a node of autograd."""
+    return "::" in name and not name.startswith(_OF_PYTORCH)
+
+
+_OF_PYTORCH: Final = ("aten::", "autograd::", "torch::", "prims::", "c10d::", "nccl:")
+
+
+def _is_looked_up(context: Context, shape: Shape) -> bool:
+    return any(
+        row.operator in _LOOKUPS and _shape_of_first(row.input_dims, row.input_types) == shape for row in context.rows
+    )
 
 
 @lru_cache(maxsize=1 << 12)
@@ -339,7 +385,7 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         evidence=(
             derived(
                 share_of(first.touched, math.prod(first.shape)),
-                " of the gradient is not zero at most: so many rows are looked up",
+                " of such a gradient is not zero at most: so many rows are looked up",
                 source=Source.ACTIVITIES,
             ),
             measured(
@@ -356,7 +402,8 @@ def dense_gradient(context: Context) -> Iterator[Draft]:
         wrong_if="weight decay or momentum must change all rows in each step",
         claims=claims_of(rows),
         remedy=Remedy(
-            f"nothing fills the gradient or updates the whole table ({percent(left[0])} of that time stays: low)",
+            "nothing fills the gradient or updates the whole table "
+            f"(at worst {percent(left[0])} of that time stays: low)",
             _left_of_tables(context, every, left),
             removes=True,
         ),
@@ -531,6 +578,7 @@ def float32_logits(context: Context) -> Iterator[Draft]:
 _FEW_OF_SORTED: Final = 1 / 16  # of what is sorted
 # torch.topk of 100 and 1,024 against sorts of 1 and 8 million.
 _OF_SORT: Final = (0.5, 0.1, 0.0)
+_LEAST_SORT_NS: Final = 20_000  # a step: what takes less is not worth the look
 _SHORT_ROW: Final = 4_096  # entries: PyTorch sorts such rows within a block each
 _OF_SHORT_SORTS: Final = (0.95, 0.85, 0.3)
 _OF_LONG_SORT: Final = (0.7, 0.45, 0.1)  # of one row: torch.topk then looks at it with few blocks, over and over
@@ -543,13 +591,19 @@ class _Taker(Struct, frozen=True):
         name: of the operator.
         shape: of the tensor.
         values: of the call.
-        indices: of an index, how many entries it has and how many of the tensor's first axes it is for.
+        calls: how many such calls there are.
+        indices: of an index of the first axes, how many entries it has and of how many axes.
+        is_backward: whether they run in a backward pass.
+        converts: whether the first two tensors have different types.
     """
 
     name: str
     shape: Shape
     values: tuple[str, ...]
-    indices: tuple[int, int] | None = None
+    calls: int
+    indices: tuple[int, int] | None
+    is_backward: bool
+    converts: bool
 
     def value(self, place: int) -> int | None:
         """Return one of its values; None where it is not recorded, or no whole number."""
@@ -599,54 +653,55 @@ _END_OF_SLICE: Final = 3  # where the values of aten::slice have the end
 _LEAST_TAKEN: Final = 1 << 22  # elements
 
 
-def _takers(context: Context, since_ns: int | None = None) -> Mapping[int, Sequence[_Taker]]:
-    """Return the operators that take large tensors, by how many elements these have.
-
-    Args:
-        context: what rules look at.
-        since_ns: from when on they begin; None for all.
-    """
-    table = context.trace.operators
-    calls = kept(table, "large", lambda: _with_indices(table, context.links.operators.parent))
-    if since_ns is not None:
-        return _takers_among(calls.filter(pl.col("start_ns") >= since_ns))
-    return kept(table, "takers", lambda: _takers_among(calls))
+def _takers(context: Context) -> Mapping[int, Sequence[_Taker]]:
+    """Return the operators that take large tensors, by how many elements these have."""
+    return kept(context.trace.operators, "takers", lambda: _takers_among(_with_indices(context)))
 
 
-def _with_indices(operators: pl.DataFrame, parent: Ints) -> pl.DataFrame:
-    columns = ["name", "input_dims", "input_types", "concrete_inputs", "start_ns"]
-    return operators.select(columns).with_columns(_indices_of(operators, parent))
+def _with_indices(context: Context) -> pl.DataFrame:
+    operators, columns = context.trace.operators, ["name", "input_dims", "input_types", "concrete_inputs", "start_ns"]
+    inside = pl.Series("backward", context.backward().inside)
+    return operators.select(columns).with_columns(*_indices_of(operators, context.links.operators.parent), inside)
 
 
 def _takers_among(calls: pl.DataFrame) -> dict[int, list[_Taker]]:
     result: dict[int, list[_Taker]] = {}
-    for name, dims, types, values, entries, axes in calls.drop("start_ns").unique(maintain_order=True).iter_rows():
+    kinds = calls.drop("start_ns")
+    groups = kinds.group_by(kinds.columns, maintain_order=True).len()
+    for name, dims, types, values, entries, axes, backward, count in groups.iter_rows():
         call = RecordedCall.read(dims, types, values)
         if call is None:
             continue
         shapes = {one for one in call.dims if one} | {one for shapes in call.lists if shapes for one in shapes if one}
+        converts = len(call.types) > 1 and call.types[0] != call.types[1]
         for shape in shapes:
             if math.prod(shape) >= _LEAST_TAKEN:
                 indices = (entries, axes) if axes else None
-                result.setdefault(math.prod(shape), []).append(_Taker(str(name), shape, call.values, indices))
+                taker = _Taker(str(name), shape, call.values, count, indices, backward, converts)
+                result.setdefault(math.prod(shape), []).append(taker)
     return result
 
 
 def _indices_of(operators: pl.DataFrame, parent: Ints) -> list[pl.Series]:
-    """Return per operator, of an index, how many entries it has and how many axes it is for; 0 where not known.
+    """Return per operator, of an index of the first axes, how many entries it has and of how many axes; 0 else.
 
     A trace has no sizes of an index's list; but PyTorch reshapes each index inside of it, masks as the rows that they
-    keep.
+    keep: to their sizes, with a 1 for each axis that is not indexed before and after.
     """
     entries, axes = (np.zeros(operators.height, np.int64) for _ in range(2))
     indexes = names_that(operators, lambda name: name in _INDEXES)
     shaped = names_that(operators, lambda name: name == "aten::reshape")
-    for row in np.flatnonzero(shaped & np.append(indexes, False)[parent]).tolist():
-        shape = _shape_of_first(*operators.select("input_dims", "input_types").row(row))
-        if shape is not None:
-            entries[parent[row]] = max(entries[parent[row]], math.prod(shape))
-            axes[parent[row]] += 1
-    return [pl.Series("entries", entries), pl.Series("axes", axes)]
+    rows = np.flatnonzero(shaped & np.append(indexes, False)[parent])
+    chosen = operators.select("input_dims", "input_types", "concrete_inputs")[rows]
+    for owner, (dims, types, values) in zip(parent[rows].tolist(), chosen.iter_rows(), strict=True):
+        call = RecordedCall.read(dims, types, values, None, ("self", "shape"))
+        shape, to = (None, None) if call is None else (call.shape("self"), call.integers("shape"))
+        if shape and to and len(to) > 1 and to[0] != 1 and to[-1] == 1 and axes[owner] >= 0:
+            entries[owner] = max(entries[owner], math.prod(shape))
+            axes[owner] += 1
+        else:
+            axes[owner] = -1
+    return [pl.Series("entries", entries), pl.Series("axes", np.maximum(axes, 0))]
 
 
 _INDEXES: Final = frozenset({"aten::index", "aten::_index_put_impl_"})
@@ -679,25 +734,38 @@ class _Used(Struct, frozen=True):
     from_end: bool
 
 
-def _used(takers: Mapping[int, Sequence[_Taker]], shape: Shape) -> _Used | None:
-    """Return how much of what is sorted along the last axis is used; None where it is much, or not known."""
+def _used(context: Context, row: LimitRow) -> _Used | None:
+    """Return how much of what a row sorts along the last axis is used; None where it is much, or not known."""
+    shape = _shape_of_first(row.input_dims, row.input_types)
+    if not shape:
+        return None
     last, entries, is_sure, from_end = len(shape) - 1, 0, True, False
-    for taker in takers.get(math.prod(shape), ()):
-        if taker.shape != shape:
-            is_sure &= taker.name in _VIEWS
-        elif taker.name in _SORTS:
+    makes: Mapping[_Taker, int] | None = None
+    for taker in _takers(context).get(math.prod(shape), ()):
+        part = taker.part
+        if taker.name in _SORTS and taker.shape == shape:
             if taker.axis not in (None, last):
                 return None
-        elif (part := taker.part) is not None:
-            if taker.axis == last:  # the first or the last of them
-                own = min(part[1], shape[-1] - part[0])
-                from_end = part[1] > own if own >= entries else from_end
-                entries = max(entries, own)
-            else:  # all of another axis is on the way to a part of the last one
-                is_sure &= part == (0, shape[taker.axis or 0])
-        else:
-            is_sure &= taker.name in _VIEWS or taker.name in _MAKES
+        elif part is not None and taker.shape == shape and taker.axis == last:  # the first or the last of them
+            own = min(part[1], shape[-1] - part[0])
+            from_end = part[1] > own if own >= entries else from_end
+            entries = max(entries, own)
+        elif part is not None and taker.shape == shape:  # all of another axis is on the way to a part of the last one
+            is_sure &= part == (0, shape[taker.axis or 0])
+        elif taker.name not in _VIEWS and (taker.name not in _MAKES or taker.shape != shape):
+            makes = _before_sorts(context, row, math.prod(shape)) if makes is None else makes
+            # What runs as often before a step's sort makes what is sorted.
+            is_sure &= taker.calls <= makes.get(replace(taker, calls=0), 0) * context.steps
     return _Used(entries, is_sure, from_end) if 0 < entries <= _FEW_OF_SORTED * shape[-1] else None
+
+
+def _before_sorts(context: Context, row: LimitRow, elements: int) -> dict[_Taker, int]:
+    """Return how often operators take tensors of a size before the first call of a row."""
+    table = context.trace.operators
+    own = ((table["name"] == row.operator) & (table["input_dims"] == row.input_dims)).fill_null(False).to_numpy()
+    first = int(column(table, "start_ns")[own].min()) if own.any() else 0
+    before = _takers_among(_with_indices(context).filter(pl.col("start_ns") < first))
+    return {replace(taker, calls=0): taker.calls for taker in before.get(elements, ())}
 
 
 @states(
@@ -709,13 +777,12 @@ def _used(takers: Mapping[int, Sequence[_Taker]], shape: Shape) -> _Used | None:
     )
 )
 def full_sort(context: Context) -> Iterator[Draft]:
-    """Find sorts of which only the first entries are used."""
+    """Find sorts of which only the first or the last entries are used."""
+    long = [row for row in context.rows if row.operator in _SORTS and row.device_ns / context.steps >= _LEAST_SORT_NS]
     matches = [
         (row, shape[-1], used)
-        for row in context.rows
-        if row.operator in _SORTS
-        and (shape := _shape_of_first(row.input_dims, row.input_types))
-        and (used := _used(_takers(context, _last_begin(context, row)), shape)) is not None
+        for row in long
+        if (used := _used(context, row)) and (shape := _shape_of_first(row.input_dims, row.input_types))
     ]
     rows = [row for row, _, _ in matches]
     time = sum(row.device_ns for row in rows) / context.steps
@@ -752,14 +819,6 @@ def full_sort(context: Context) -> Iterator[Draft]:
             context.activities_of(rows),
         ),
     )
-
-
-def _last_begin(context: Context, row: LimitRow) -> int:
-    """Return when the last step's calls of a row begin: what takes tensors of their shape before only makes them."""
-    table = context.trace.operators
-    own = (table["name"] == row.operator) & (table["input_dims"] == row.input_dims)
-    begins = np.sort(column(table, "start_ns")[own.fill_null(False).to_numpy()])
-    return int(begins[-min(max(round(row.calls / context.steps), 1), len(begins))]) if len(begins) else 0
 
 
 def _left_of_sort(row: LimitRow, *, is_sure: bool) -> tuple[float, float, float]:
@@ -862,35 +921,42 @@ class _Sliced(Struct, frozen=True):
 def sliced_product(context: Context) -> Iterator[Draft]:
     """Find products of whose result only a few rows are read."""
     takers = _takers(context)
-    matches = [
+    products = [
         one
         for row in context.rows
         if row.product is not None and row.product.batch == 1 and (one := _sliced(context, takers, row)) is not None
     ]
-    matches += [beside for one in matches for beside in _beside(context, one)]
+    # What stands beside several of them counts once, with the share that leaves most of it.
+    shares: dict[int, _Sliced] = {}
+    for one in (*products, *(beside for one in products for beside in _beside(context, one))):
+        known = shares.get(id(one.row))
+        shares[id(one.row)] = one if known is None or one.share > known.share else known
+    matches = list(shares.values())
     rows = [one.row for one in matches]
     time = sum((1 - one.share) * one.row.device_ns for one in matches) / context.steps
     if not matches or time < LEAST_SHARE * context.step_ns:
         return
-    first = max(matches, key=lambda one: one.row.device_ns if one.row.product is not None else 0.0)
-    product = next(one.row.product for one in matches if one.row.product is not None)
+    first = max(products, key=lambda one: one.row.device_ns)
+    product = first.row.product
+    assert product is not None
     read = max(round(first.share * product.rows), 1)
     by = "a mask or an index" if first.by_index else "select or slice"
     yield Draft(
         rule=Rule.SLICED_PRODUCT,
         title=f"A product computes {product.rows:,} rows of which {read:,} are read ({format_ns(time)} "
         f"{context.words.per} for the others)",
-        where=context.where_of_row(rows[0]),
+        where=context.where_of_row(first.row),
         saving=context.of_device((1 - _OF_REST) * time, time),
         derivation=f"the time of the rows that are not read; {percent(_OF_REST)} stays where fewer rows run less well "
         "(low)",
         evidence=(
             measured(
-                "of its result of ",
-                of_bytes(2 * product.rows * product.columns),
-                f" (in 16 bits) {by} takes ",
+                f"{by} takes ",
                 share_of(read, product.rows),
-                ", and no other operator takes a tensor of its size",
+                " of its result of ",
+                of_bytes(2 * product.rows * product.columns),
+                " (in 16 bits); nothing else takes a tensor of its size but what works on each row for itself"
+                + (", and the backward pass" if context.trains else ""),
                 source=Source.ACTIVITIES,
             ),
         ),
@@ -918,58 +984,47 @@ def _fewer_rows(context: Context, one: _Sliced) -> Apply:
 
 
 # In inference these work on each row for itself: what is taken after them may be taken before them.
-_ROW_WISE: Final = frozenset(
+_ALONG_ROWS: Final = frozenset({"aten::log_softmax", "aten::_log_softmax", "aten::softmax", "aten::_softmax"})
+_ELEMENT_WISE: Final = frozenset(
     {
-        *("aten::log_softmax", "aten::_log_softmax", "aten::softmax", "aten::_softmax", "aten::tanh", "aten::sigmoid"),
-        *("aten::gelu", "aten::silu", "aten::relu", "aten::clamp_min", "aten::_to_copy", "aten::to", "aten::copy_"),
+        *("aten::tanh", "aten::sigmoid", "aten::gelu", "aten::silu", "aten::relu", "aten::clamp_min", "aten::_to_copy"),
+        "aten::to",
     }
 )
 _PRODUCTS: Final = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm"})
-# What the backward pass does with the gradient of a result of which rows are taken.
-_OF_GRADIENT: Final = frozenset(
-    {
-        *("aten::new_zeros", "aten::zeros", "aten::zero_", "aten::fill_", "aten::index_put_", "aten::t", "aten::mm"),
-        *("aten::_index_put_impl_", "aten::select_backward", "aten::slice_backward", "aten::transpose"),
-    }
-)
 
 
-_AUTOGRAD: Final = ("autograd::", "torch::autograd::")
-
-
-def _is_of_gradient(taker: _Taker) -> bool:
-    """Tell whether an operator works on the gradient of such a result: in forward passes linear and matmul are seen."""
-    if taker.name.startswith(_AUTOGRAD) or "::" not in taker.name:
-        return True
-    sums_rows = taker.name == "aten::sum" and len(taker.shape) == 2 and taker.values[1:2] == ("[0]",)
-    return taker.name in _OF_GRADIENT or sums_rows
+def _is_row_wise(taker: _Taker) -> bool:
+    """Tell whether each row of its result is of one row of a tensor; a copy only where it converts, as float() does."""
+    if taker.name in _ALONG_ROWS:
+        return taker.axis == len(taker.shape) - 1
+    return taker.name in _ELEMENT_WISE or (taker.name == "aten::copy_" and taker.converts)
 
 
 def _sliced(context: Context, takers: Mapping[int, Sequence[_Taker]], row: LimitRow) -> _Sliced | None:
     """Return which share of a product's rows is read, where it is few and known; None else."""
     assert row.product is not None
     rows, columns, depth = row.product.sizes
-    # A product whose input has the result's sizes, and of which there is one, takes that input and not its result.
+    if _is_backward(context, row):
+        return None
+    # Of one product from and to a tensor of the same sizes, as a square layer is, a product takes the input.
     taking = [
         one
         for one in context.rows
         if one.product is not None and (one.product.rows, one.product.depth) == (rows, columns)
     ]
     takes_input = columns == depth and [id(one) for one in taking] == [id(row)] and row.calls == context.steps
-    shares: dict[_Taker, float] = {}
+    read, by_index = 0.0, False
     for taker in takers.get(rows * columns, ()):
-        if taker.name in _VIEWS or (takes_input and taker.name in _PRODUCTS):
+        if taker.name in _VIEWS or taker.is_backward or (takes_input and taker.name in _PRODUCTS):
             continue
-        if not context.trains and taker.name in _ROW_WISE and taker.shape[-1] == columns:
+        if not context.trains and _is_row_wise(taker) and taker.shape[-1:] == (columns,):
             continue
-        if context.trains and _is_of_gradient(taker):
-            continue
-        if taker.shape[-1] != columns or taker.share is None:
+        if taker.shape[-1:] != (columns,) or taker.share is None:
             return None
         if taker.share < 1:  # what takes all is on the way to a smaller part
-            shares[taker] = taker.share
-    read = sum(shares.values())
-    by_index = any(taker.indices is not None for taker in shares)
+            read += taker.share * taker.calls / context.steps
+            by_index |= taker.indices is not None
     return _Sliced(row, read, by_index) if 0 < read <= _FEW_READ else None
 
 
@@ -978,16 +1033,18 @@ def _beside(context: Context, sliced: _Sliced) -> Iterator[_Sliced]:
     assert sliced.row.product is not None
     rows, columns, depth = sliced.row.product.sizes
     gradients = {(rows, depth, columns), (columns, depth, rows), (depth, columns, rows)}
-    beside = (*_OF_GRADIENT, "aten::sum") if context.trains else tuple(_ROW_WISE)
     for row in context.rows:
         if row is sliced.row:
             continue
         if row.product is not None:
-            yes = context.trains and row.product.sizes in gradients
+            yes = context.trains and row.product.sizes in gradients and _is_backward(context, row)
         else:
             shape = _shape_of_first(row.input_dims, row.input_types) or ()
             yes = shape[-1:] == (columns,) and math.prod(shape) == rows * columns
-            yes &= row.operator in ("aten::index", *beside)
+            if context.trains:
+                yes = yes and (row.operator == "aten::index" or _is_backward(context, row))
+            else:
+                yes = yes and row.operator in ("aten::index", "aten::copy_", *_ALONG_ROWS, *_ELEMENT_WISE)
         if yes:
             yield _Sliced(row, sliced.share, sliced.by_index)
 
@@ -1015,6 +1072,7 @@ def excess_traffic(context: Context) -> Iterator[Draft]:
     if not bandwidth:
         return
     rows = [row for row in context.rows if _is_own(row) and row.call_ns >= _LEAST_OWN_NS and _given(row)]
+    rows = [row for row in rows if not _is_of_library(context, row)]
     far = [row for row in rows if _share_of_bandwidth(row, bandwidth) < _FAR]
     time = sum(row.device_ns for row in far) / context.steps
     if not far or time < LEAST_SHARE * context.step_ns:
@@ -1037,12 +1095,10 @@ def excess_traffic(context: Context) -> Iterator[Draft]:
                 of_bytes(_given(first)),
                 source=Source.ACTIVITIES,
             ),
-            general(
-                "more traffic than the arguments hold is mostly one of access: neighbours read what lies far apart"
-            ),
+            general("a kernel that moves more than its arguments hold mostly reads or writes what lies far apart"),
         ),
-        todo="let neighbours read neighbours",
-        action="check in the kernel that lanes which run together read and write addresses that lie together "
+        todo="make memory accesses contiguous",
+        action="check in the kernel that threads of a warp read and write addresses that lie together "
         "(opscope kernel, or Nsight Compute's sectors per request)",
         wrong_if="the kernel computes for so long",
         claims=claims_of(far),
@@ -1061,11 +1117,25 @@ _COMPUTE: Final = ("flash_attn", "xformers", "vllm", "torchvision", "fbgemm", "t
 
 def _is_own(row: LimitRow) -> bool:
     name = str(row.operator or "")
-    if row.product is not None or row.ideal_ns is not None or name.startswith(_COMPUTE):
+    if row.product is not None or row.ideal_ns is not None or name.startswith(_COMPUTE) or _COMPUTES.search(name):
         return False
     if row.category in (Category.ATTENTION, Category.MATRIX, Category.CONVOLUTION):
         return False
-    return "::" in name and not name.startswith(("aten::", "autograd::", "torch::", "prims::", "c10d::", "nccl:"))
+    return _is_of_program(name)
+
+
+# Kernels whose names say that they compute much.
+_COMPUTES: Final = lazy_pattern(r"(?i)(gemm|matmul|(?<![a-z])mm|moe|attn|attention|conv|dot|expert|_fwd|_bwd|scan)")
+
+
+def _is_of_library(context: Context, row: LimitRow) -> bool:
+    """Tell whether an operator around a call is of a library that computes much."""
+    around = names_that(context.trace.operators, lambda name: name.startswith(_COMPUTE))
+    if not around.any():
+        return False
+    owners = context.links.activity_operator[context.activities_of([row])]
+    inside = nearest(context.links.operators.parent, around) >= 0
+    return bool(np.append(inside, False)[owners].any())
 
 
 @lru_cache(maxsize=1 << 10)
