@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -408,13 +410,22 @@ def test_launches_of_a_triton_kernel_have_the_sizes_of_its_tensors(
     def add_columns(x, y, rows, tile):  # type: ignore[no-untyped-def]
         pass
 
+    class Unprintable:
+        def __repr__(self) -> str:
+            raise AssertionError("a tensor's text waits for the device")
+
+    class Descriptor(Unprintable):
+        def __init__(self, base: Any) -> None:
+            self.base = base
+
     x, y = torch.ones(4, 8), torch.ones(8, dtype=torch.bfloat16)
     add_columns[(1, 2)](x, y, 4, tile=16)  # without a profiler: as it was
     with torch.profiler.profile(record_shapes=True) as profiler:
         add_columns[(3,)](x, y, 4, tile=None)
         add_columns.run(x, y, 4, grid=(3,), warmup=True, tile=16)
-    assert [one[2] for one in launched] == [(1, 2), (3,), (3,)]
-    assert [one[3] for one in launched] == [False, False, True]
+        add_columns[(4,)]((x, y), Descriptor(x), 2**64, tile=Unprintable())
+    assert [one[2] for one in launched] == [(1, 2), (3,), (3,), (4,)]
+    assert [one[3] for one in launched] == [False, False, True, False]
     assert launched[0][4] == {"tile": 16}
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     (row,) = (
@@ -423,6 +434,15 @@ def test_launches_of_a_triton_kernel_have_the_sizes_of_its_tensors(
     assert json.loads(row["input_dims"]) == [[4, 8], [8], [], []]
     assert json.loads(row["input_types"])[:2] == ["float", "c10::BFloat16"]
     assert json.loads(row["concrete_inputs"])[2] == "4"
+    assert json.loads(other["input_dims"]) == [[4, 8], [8], [4, 8], [], []]  # a tuple's, and a descriptor's base
+
+
+def test_a_package_that_is_called_triton_and_is_another_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    for name in [name for name in sys.modules if name.startswith("triton.")]:
+        monkeypatch.delitem(sys.modules, name)
+    record_triton_launches()
 
 
 @pytest.mark.torch

@@ -137,7 +137,7 @@ def measure_script(
     def torch_imported() -> None:
         # The watcher hooks into PyTorch, which is not there before the script imports it.
         install(watcher, ranges=task.run.wanted.annotation is not None)
-        after_import("triton", record_triton_launches)
+        after_import("triton.runtime.jit", record_triton_launches)
         watcher.torch_imported()
         children.torch_imported()
         start_watchdog(watcher, at_first_use=task.run.records)

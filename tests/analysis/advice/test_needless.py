@@ -118,7 +118,8 @@ def made(folder: Path, *operators: tuple[str, int, dict[str, Any]]) -> tuple[Fin
 
     Args:
         folder: where it is written.
-        operators: name, the kernel's microseconds (0: none), and what was recorded of the inputs.
+        operators: name, the kernel's microseconds (0: none), and what was recorded of the inputs; with ``around``, how
+            many of those that follow lie inside of it.
     """
     trace = KinetoTrace(
         deviceProperties=[{"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132}]
@@ -129,7 +130,8 @@ def made(folder: Path, *operators: tuple[str, int, dict[str, Any]]) -> tuple[Fin
         trace.step(step + 1, begin, 20 * MS - 1)
         for place, (name, took, args) in enumerate(operators):
             number = 1_000 * step + place + 1
-            trace.operator(name, host, 8 * US, **{"External id": number, **args})
+            recorded = {key: value for key, value in args.items() if key != "around"}
+            trace.operator(name, host, (8 + 10 * args.get("around", 0)) * US, **{"External id": number, **recorded})
             if took:
                 launch = trace.launch(host + US, 4 * US, **{"External id": number})
                 trace.kernel(f"{name}_kernel", device, took * US, launch, **{"External id": number})
@@ -258,14 +260,80 @@ def test_a_product_of_a_training_step_is_sliced_too_late_only_where_gradients_al
     step = [
         ("aten::linear", 0, {"Input Dims": [[8192, 4096], [128256, 4096]], "Input type": ["c10::BFloat16"] * 2}),
         product(), select(),
-        ("autograd::engine::evaluate_function: MmBackward0", 0, {}),
+        ("autograd::engine::evaluate_function: MmBackward0", 0, {"around": 2}),
         ("aten::fill_", 1_000, {**taken, "Input Dims": [[8192, 128256], []]}),
         ("aten::mm", 2_000, {"Input Dims": [[8192, 128256], [128256, 4096]], "Input type": ["c10::BFloat16"] * 2}),
     ]  # fmt: skip
     found = next(one for one in made(tmp_path, *step) if one.rule == "sliced_product")
     assert "10.99 ms" in found.title  # all but an eighth of a thousandth of 8, 1 and 2 ms
     linear = {"Input Dims": [[8, 1024, 128256], [512, 128256]], "Input type": ["c10::BFloat16"] * 2}
-    assert "sliced_product" not in rules(made(tmp_path, *step, ("aten::linear", 0, linear)))
+    # Whatever reads it in the forward pass: a layer, a function of autograd, a product by torch.mm.
+    for name in ("aten::linear", "LigerCrossEntropyFunction", "aten::mm"):
+        assert "sliced_product" not in rules(made(tmp_path, *step, (name, 0, linear)))
+
+
+@pytest.mark.parametrize(("to", "is_found"), [("[16, 1]", True), ("[1, 16]", False), (None, False)])
+def test_an_index_takes_rows_only_where_it_is_one_of_the_first_axes(
+    tmp_path: Path, to: str | None, is_found: bool
+) -> None:
+    """PyTorch reshapes an index of rows to [n, 1], one of columns to [1, n]."""
+    index = {"Input Dims": [[8192, 128256], []], "Input type": ["c10::BFloat16", ""], "around": 1}
+    inner = {"Input Dims": [[16], []], "Input type": ["long int", "ScalarList"]}
+    if to is not None:
+        inner["Concrete Inputs"] = ["", to]
+    found = made(tmp_path, product(), ("aten::index", 100, index), ("aten::reshape", 0, inner))
+    assert ("sliced_product" in rules(found)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "types", "is_found"),
+    [
+        ("aten::_softmax", ["", "2", "False"], ["c10::BFloat16", "Scalar", "Scalar"], True),
+        ("aten::_softmax", ["", "1", "False"], ["c10::BFloat16", "Scalar", "Scalar"], False),  # along the positions
+        ("aten::copy_", ["", "", "False"], ["float", "c10::BFloat16", "Scalar"], True),  # float()
+        ("aten::copy_", ["", "", "False"], ["c10::BFloat16", "c10::BFloat16", "Scalar"], False),  # into a buffer
+    ],
+)
+def test_what_works_on_each_row_for_itself_may_stand_between(
+    tmp_path: Path, name: str, values: list[str], types: list[str], is_found: bool
+) -> None:
+    dims = [[8, 1024, 128256], [8, 1024, 128256] if name == "aten::copy_" else [], []]
+    between = {"Input Dims": dims, "Input type": types, "Concrete Inputs": values}
+    assert ("sliced_product" in rules(made(tmp_path, product(), (name, 900, between), select()))) is is_found
+
+
+def test_rows_that_are_added_to_are_a_table_only_where_an_optimizer_updates_it(tmp_path: Path) -> None:
+    """Experts add their results to the tokens of their own: no gradient of a table."""
+    size = [1_000_000, 128]
+    filled = {"Input Dims": [size, []], "Input type": ["float", "Scalar"]}
+    added = {
+        "Input Dims": [size, [], [4096], [4096, 128], []],
+        "Input type": ["float", "Scalar", "long int", "float", "Scalar"],
+    }
+    looked_up = {"Input Dims": [size, [], [4096]], "Input type": ["float", "Scalar", "long int"]}
+    update = {"Input Dims": [[size], [size], []], "Input type": ["TensorList", "TensorList", "Scalar"]}
+    step = [
+        ("autograd::engine::evaluate_function: X0", 0, {}), ("aten::index_select", 10, looked_up),
+        ("aten::fill_", 2_000, filled), ("aten::index_add_", 100, added),
+    ]  # fmt: skip
+    assert "dense_gradient" not in rules(made(tmp_path, *step))
+    assert "dense_gradient" in rules(made(tmp_path, *step, ("aten::_foreach_add_", 6_000, update)))
+
+
+def test_a_table_of_which_many_lookups_take_much_is_left_alone(tmp_path: Path) -> None:
+    fill, backward, update = table(4_000_000, 300_000)[1:]
+    node = ("autograd::engine::evaluate_function: EmbeddingBackward0", 0, {})
+    assert "dense_gradient" in rules(made(tmp_path, node, fill, backward, update))
+    assert "dense_gradient" not in rules(made(tmp_path, node, fill, *[backward] * 4, update))
+
+
+def test_sums_of_a_gradient_go_only_where_attention_shares_heads(tmp_path: Path) -> None:
+    """What is broadcast sums its gradient up as what is expanded does."""
+    expanded = ("aten::copy_", 1_000, copy(SHAPE, [4194304, 524288, 0, 128, 1], WHOLE))
+    node = ("autograd::engine::evaluate_function: ExpandBackward0", 0, {"around": 1})
+    total = ("aten::sum", 8_000, {"Input Dims": [SHAPE, []], "Input type": ["c10::BFloat16", "ScalarList"]})
+    found = next(one for one in made(tmp_path, expanded, node, total) if one.rule == "expanded_copy")
+    assert "(1.000 ms per step)" in found.title
 
 
 def test_a_select_takes_the_entries_before_it_of_a_sort(tmp_path: Path) -> None:

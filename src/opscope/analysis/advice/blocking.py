@@ -100,13 +100,19 @@ _READS: Final = frozenset(
     {
         *("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal"),
         *("aten::masked_select", "aten::unique", "aten::_unique2", "aten::unique_consecutive", "aten::tolist"),
+        *("aten::_unique", "aten::unique_dim"),
         *("aten::repeat_interleave", "aten::bincount", "aten::allclose", "aten::copy_", "aten::to"),
     }
 )
 
 
-# Those that size their own result or choose their kernel by the value, and have no argument that would say it.
-_NEEDED: Final = frozenset({"aten::bincount", "aten::unique", "aten::_unique2", "aten::unique_consecutive"})
+# Those that size their own result or choose their kernel by the value: no argument keeps them from reading it.
+_NEEDED: Final = frozenset(
+    {
+        *("aten::bincount", "aten::unique", "aten::_unique", "aten::_unique2", "aten::unique_dim"),
+        "aten::unique_consecutive",
+    }
+)
 
 
 class _Waiting(Struct, frozen=True):
@@ -197,15 +203,15 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         worst = int(after[np.argmax(np.where(own, lengths, -1))]) if own.any() else int(chosen[0])
         where = context.where_of_call(worst)
         reads = rule is Rule.BLOCKING_READ
-        needed = reads and _all_within(context, chosen, _NEEDED)
-        by_mask = reads and _all_within(context, chosen, _MASKS)
+        needed = _made_within(context, chosen, _NEEDED) & reads
+        advice = _advice(context, rule, chosen, needed, _times_waited(context, chosen) / context.steps)
         number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
         yield Draft(
             rule=rule,
             title=f"The host waits for the device {format_times(number)} times {context.words.each} {matter.why}"
             f"({or_unknown(where.call if rule is Rule.EXPLICIT_SYNC else where.operator)})",
             where=where,
-            saving=Range(0.0, saving.high, saving.likely) if needed else saving,
+            saving=Range(0.0, saving.high, saving.likely) if needed.any() else saving,
             derivation=f"{context.words.the} less the longer of the device's work and the host's own time: "
             "without the waits the "
             "host issues launches while the device works",
@@ -227,17 +233,35 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                 ),
                 *seen(context, where),
             ),
-            todo=_todo(context, rule, number),
-            action=_ACTION_WHERE_NEEDED if needed else _ACTION_ON_MASKS if by_mask else _action(context, rule),
+            todo=advice[0],
+            action=advice[1],
             wrong_if=matter.wrong_if,
-            remedy=_without_waiting(context, rule, chosen, needed=needed),
+            remedy=_without_waiting(context, rule, chosen, needed),
             pieces=np.flatnonzero(pieces),
             claims=idle_claim(BoundKind.DISPATCH) | idle_claim(BoundKind.BLOCKING) | context.claims_of_pieces(pieces),
         )
 
 
-def _without_waiting(context: Context, rule: Rule, calls: Ints, *, needed: bool) -> Remedy:
-    """Return the change that lets the host go on instead of waiting."""
+def _advice(context: Context, rule: Rule, calls: Ints, needed: Bools, times: float) -> tuple[str, str]:
+    """Return what to do about waits in a few words, and in whole."""
+    if rule is Rule.BLOCKING_READ and context.runs_pytorch:
+        by_mask = _made_within(context, calls, _MASKS)
+        if needed.all():
+            return "use operators that read nothing", _ACTION_WHERE_NEEDED
+        if by_mask.any() and (by_mask | needed).all():
+            return "avoid waiting for a mask's count", _ACTION_ON_MASKS
+    return _todo(context, rule, times), _action(context, rule)
+
+
+def _without_waiting(context: Context, rule: Rule, calls: Ints, needed: Bools) -> Remedy:
+    """Return the change that lets the host go on instead of waiting.
+
+    Args:
+        context: what rules look at.
+        rule: which finding it is.
+        calls: the calls that wait.
+        needed: per call whether an operator cannot do without: at the low end that stays.
+    """
     if rule is Rule.EXPLICIT_SYNC:
         return Remedy("these calls are not made", without_calls(calls))
     if rule is Rule.BLOCKING_COPY:
@@ -250,21 +274,22 @@ def _without_waiting(context: Context, rule: Rule, calls: Ints, *, needed: bool)
     read = copies[(launch >= 0) & with_them]
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        if needed and assumed is Assumed.LOW:
+        if needed.all() and assumed is Assumed.LOW:
             return len(calls)
-        result = edit.cut_waits(calls)
+        result = edit.cut_waits(calls[~needed] if assumed is Assumed.LOW else calls)
         if assumed is not Assumed.LOW:
             edit.remove_work(read)
             edit.remove_calls(calls)
         return result
 
-    low = "the operator stays" if needed else "the copies stay"
+    low = "the copies stay, and operators that need the value" if needed.any() else "the copies stay"
     return Remedy(f"the host does not wait, and nothing is copied (low: {low})", apply)
 
 
-def _all_within(context: Context, calls: Ints, names: frozenset[str]) -> bool:
-    """Tell whether all of some calls are made inside operators of some names."""
-    return bool(np.append(_within(context, names), False)[context.links.launch_operator[calls]].all())
+def _made_within(context: Context, calls: Ints, names: frozenset[str]) -> Bools:
+    """Tell per call whether it is made inside an operator of some names."""
+    result: Bools = np.append(_within(context, names), False)[context.links.launch_operator[calls]]
+    return result
 
 
 def _within(context: Context, names: frozenset[str]) -> Bools:
@@ -341,8 +366,8 @@ def _action(context: Context, rule: Rule) -> str:
 
 
 _ACTION_WHERE_NEEDED: Final = (
-    "use an operator that needs no value on the host: zeros(size).scatter_add_(0, x, ones) counts, a mask stands for "
-    "unique entries"
+    "use an operator that needs no value on the host: zeros(size).scatter_add_(0, x, ones) counts, and a mask can mark "
+    "duplicates that stay"
 )
 
 

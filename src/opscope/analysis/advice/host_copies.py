@@ -106,7 +106,7 @@ def _copy(context: Context, rule: Rule, rows: Ints, time: float) -> Draft:
     directions = {direction_of(str(activities["name"][int(row)])) for row in rows[:_LOOKED_AT]}
     action = _copy_better(context, rule, directions, pinned=pinned)
     computed = _computed_on_host(context, rows)
-    elsewhere = pageable and computed.for_it
+    elsewhere = pageable and computed.after.any()
     if elsewhere:
         by = f"{computed.longest}, {format_ns(computed.took_ns)}"
         action = f"compute on the device what operators compute on the host ({by}); or {action}"
@@ -155,9 +155,10 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
     computed = _computed_on_host(context, rows)
 
     def apply(edit: Edit, assumed: Assumed) -> int:
-        if assumed is Assumed.HIGH or (assumed is Assumed.LIKELY and computed.for_it):
+        if assumed is Assumed.HIGH or (assumed is Assumed.LIKELY and computed.after.any()):
             result = edit.remove_work(rows)
-            edit.remove_host_of(computed.operators, _COMPUTED_ELSEWHERE[assumed])
+            gone = computed.operators if assumed is Assumed.HIGH else computed.after
+            edit.remove_host_of(gone, _COMPUTED_ELSEWHERE[assumed])
         else:
             unknown = took / (1 if assumed is Assumed.LOW else _TIMES_SLOWER)
             known = np.where(moved > 0, moved / PINNED_BYTES_PER_NS[assumed], unknown)
@@ -167,7 +168,7 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
         return result
 
     low, likely, _ = PINNED_BYTES_PER_NS
-    if computed.for_it:
+    if computed.after.any():
         stays = percent(1 - _COMPUTED_ELSEWHERE[Assumed.LIKELY])
         how = (
             "what operators compute on the host is computed on the device, without such copies (low: copies of pinned "
@@ -183,7 +184,7 @@ def _pinned(context: Context, rows: Ints) -> Remedy:
 
 
 _COMPUTES_NS: Final = 30_000  # a view takes 5 to 20 us while stacks are recorded
-_COMPUTED_ELSEWHERE: Final = (0.0, 0.9, 1.0)
+_COMPUTED_ELSEWHERE: Final = {Assumed.LIKELY: 0.9, Assumed.HIGH: 1.0}  # of what the host computes
 # What moves data on the host computes nothing that a device would take over.
 _MOVES: Final = lazy_pattern(
     r"aten::(_?pin_memory|to|_to_copy|copy_|clone|contiguous|stack|cat|(empty|zeros|ones|full)(_\w+)?)$"
@@ -196,13 +197,13 @@ class _Computed(Struct, frozen=True):
     Attributes:
         operators: per operator of the trace whether it computes for long and launches nothing; of those inside each
             other the outermost.
-        for_it: whether most copies are to the host: these are made for them.
+        after: of these, the ones after a copy to the host: likely it was made for them.
         longest: the name of the longest.
         took_ns: its time.
     """
 
     operators: Bools
-    for_it: bool = False
+    after: Bools
     longest: str = ""
     took_ns: int = 0
 
@@ -217,16 +218,33 @@ def _computed_on_host(context: Context, copies: Ints) -> _Computed:
     duration = column(table, "duration_ns")
     on_host &= (duration >= _COMPUTES_NS) & np.isin(column(table, "thread"), threads)
     on_host &= ~np.append(on_host, False)[links.operators.parent]
-    rows = np.flatnonzero(on_host)
+    after = on_host & _after_copies_to_host(context, calls[calls >= 0])
+    rows = np.flatnonzero(after)
     if not len(rows):
-        return _Computed(on_host)
+        return _Computed(on_host, after)
     longest = int(rows[np.argmax(duration[rows])])
+    return _Computed(on_host, after, str(table["name"][longest]), int(duration[longest]))
+
+
+def _after_copies_to_host(context: Context, calls: Ints) -> Bools:
+    """Tell per operator whether the last copy on its thread before it is one to the host, in the same step."""
+    operators, launches, steps = context.trace.operators, context.trace.launches, context.device.steps.start
     activities = context.trace.activities
-    leaves = names_that(activities, lambda name: direction_of(name) is Direction.TO_HOST)[copies]
-    took = column(activities, "duration_ns")[copies]
-    return _Computed(
-        on_host, bool(2 * took[leaves].sum() > took.sum()), str(table["name"][longest]), int(duration[longest])
-    )
+    leaves = names_that(activities, lambda name: direction_of(name) is Direction.TO_HOST)
+    to_host = np.zeros(launches.height, np.bool_)
+    launched = context.links.activity_launch
+    to_host[launched[leaves & (launched >= 0)]] = True
+    start, thread = column(operators, "start_ns"), column(operators, "thread")
+    begin, of_thread = column(launches, "start_ns")[calls], column(launches, "thread")[calls]
+    result = np.zeros(operators.height, np.bool_)
+    for number in np.unique(of_thread).tolist():
+        own = calls[of_thread == number][np.argsort(begin[of_thread == number], kind="stable")]
+        rows = np.flatnonzero(thread == number)
+        before = np.searchsorted(column(launches, "start_ns")[own], start[rows]) - 1
+        last = own[np.maximum(before, 0)]
+        same = np.searchsorted(steps, start[rows]) == np.searchsorted(steps, column(launches, "start_ns")[last])
+        result[rows] = (before >= 0) & to_host[last] & same
+    return result
 
 
 def _hidden(context: Context, rows: Ints) -> Remedy:

@@ -274,6 +274,7 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
     if time < LEAST_SHARE * context.step_ns:
         return
     convolutions = [row for row in context.rows if row.category == str(Category.CONVOLUTION)]
+    normalizing = _normalizing(context)
     where = context.where_of_row(max(convolutions, key=lambda row: row.device_ns)) if convolutions else Where()
     name = max(converting, key=lambda item: item[1])[0]
     yield Draft(
@@ -297,19 +298,30 @@ def layout_conversion(context: Context) -> Iterator[Draft]:
         wrong_if="layers between the convolutions only work on NCHW",
         claims=context.claims_of_activities(conversions := np.concatenate([rows for *_, rows in converting])),
         remedy=Remedy(
-            "no conversions (low: eight tenths of their time stay); batch norm takes "
-            f"{percent(_OF_NORMALIZING[1])} (likely) or {percent(_OF_NORMALIZING[2])} (high) of its time",
+            "no conversions (low: eight tenths of their time stay)"
+            + (
+                f"; batch norm takes {percent(_OF_NORMALIZING[1])} (likely) or {percent(_OF_NORMALIZING[2])} (high) of "
+                "its time"
+                if normalizing
+                else ""
+            ),
             all_of(
                 scaled(conversions, (0.8, 0.0, 0.0)),
-                scaled(context.activities_of(_normalizing(context)), _OF_NORMALIZING),
+                scaled(context.activities_of(normalizing), _OF_NORMALIZING),
             ),
         ),
     )
 
 
 def _normalizing(context: Context) -> list[LimitRow]:
-    """Return the normalization of images, which may be quicker in the other layout."""
-    return [row for row in context.rows if row.operator in _NORMALIZING]
+    """Return the normalization of images in NCHW, which may be quicker in the other layout."""
+    return [row for row in context.rows if row.operator in _NORMALIZING and not _is_channels_last(row)]
+
+
+def _is_channels_last(row: LimitRow) -> bool:
+    call = RecordedCall.read(row.input_dims, row.input_types, None, row.input_strides)
+    strides = call.strides[0] if call is not None and call.strides else None
+    return strides is not None and len(strides) > 2 and strides[1] == 1
 
 
 # Of batch norm's time, 45 to 80 % were left in four programs of benchmarks/ in the other layout, on an H200.

@@ -928,7 +928,8 @@ def sliced_product(context: Context) -> Iterator[Draft]:
     ]
     # What stands beside several of them counts once, with the share that leaves most of it.
     shares: dict[int, _Sliced] = {}
-    for one in (*products, *(beside for one in products for beside in _beside(context, one))):
+    beside = [more for product in products for more in _beside(context, product)]
+    for one in (*products, *beside):
         known = shares.get(id(one.row))
         shares[id(one.row)] = one if known is None or one.share > known.share else known
     matches = list(shares.values())

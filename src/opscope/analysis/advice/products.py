@@ -351,9 +351,12 @@ _OF_FEW_CHANNELS: Final = {Assumed.LOW: 0.8, Assumed.LIKELY: 0.55, Assumed.HIGH:
 
 def _has_few_channels(row: LimitRow) -> bool:
     call = RecordedCall.read(row.input_dims, row.input_types, None)
-    if row.category != str(Category.CONVOLUTION) or call is None or not call.dims or call.dims[0] is None:
+    if row.category != str(Category.CONVOLUTION) or call is None:
         return False
-    return len(call.dims[0]) > 2 and call.dims[0][1] <= _FEW_CHANNELS
+    # A backward pass has the gradient first, and then the input.
+    shapes = [shape for shape in call.dims if shape]
+    place = int("backward" in str(row.operator))
+    return len(shapes) > place and len(shapes[place]) > 2 and shapes[place][1] <= _FEW_CHANNELS
 
 
 def _is_nchw(row: LimitRow) -> bool:

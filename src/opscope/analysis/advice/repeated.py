@@ -86,7 +86,13 @@ def recomputation(context: Context) -> Iterator[Draft]:
 
 
 class _Room(Struct, frozen=True):
-    """Whether a device has memory for what is computed again: in bytes, its own, the peak, and what that allocates."""
+    """Whether a device has memory for what is computed again.
+
+    Attributes:
+        device: how much memory it has, in bytes.
+        peak: the most that is allocated.
+        again: what the nodes of the backward pass allocate that compute it again, per step.
+    """
 
     device: int
     peak: int
@@ -94,7 +100,7 @@ class _Room(Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """Whether all of it fits beside the peak, which is more than keeping it needs."""
+        """Whether all of it fits beside the peak."""
         return self.peak + self.again <= _FILLED * self.device
 
     def fact(self) -> Fact:
@@ -124,7 +130,10 @@ def _room(context: Context, roots: Ints) -> _Room | None:
     peak = table["total_allocated_bytes"].max()
     if not isinstance(peak, int):
         return None
-    operators, allocated = context.trace.operators, 0
+    # The outermost operators around what is known to run again, with all else that runs in them.
+    operators, parent, allocated = context.trace.operators, context.links.operators.parent, 0
+    while (above := np.unique(np.where(parent[roots] >= 0, parent[roots], roots))).tolist() != roots.tolist():
+        roots = above
     thread, start, end = (
         column(operators, "thread")[roots],
         column(operators, "start_ns")[roots],

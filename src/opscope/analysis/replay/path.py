@@ -28,7 +28,8 @@ _UNKNOWN_SPEEDS: Final = (1.02, 0.85, 0.5)
 _MOST: Final = 4.0  # recording leaves at least a quarter of a pause
 # A step that follows the host in part alone leaves the rest of its speed open. Eight recorded trainings follow by 0.3
 # to 0.7; without most of their devices' work they took 0.5 to 1.3 of what the fitted speed makes of them.
-_FOLLOWS_WELL: Final = 0.75
+_FOLLOWS_WELL: Final = 0.8
+_FADES: Final = 0.15  # up to there
 _SLOWER: Final = 0.5
 _TRIED_COSTS: Final = 1.1  # for the elasticity: the host this much slower
 
@@ -71,7 +72,7 @@ def unprofiled_steps(steps: Steps, measured_ns: float | None) -> tuple[Edit, Edi
     speeds = _UNKNOWN_SPEEDS
     if speed is not None:
         follows = _elasticity(plain)
-        untold = 0.0 if follows >= _FOLLOWS_WELL else 1 - follows
+        untold = (1 - follows) * min(max((_FOLLOWS_WELL - follows) / _FADES, 0.0), 1.0)
         speeds = speed * (1 + _SLOWER * untold), speed, speed * (1 - untold)
     low, likely, high = (_at(plain, one) for one in speeds)
     return low, likely, high

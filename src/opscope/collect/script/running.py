@@ -186,7 +186,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 def after_import(package: str, function: Callable[[], None]) -> None:
-    """Call a function right after the first import of a package; at once where that has been imported."""
+    """Call a function right after the first import of a package or module; at once where that has been imported."""
     finder = _AfterImport(package, function)
     if package in sys.modules:
         finder.tell()

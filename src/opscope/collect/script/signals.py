@@ -188,26 +188,44 @@ def record_triton_launches() -> None:
     Compiled graphs record their own launches so; those of kernels that a program writes would have a name alone.
     """
     import torch
-    from triton.runtime.jit import JITFunction
 
-    recorded = getattr(torch._C._profiler, "_RecordFunctionFast", None)
-    if recorded is None:
+    try:
+        from triton.runtime.jit import JITFunction
+    except ImportError:  # a package of that name that is not Triton, or is not whole
         return
-    kinds = (torch.Tensor, bool, int, float)
+    recorded = getattr(torch._C._profiler, "_RecordFunctionFast", None)
     original = JITFunction.run
+    if recorded is None or getattr(original, _RECORDS, False):
+        return
 
     @functools.wraps(original)
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup or not torch.autograd._profiler_enabled():
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        values = [value if isinstance(value, kinds) else str(value) for value in (*args, *kwargs.values())]
+        values = [one for value in (*args, *kwargs.values()) for one in _plain(value, torch.Tensor)]
         with recorded(f"{TRITON}{self.__name__}", values):
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
 
+    setattr(run, _RECORDS, True)
     JITFunction.run = run
 
 
 TRITON: Final = "triton::"  # how names of such operators begin
+_RECORDS: Final = "_opscope_records"
+_MOST_INT: Final = (1 << 63) - 1  # what a record can hold
+
+
+def _plain(value: Any, tensor: type) -> list[Any]:
+    """Return an argument of a kernel as records hold it: tensors and numbers, of anything else the type's name.
+
+    Never a tensor's text: that would wait for the device. Descriptors of tensors and reinterpreted ones have a base.
+    """
+    if isinstance(value, tensor | bool | float) or (isinstance(value, int) and abs(value) <= _MOST_INT):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [one for part in value for one in _plain(part, tensor)]
+    base = vars(value).get("base") if hasattr(value, "__dict__") else None
+    return [base if isinstance(base, tensor) else type(value).__name__]
 
 
 def _listen_to_profilers(listener: Listener) -> None:
