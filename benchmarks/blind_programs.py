@@ -4,11 +4,9 @@ The same kinds as ``needless_programs.py``, in other forms. Frozen: the commit b
 then stays in ``results/h200-blind-frozen.json``, whatever rules learnt from it later.
 """
 
-import sys
-
 import torch
 from needless_programs import ON_GPU, both, quiet, triton, with_tf32_convolutions
-from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, scaled, weight
+from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, run_each, scaled, weight
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -570,9 +568,4 @@ if not ON_GPU or triton is None:
     for own in ("by_columns", "narrow_sums"):
         del PROGRAMS[own]
 if __name__ == "__main__":
-    for name, program in PROGRAMS.items():
-        if len(sys.argv) == 1 or name in sys.argv[1:]:
-            program.make()()
-            if program.fixed is not None:
-                program.fixed()()
-            print(name)
+    run_each(PROGRAMS)

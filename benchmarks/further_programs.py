@@ -3,11 +3,9 @@
 No rule was changed for these. What is ``fixed`` returns the same up to precision.
 """
 
-import sys
-
 import torch
 from needless_programs import both, convolved, quiet, triton, with_tf32_convolutions
-from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, scaled, weight
+from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, run_each, scaled, weight
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -470,9 +468,4 @@ PROGRAMS: dict[str, Program] = {
 if not ON_GPU or triton is None:
     del PROGRAMS["own_operator"]
 if __name__ == "__main__":
-    for name, program in PROGRAMS.items():
-        if len(sys.argv) == 1 or name in sys.argv[1:]:
-            program.make()()
-            if program.fixed is not None:
-                program.fixed()()
-            print(name)
+    run_each(PROGRAMS)

@@ -7,11 +7,10 @@ copies. What is ``fixed`` returns the same up to precision. Healthy programs are
 that is promised of them could be kept.
 """
 
-import sys
 from collections.abc import Callable
 
 import torch
-from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, scaled, weight
+from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, run_each, scaled, weight
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -533,9 +532,4 @@ if not ON_GPU or triton is None:
     for own in ("wrong_tile", "strided_lanes"):
         del PROGRAMS[own]
 if __name__ == "__main__":
-    for name, program in PROGRAMS.items():
-        if len(sys.argv) == 1 or name in sys.argv[1:]:
-            program.make()()
-            if program.fixed is not None:
-                program.fixed()()
-            print(name)
+    run_each(PROGRAMS)

@@ -11,6 +11,7 @@ measure the problem before what is fixed, and no more steps than needed (``new_k
 import itertools
 import json
 import os
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -37,6 +38,16 @@ class Program:
     note: str
     alternatives: tuple[str, ...] = ()
     fixed: Callable[[], Step] | None = None
+
+
+def run_each(programs: "dict[str, Program]") -> None:
+    """Run a step of each program, or of those that the command line names, with its cause and without."""
+    for name, program in programs.items():
+        if len(sys.argv) == 1 or name in sys.argv[1:]:
+            program.make()()
+            if program.fixed is not None:
+                program.fixed()()
+            print(name)
 
 
 # What several programs are made of.

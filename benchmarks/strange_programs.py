@@ -5,12 +5,10 @@ before this file's. What was measured then stays in ``results/h200-strange-froze
 before, which called them healthy: what was promised of them is measured here.
 """
 
-import sys
-
 import torch
 from blind_programs import Residual
 from needless_programs import ON_GPU, both, convolved, quiet, triton, with_tf32_convolutions
-from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, scaled, weight
+from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, run_each, scaled, weight
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -542,9 +540,4 @@ if not ON_GPU or triton is None:
     for own in ("norms_of_rows", "turned_matrix"):
         del PROGRAMS[own]
 if __name__ == "__main__":
-    for name, program in PROGRAMS.items():
-        if len(sys.argv) == 1 or name in sys.argv[1:]:
-            program.make()()
-            if program.fixed is not None:
-                program.fixed()()
-            print(name)
+    run_each(PROGRAMS)

@@ -4,12 +4,10 @@ The same kinds as ``blind_programs.py``, in other forms, after the rules had lea
 before this file's. What was measured then stays in ``results/h200-unknown-frozen.json``.
 """
 
-import sys
-
 import torch
 from blind_programs import Residual
 from needless_programs import ON_GPU, both, convolved, quiet, triton, with_tf32_convolutions
-from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, scaled, weight
+from programs import BF16, DEVICE, FP32, Block, Program, Step, graphed, normal, run_each, scaled, weight
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -511,9 +509,4 @@ if not ON_GPU or triton is None:
     for own in ("gated_columns", "largest_of_rows"):
         del PROGRAMS[own]
 if __name__ == "__main__":
-    for name, program in PROGRAMS.items():
-        if len(sys.argv) == 1 or name in sys.argv[1:]:
-            program.make()()
-            if program.fixed is not None:
-                program.fixed()()
-            print(name)
+    run_each(PROGRAMS)
