@@ -82,7 +82,7 @@ def test_one_finding_shows_its_saving_its_place_and_what_to_write() -> None:
 def test_what_to_do_first_is_shown_with_its_saving_and_its_place() -> None:
     analysis = opscope.analyze(ROOT / "examples" / "training_step.json.xz")
     rows = dict(analysis.summary().rows)
-    assert rows["to do 1"] == "stop reading 63 values a step, saves 0.334 to 2.62 ms, programs.py:248"
+    assert rows["to do 1"] == "stop reading 63 values a step, saves 0.334 to 2.47 ms, programs.py:248"
     assert rows["bound"] == analysis.bound.sentence
 
 
