@@ -655,7 +655,12 @@ _LEAST_TAKEN: Final = 1 << 22  # elements
 
 def _takers(context: Context) -> Mapping[int, Sequence[_Taker]]:
     """Return the operators that take large tensors, by how many elements these have."""
-    return kept(context.trace.operators, "takers", lambda: _takers_among(_with_indices(context)))
+    return kept(context.trace.operators, "takers", lambda: _takers_among(_calls(context)))
+
+
+def _calls(context: Context) -> pl.DataFrame:
+    """Return what takers are made of: a row per operator, in the order of the trace's."""
+    return kept(context.trace.operators, "calls of takers", lambda: _with_indices(context))
 
 
 def _with_indices(context: Context) -> pl.DataFrame:
@@ -764,7 +769,7 @@ def _before_sorts(context: Context, row: LimitRow, elements: int) -> dict[_Taker
     table = context.trace.operators
     own = ((table["name"] == row.operator) & (table["input_dims"] == row.input_dims)).fill_null(False).to_numpy()
     first = int(column(table, "start_ns")[own].min()) if own.any() else 0
-    before = _takers_among(_with_indices(context).filter(pl.col("start_ns") < first))
+    before = _takers_among(_calls(context).filter(pl.col("start_ns") < first))
     return {replace(taker, calls=0): taker.calls for taker in before.get(elements, ())}
 
 
