@@ -204,8 +204,8 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
         where = context.where_of_call(worst)
         reads = rule is Rule.BLOCKING_READ
         needed = _made_within(context, chosen, _NEEDED) & reads
-        advice = _advice(context, rule, chosen, needed, _times_waited(context, chosen) / context.steps)
         number, matter = _times_waited(context, chosen) / context.steps, _WAITING[rule]
+        todo, action = _advice(context, rule, chosen, needed, number)
         yield Draft(
             rule=rule,
             title=f"The host waits for the device {format_times(number)} times {context.words.each} {matter.why}"
@@ -233,8 +233,8 @@ def waits_for_the_device(context: Context) -> Iterator[Draft]:
                 ),
                 *seen(context, where),
             ),
-            todo=advice[0],
-            action=advice[1],
+            todo=todo,
+            action=action,
             wrong_if=matter.wrong_if,
             remedy=_without_waiting(context, rule, chosen, needed),
             pieces=np.flatnonzero(pieces),

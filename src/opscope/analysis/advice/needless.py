@@ -454,6 +454,7 @@ def _left_of_tables(
     dense = np.zeros(context.trace.operators.height, np.bool_)
     for activities in scatters:
         dense[owners[activities][owners[activities] >= 0]] = True
+    within = np.append(nearest(context.links.operators.parent, dense) >= 0, False)[owners]
 
     def apply(edit: Edit, assumed: Assumed) -> int:
         result, gone = 0, []
@@ -463,9 +464,11 @@ def _left_of_tables(
                 result += edit.scale(activities, factor)
             else:
                 gone.append(activities)
-        if gone:  # at once: an operator goes with all that it launches
-            result += edit.remove_work(np.concatenate(gone), of_host=_HOST_OF_DENSE[assumed])
+        if gone:  # what scatters goes with all that it launches, and the host's time of each operator once
+            every = np.concatenate(gone)
+            result += len(every)
             edit.remove_operators(dense, of_host=_HOST_OF_DENSE[assumed])
+            edit.remove_work(every[~within[every]], of_host=_HOST_OF_DENSE[assumed])
         return result
 
     return apply
