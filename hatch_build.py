@@ -14,6 +14,7 @@ _FLAGS = ["-O3", "-std=c++2a", "-Wall", "-Wextra", "-pthread", "-fPIC", "-shared
 # The sources, and the library that each becomes. Both are optional: without them the same rules run in Python.
 _SOURCES = {
     Path("src/opscope/readers/native/kineto.cpp"): "libkineto.so",
+    Path("src/opscope/readers/native/snapshot.cpp"): "libsnapshot.so",
     Path("src/opscope/analysis/structure/native/nesting.cpp"): "libnesting.so",
     Path("src/opscope/analysis/replay/native/replay.cpp"): "libreplay.so",
 }

@@ -1,0 +1,93 @@
+"""Where steps end in a history: by the ranges that PyTorch recorded, by its optimizers, or by the loop they are in."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+
+from opscope.analysis.memory.stacks import Part, StackTable
+from opscope.trace.snapshot import Action, DeviceMemory
+
+_PROFILER_STEP: Final = "ProfilerStep#"
+_OPTIMIZER_STEP: Final = "Optimizer.step#"
+_FEWEST: Final = 3  # of iterations that make a loop: two alike may be chance
+_DEEPEST: Final = 60
+
+
+class Steps(Struct, frozen=True):
+    """The steps of a history.
+
+    Attributes:
+        ends: the rows after which a step is over, ascending; the last one is often not over at the end.
+        by: how they were told, in words.
+    """
+
+    ends: tuple[int, ...]
+    by: str
+
+    def number_at(self, row: int) -> int:
+        """Return the step of an event, from 0."""
+        return int(np.searchsorted(np.array(self.ends), row, side="left"))
+
+    def after(self, rows: np.ndarray) -> np.ndarray:
+        """Return where the steps of some events end; the largest number where they do not."""
+        ends = np.array([*self.ends, np.iinfo(np.int64).max])
+        result: np.ndarray = ends[np.searchsorted(ends, rows, side="left")]
+        return result
+
+
+def steps_of(memory: DeviceMemory, table: StackTable) -> Steps:
+    """Find the steps."""
+    for find in (_annotated, _optimizer_runs, _loop):
+        steps = find(memory, table)
+        if len(steps.ends) > 1:
+            return steps
+    return Steps((), "no step was recognised")
+
+
+def _annotated(memory: DeviceMemory, table: StackTable) -> Steps:  # noqa: ARG001 - one form for all three
+    ends: dict[str, list[int]] = {}
+    for note in memory.annotations:
+        if not note.is_begin and note.name.startswith((_PROFILER_STEP, _OPTIMIZER_STEP)):
+            is_profiler = note.name.startswith(_PROFILER_STEP)
+            ends.setdefault(_PROFILER_STEP if is_profiler else note.name, []).append(note.time_us)
+    if not ends:
+        return Steps((), "")
+    name = _PROFILER_STEP if _PROFILER_STEP in ends else next(iter(ends))
+    rows = np.searchsorted(memory.events.time_us, sorted(ends[name]), side="right") - 1
+    return Steps(tuple(dict.fromkeys(rows.tolist())), f"a step ends with {name.rstrip('#')}")
+
+
+def _optimizer_runs(memory: DeviceMemory, table: StackTable) -> Steps:
+    """End steps where events of the optimizer are followed by something else."""
+    inside = table.has(Part.OPTIMIZER)[memory.events.stack] & ~table.has(Part.ZERO_GRADIENTS)[memory.events.stack]
+    rows = np.flatnonzero(inside[:-1] & ~inside[1:])
+    # Between two runs of one step lie no events of a module.
+    forward = np.cumsum(table.has(Part.FORWARD)[memory.events.stack])
+    kept = [int(row) for at, row in enumerate(rows) if at + 1 == len(rows) or forward[rows[at + 1]] > forward[row]]
+    return Steps(tuple(kept), "a step ends with the optimizer's")
+
+
+def _loop(memory: DeviceMemory, table: StackTable) -> Steps:
+    """Find the outermost loop: the function in which the line goes back again and again."""
+    events = memory.events
+    rows = np.flatnonzero((events.action == Action.ALLOC) & np.array([bool(one.lines) for one in table.stacks])[events.stack])
+    chains: Sequence[tuple[tuple[str, str, int], ...]] = [table.stacks[at].lines for at in events.stack[rows].tolist()]
+    for depth in range(_DEEPEST):
+        reach = [at for at, chain in enumerate(chains) if len(chain) > depth]
+        if len(reach) < _FEWEST:
+            break
+        function = Counter(chains[at][depth][:2] for at in reach).most_common(1)[0][0]
+        inside = [at for at in reach if chains[at][depth][:2] == function]
+        lines = [chains[at][depth][2] for at in inside]
+        wraps = [inside[at + 1] for at in range(len(lines) - 1) if lines[at + 1] < lines[at]]
+        if len(wraps) >= _FEWEST - 1:
+            file = function[0].replace("\\", "/").rsplit("/", 1)[-1]
+            ends = tuple(int(rows[at]) - 1 for at in wraps)
+            return Steps(ends, f"a step is a round of the loop in {function[1]} ({file})")
+        line = Counter(lines).most_common(1)[0][0]
+        keep = [at for at in inside if chains[at][depth][2] == line]
+        rows, chains = rows[keep], [chains[at] for at in keep]
+    return Steps((), "")
