@@ -1,6 +1,9 @@
 """What fills a device's memory, how it came to that, and what to do: the schema ``opscope.memory/1``."""
 
 from enum import StrEnum
+from typing import Literal
+
+from msgspec import Struct
 
 
 class Owner(StrEnum):
@@ -16,3 +19,220 @@ class Owner(StrEnum):
     GRAPH_POOL = "graph pools"
     KEPT = "kept from earlier steps"
     UNKNOWN = "unknown"
+
+
+class MemoryRule(StrEnum):
+    """The rules that make findings on memory."""
+
+    CHECKPOINT = "checkpoint"
+    OPTIMIZER_TEMPORARIES = "optimizer_temporaries"
+    OPTIMIZER_STATES = "optimizer_states"
+    VOCABULARY_LOSS = "vocabulary_loss"
+    ZEROED_GRADIENTS = "zeroed_gradients"
+    GROWTH = "growth"
+    GROWING_CACHE = "growing_cache"
+    EVALUATION_GRAPH = "evaluation_graph"
+    PREVIOUS_OUTPUT = "previous_output"
+    FRAGMENTATION = "fragmentation"
+    GRAPH_POOLS = "graph_pools"
+    SEVERAL_STREAMS = "several_streams"
+    RECORDED_STREAMS = "recorded_streams"
+    LOADED_COPY = "loaded_copy"
+    WHOLE_DATASET = "whole_dataset"
+
+
+class AliveEntry(Struct, frozen=True, kw_only=True):
+    """Blocks that were alive at the peak, of one owner and from one place.
+
+    Attributes:
+        owner: whose they are.
+        module: the user's functions ``forward`` that they were allocated in, from the outermost; null outside of them.
+        operator: the operator or autograd node; null where frames of C++ were not recorded.
+        line: the innermost line of the user's code; null where no line was recorded.
+        bytes: of all of them, as PyTorch counts blocks.
+        count: how many blocks.
+    """
+
+    owner: Owner
+    module: str | None
+    operator: str | None
+    line: str | None
+    bytes: int
+    count: int
+
+
+class OwnerEntry(Struct, frozen=True):
+    """One owner at the peak.
+
+    Attributes:
+        owner: whose memory it is.
+        bytes: at the peak.
+        before_bytes: the same where the step before had its own peak; null if there is none.
+    """
+
+    owner: Owner
+    bytes: int
+    before_bytes: int | None
+
+
+class GrowthEntry(Struct, frozen=True):
+    """A line whose memory grows from step to step.
+
+    Attributes:
+        line: the innermost line of the user's code that allocated it; null where none was recorded.
+        bytes_per_step: the median growth of a step.
+        steps: how many steps in a row it grew, up to the last one.
+        bytes: what it holds at the last step's end.
+    """
+
+    line: str | None
+    bytes_per_step: int
+    steps: int
+    bytes: int
+
+
+class PinEntry(Struct, frozen=True):
+    """A segment that cannot be given back, and what holds it.
+
+    Attributes:
+        address: of the segment.
+        bytes: its size.
+        free_bytes: how much of it holds nothing.
+        pinned_by: the bytes of what holds it.
+        line: where the largest block in it was allocated; null if that is unknown.
+    """
+
+    address: int
+    bytes: int
+    free_bytes: int
+    pinned_by: int
+    line: str | None
+
+
+class SettingEntry(Struct, frozen=True):
+    """A setting of the allocator, replayed.
+
+    Attributes:
+        setting: as ``PYTORCH_CUDA_ALLOC_CONF`` takes it; empty for those of the recording.
+        reserved_bytes: the most that is reserved with it.
+        fits: whether all requests of the recording find room within what the device gave; null where the device gave
+            and refused amounts on both sides of what is needed.
+    """
+
+    setting: str
+    reserved_bytes: int
+    fits: bool | None
+
+
+class OutOfMemory(Struct, frozen=True):
+    """A request that was refused, the last one if there were several.
+
+    Attributes:
+        asked_bytes: as rounded.
+        line: where; null if that is unknown.
+        module: the functions ``forward`` that it was in.
+        allocated_bytes: what was allocated then.
+        reserved_bytes: what was reserved then.
+        device_free_bytes: what the device had left.
+        count: how many requests were refused in all.
+        sentence: all of it in words, with what would free how much.
+    """
+
+    asked_bytes: int
+    line: str | None
+    module: str | None
+    allocated_bytes: int
+    reserved_bytes: int
+    device_free_bytes: int | None
+    count: int
+    sentence: str
+
+
+class DeviceMemoryEntry(Struct, frozen=True, kw_only=True):
+    """The memory of one device.
+
+    Attributes:
+        device: its number; null for pinned memory of the host.
+        allocated_bytes, reserved_bytes: when the snapshot was taken.
+        peak_bytes: the most that was allocated while history was recorded.
+        peak_reserved_bytes: the most that was reserved, likewise.
+        peak_step: the step of the peak, from 0; null where no steps were recognised.
+        peak_phase: the part of the step, in words.
+        owners: what was alive at the peak, by owner; adds up to ``peak_bytes``.
+        peak: the same by owner and place, the largest first.
+        fragmentation_bytes: what is free in segments that hold something and so cannot be given back.
+        pins: such segments, those with most free memory first, at most ten.
+        growth: lines whose memory grows from step to step.
+        oom: the request that was refused; null if none was.
+        settings: settings of the allocator, replayed; empty where the history was too long or is missing.
+        events: how many events were recorded.
+        steps: how many steps were recognised.
+        steps_by: how they were told.
+        notes: what is not known, and why.
+    """
+
+    device: int | None
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_bytes: int
+    peak_reserved_bytes: int
+    peak_step: int | None
+    peak_phase: str
+    owners: tuple[OwnerEntry, ...]
+    peak: tuple[AliveEntry, ...]
+    fragmentation_bytes: int
+    pins: tuple[PinEntry, ...]
+    growth: tuple[GrowthEntry, ...]
+    oom: OutOfMemory | None
+    settings: tuple[SettingEntry, ...]
+    events: int
+    steps: int
+    steps_by: str
+    notes: tuple[str, ...] = ()
+
+
+class MemoryFinding(Struct, frozen=True, kw_only=True):
+    """One thing to do about memory.
+
+    Attributes:
+        id: unique in its document.
+        rule: the rule that found it.
+        device: the number of its device.
+        title: what is the case, in one line.
+        where: the line of the user's code; null where it has none.
+        of: what becomes smaller: the peak of what is allocated, or of what is reserved.
+        saves_bytes: by how much, by the history with the change; 0 where this is not known.
+        then_bytes: what it is then.
+        action: the change to make.
+        costs: what it costs in time, as far as that is known.
+        evidence: what was observed.
+        wrong_if: what would make it wrong.
+    """
+
+    id: str
+    rule: MemoryRule
+    device: int | None
+    title: str
+    where: str | None
+    of: Literal["allocated", "reserved"]
+    saves_bytes: int
+    then_bytes: int
+    action: str
+    costs: str
+    evidence: tuple[str, ...]
+    wrong_if: str
+
+
+class MemoryDocument(Struct, frozen=True, kw_only=True):
+    """One snapshot.
+
+    Attributes:
+        snapshot: its file.
+        devices: by number; pinned memory of the host last.
+        findings: what would take less memory, by how much it saves.
+    """
+
+    schema: Literal["opscope.memory/1"] = "opscope.memory/1"
+    snapshot: str
+    devices: tuple[DeviceMemoryEntry, ...]
+    findings: tuple[MemoryFinding, ...]

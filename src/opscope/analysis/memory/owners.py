@@ -13,8 +13,8 @@ from opscope.analysis.memory.steps import Steps
 from opscope.documents.memory import Owner
 from opscope.trace.snapshot import Ints
 
-# cuBLAS: 4 MiB x 2 + 16 KiB x 8; and 32 MiB on Hopper and newer (aten/src/ATen/cuda/CublasHandlePool.cpp).
-_WORKSPACES: Final = (8_519_680, 33_554_432)
+# cuBLAS: 4 MiB x 2 + 16 KiB x 8; 32 MiB on Hopper and newer; cuBLASLt: 1 MiB (aten/src/ATen/cuda/CublasHandlePool.cpp).
+_WORKSPACES: Final = (8_519_680, 33_554_432, 1 << 20)
 
 
 class Phase(StrEnum):
@@ -91,12 +91,14 @@ class _Facts:
         self.count = len(history.memory.events)
         self.parts = table.parts[self.lives.stack]
         self.end_parts = table.parts[self.lives.end_stack]
+        self.native = any(stack.operator for stack in table.stacks)
         self.recorded = (self.lives.stack > 0) | (self.lives.begin >= 0)
         self.began = began
         self.to_end = self.lives.end == self.count
         self.crossed = self._crossed(steps)
         self.next_backward = self._next(phase == Phase.BACKWARD)
         self.next_optimizer = self._next(phase == Phase.OPTIMIZER)
+        self.next_forward = self._next(phase == Phase.FORWARD)
         self.after_forward = self._after_forward(phase, steps)
 
     def _crossed(self, steps: Steps) -> Ints:
@@ -118,6 +120,24 @@ class _Facts:
         result: np.ndarray = forward[np.searchsorted(forward, step_begin)] < self.lives.begin
         return result
 
+    def _of_workspace_size(self) -> np.ndarray:
+        """Tell which lives are workspaces of cuBLAS by their size: the first of each, per stream and thread, for good.
+
+        With frames of C++ the stack tells it.
+        """
+        mask = np.zeros(len(self.lives), dtype=bool)
+        if self.native:
+            return mask
+        seen: set[tuple[int, int, bool]] = set()
+        sized = np.isin(self.lives.requested, _WORKSPACES) & ~self.has(Part.MADE | Part.OPTIMIZER)
+        for life in np.flatnonzero(sized & self.to_end).tolist():
+            on_thread = bool(self.began[life] == Phase.BACKWARD)
+            key = (int(self.lives.requested[life]), int(self.lives.stream[life]), on_thread)
+            if key not in seen:
+                seen.add(key)
+                mask[life] = True
+        return mask
+
     def has(self, part: Part) -> np.ndarray:
         result: np.ndarray = (self.parts & int(part)) > 0
         return result
@@ -129,7 +149,7 @@ class _Facts:
         updated = ((self.end_parts & int(Part.OPTIMIZER | Part.ZERO_GRADIENTS)) > 0) | (lives.end > self.next_optimizer)
         kept = (self.crossed > 1) | (self.to_end & (self.crossed > 0))
         reaches_backward = lives.end > self.next_backward
-        workspace = self.has(Part.WORKSPACE) | (np.isin(lives.requested, _WORKSPACES) & self.to_end & ~self.has(Part.MADE))
+        workspace = self.has(Part.WORKSPACE) | self._of_workspace_size()
         made = self.has(Part.MADE) & ~self.has(Part.FORWARD | Part.BACKWARD)
         user = self.recorded & (self.began == Phase.OTHER)
         return [
@@ -147,7 +167,7 @@ class _Facts:
             (Owner.TEMPORARY, forward),
             (Owner.ACTIVATION, user & self.after_forward & reaches_backward),
             (Owner.TEMPORARY, user & self.after_forward & ~long),
-            (Owner.INPUT, user & (lives.begin > BEFORE)),
+            (Owner.INPUT, user & (lives.begin > BEFORE) & (self.next_forward < lives.end)),
         ]
 
 

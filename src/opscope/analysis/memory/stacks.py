@@ -125,15 +125,16 @@ def _stack(frames: Sequence[Frame], compiled: Sequence[bool]) -> Stack:
     forwards = [frame for frame in reversed(users) if frame.function == "forward"]
     return Stack(
         parts=_parts(python, native),
-        line=None if innermost is None else _line(innermost),
+        line=None if innermost is None else line_of(innermost),
         place=None if innermost is None else f"{innermost.file}:{innermost.line}",
-        modules=" > ".join(_line(frame) for frame in forwards) or None,
+        modules=" > ".join(line_of(frame) for frame in forwards) or None,
         operator=_operator(native),
         lines=tuple((frame.file, frame.function, frame.line) for frame in reversed(python)),
     )
 
 
-def _line(frame: Frame) -> str:
+def line_of(frame: Frame) -> str:
+    """Return a frame as people read it."""
     name = re.split(r"[/\\]", frame.file)[-1]
     return f"{name}:{frame.line} ({frame.function})"
 

@@ -1,0 +1,217 @@
+"""All that is known of one device's memory, and what its peak is with something changed."""
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from opscope.analysis.memory.allocator import (
+
+    UNLIMITED,
+    Change,
+    Replayed,
+    Settings,
+    keys_of,
+    met_limit,
+    replayed,
+)
+from opscope.analysis.memory.history import History, Lives, history_of, total_over_time
+from opscope.analysis.memory.owners import Owned, Phase, owned
+from opscope.analysis.memory.stacks import StackTable
+from opscope.analysis.memory.steps import Steps, steps_of
+from opscope.documents.memory import Owner
+from opscope.trace.snapshot import Action, DeviceMemory, Ints, Snapshot
+
+MOST_REPLAYED: Final = 500_000  # events: a replay of as many takes some three seconds
+
+
+class Case:
+    """One device of a snapshot.
+
+    Args:
+        snapshot: the file.
+        memory: the device.
+        table: the snapshot's stacks.
+    """
+
+    def __init__(self, snapshot: Snapshot, memory: DeviceMemory, table: StackTable) -> None:
+        self.snapshot, self.memory, self.table = snapshot, memory, table
+        self.settings = Settings.of(snapshot.settings)
+        self.history: History = history_of(memory, self.settings)
+        self.steps: Steps = steps_of(memory, table)
+        self.owned: Owned = owned(self.history, table, self.steps)
+
+    @property
+    def lives(self) -> Lives:
+        """All blocks."""
+        return self.history.lives
+
+    @property
+    def count(self) -> int:
+        """The number of events."""
+        return len(self.memory.events)
+
+    @cached_property
+    def alive(self) -> np.ndarray:
+        """A mask of the lives at the peak."""
+        return self.history.alive_at_peak
+
+    @property
+    def peak_row(self) -> int:
+        """The event that made the peak; `BEFORE` if it was before all of them."""
+        return self.history.peak - 1
+
+    @cached_property
+    def peak_step(self) -> tuple[int, int]:
+        """The first and last event of the step of the peak."""
+        ends = self.steps.ends
+        number = self.steps.number_at(max(self.peak_row, 0))
+        return (ends[number - 1] + 1 if number else 0), (ends[number] if number < len(ends) else self.count - 1)
+
+    def line_of(self, life: int) -> str | None:
+        """Return the line of the user's code that allocated a block."""
+        return self.table.stacks[int(self.lives.stack[life])].line
+
+    def phase_rows(self, phase: Phase) -> Ints:
+        """Return the events of a phase."""
+        rows: Ints = np.flatnonzero(self.owned.phase == phase)
+        return rows
+
+    def in_step(self, rows: np.ndarray) -> np.ndarray:
+        """Return a mask of the events that are in the step of the peak."""
+        first, last = self.peak_step
+        mask: np.ndarray = (rows >= first) & (rows <= last)
+        return mask
+
+    def peak_with(
+        self,
+        *,
+        begin: Ints | None = None,
+        end: Ints | None = None,
+        sizes: Ints | None = None,
+        more: tuple[Ints, Ints, Ints] | None = None,
+    ) -> int:
+        """Return the peak with other lives.
+
+        Args:
+            begin, end: other first and last events of the lives.
+            sizes: other bytes of theirs.
+            more: further lives: begin, end, bytes.
+        """
+        lives = self.lives
+        begin = lives.begin if begin is None else begin
+        end = lives.end if end is None else np.maximum(end, begin)
+        sizes = self.sizes if sizes is None else sizes
+        if more is not None:
+            begin, end, sizes = (
+                np.concatenate((old, new)) for old, new in zip((begin, end, sizes), more, strict=True)
+            )
+        return int(total_over_time(self.count, begin, end, sizes).max())
+
+    # ---- what a step that ran out of memory would have come to
+
+    @cached_property
+    def scale(self) -> float:
+        """How much larger the refused step is than the one before it, by the sizes of what both allocate; 1 without."""
+        events, ends = self.memory.events, self.steps.ends
+        if not len(events) or not ends or not (events.action[ends[-1] :] == Action.OOM).any():
+            return 1.0
+        lives = self.lives
+        number = np.searchsorted(np.array(ends), lives.begin, "left")
+        forward = (lives.begin >= 0) & (self.owned.phase[np.maximum(lives.begin, 0)] == Phase.FORWARD)
+        ratios = []
+        for stack in np.unique(lives.stack[forward]).tolist():
+            of_stack = forward & (lives.stack == stack) & ~self.owned.of(Owner.WORKSPACE)
+            now, before = (lives.requested[of_stack & (number == step)] for step in (len(ends), len(ends) - 1))
+            if len(now) and len(before):
+                ratios.append((int(now.max()), int(now.max()) / int(before.max())))
+        return max(1.0, max(ratios)[1]) if ratios else 1.0
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """The bytes of lives; those of whole steps before a refused one as large as in that one."""
+        if self.scale == 1.0:
+            return self.lives.bytes
+        scaled: Ints = np.where(self._scales, (self.lives.bytes * self.scale).astype(np.int64), self.lives.bytes)
+        return scaled
+
+    @cached_property
+    def requests(self) -> Ints:
+        """The bytes that were asked for, scaled like `sizes`."""
+        if self.scale == 1.0:
+            return self.lives.requested
+        scaled: Ints = np.where(self._scales, (self.lives.requested * self.scale).astype(np.int64), self.lives.requested)
+        return scaled
+
+    @cached_property
+    def _scales(self) -> np.ndarray:
+        """Which lives of earlier steps grow with the input."""
+        gradients = self.lives.requested[self.owned.of(Owner.GRADIENT)]
+        grows = self.owned.of(Owner.ACTIVATION, Owner.INPUT, Owner.TEMPORARY) & (self.lives.begin < self.steps.ends[-1])
+        grows &= ~np.isin(self.lives.requested, gradients) | self.owned.of(Owner.ACTIVATION, Owner.INPUT)
+        return grows
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The peak; of a refused step what it would have come to, by the steps before it."""
+        return self.peak_with()
+
+    # ---- the allocator, replayed
+
+    @cached_property
+    def limit(self) -> tuple[int, int]:
+        """The most that the device surely gave, and the least that it surely refused."""
+        reserved, events = self.history.reserved, self.memory.events
+        gave = int(reserved.max()) if met_limit(self.memory) else UNLIMITED
+        refused = UNLIMITED
+        for row in np.flatnonzero(events.action == Action.OOM).tolist():
+            asked, free = int(events.bytes[row]), int(events.address[row])
+            if free >= 0 and free < asked:  # else a fraction of the device was set as the limit
+                gave = max(gave, int(reserved[row]) + free)
+            refused = min(refused, max(int(reserved[row]) + asked, gave + 1))
+        return gave, refused
+
+    def replay(self, change: Change, *, limit: int | None = None, left_out: np.ndarray | None = None) -> Replayed:
+        """Replay the allocator.
+
+        Args:
+            change: what is other.
+            limit: the most that the device gives; None for what it surely gave.
+            left_out: a mask of lives that are not requested.
+        """
+        lives, settings = self.lives, self.settings
+        keys = keys_of(self.memory, change, lives.address, lives.stream, settings.rounded(lives.requested))
+        ends = self._usable_again if not change.at_once else lives.end
+        kept = np.ones(len(lives), dtype=bool) if left_out is None else ~left_out
+        rows = np.flatnonzero(kept).tolist()
+        requests = (
+            (int(lives.begin[at]), int(ends[at]), int(lives.requested[at]), keys[at], int(lives.address[at]))
+            for at in rows
+        )
+        by_age = any(context.pool is not None for context in self.snapshot.contexts)  # of PyTorch 2.12 and newer
+        return replayed(
+            self.memory, change, requests, self.limit[0] if limit is None else limit, by_age=by_age
+        )
+
+    @cached_property
+    def _usable_again(self) -> Ints:
+        """Per life, the event after which its block can be used again: other streams may have to be waited for."""
+        events, ends = self.memory.events, self.lives.end.copy()
+        waiting: dict[int, list[int]] = {}
+        for row in np.flatnonzero(events.action == Action.FREE_COMPLETED).tolist():
+            waiting.setdefault(int(events.address[row]), []).append(row)
+        freed = np.flatnonzero(ends < self.count)
+        for life in freed[events.action[ends[freed]] == Action.FREE_REQUESTED].tolist():
+            later = [row for row in waiting.get(int(self.lives.address[life]), ()) if row > ends[life]]
+            ends[life] = later[0] if later else self.count
+        return ends
+
+    @cached_property
+    def is_replayed_right(self) -> bool:
+        """Whether the replay with nothing changed reserves what was reserved, within 2 %."""
+        if not self.count or self.count > MOST_REPLAYED:
+            return False
+        true = int(self.history.reserved.max())
+        return abs(int(self.replay(Change(self.settings)).reserved.max()) - true) <= 0.02 * true
+
+

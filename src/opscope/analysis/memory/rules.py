@@ -1,0 +1,539 @@
+"""What would take less memory: one function a rule. Each edits the lives of blocks and looks at the peak that is left.
+
+A rule speaks only of what the history shows; what else must be true stands in ``wrong_if``.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+import numpy as np
+from msgspec import Struct
+
+from opscope.analysis.memory.allocator import UNLIMITED, Change, Settings
+from opscope.analysis.memory.case import Case
+from opscope.analysis.memory.growth import growth_of
+from opscope.analysis.memory.history import BEFORE
+from opscope.analysis.memory.owners import Phase
+from opscope.analysis.memory.repeats import Blocks, repeated_blocks
+from opscope.analysis.memory.stacks import Part
+from opscope.base.units import format_bytes
+from opscope.documents.memory import MemoryRule, Owner
+from opscope.trace.snapshot import Action, Ints
+
+LEAST_SHARE: Final = 0.02  # of the peak: less is not worth a change
+_CHUNKS: Final = 8
+# States in 8 bits have a scale of 32 bits for each 256 values, as bitsandbytes keeps them.
+_IN_8_BITS: Final = (1 + 4 / 256) / 4
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A finding without its number; the fields are those of `MemoryFinding`."""
+
+    rule: MemoryRule
+    title: str
+    where: str | None
+    then_bytes: int
+    action: str
+    costs: str
+    evidence: tuple[str, ...]
+    wrong_if: str
+    of: Literal["allocated", "reserved"] = "allocated"
+
+
+def drafts(case: Case) -> Iterator[Draft]:
+    """Yield what is found, in no order."""
+    for rule in RULES:
+        yield from rule(case)
+
+
+def _sum(case: Case, mask: np.ndarray) -> int:
+    return int(case.lives.bytes[mask].sum())
+
+
+def _main_line(case: Case, mask: np.ndarray) -> str | None:
+    """Return the line that holds most of some lives."""
+    by_line: Counter[str | None] = Counter()
+    for life in np.flatnonzero(mask).tolist():
+        by_line[case.line_of(life)] += int(case.lives.bytes[life])
+    return by_line.most_common(1)[0][0] if by_line else None
+
+
+# ---------------------------------------------------------------- training
+
+
+def checkpoint(case: Case) -> Iterator[Draft]:
+    """Keep only the inputs of repeated blocks, and compute the rest again in the backward pass."""
+    blocks = repeated_blocks(case)
+    if blocks is None:
+        return
+    begin, end, sizes = _checkpointed(case, blocks)
+    again = case.lives.end[blocks.dropped] > blocks.forward_end
+    more = (begin[again], np.maximum(blocks.last_use, begin)[again], sizes[again])
+    then = case.peak_with(end=end, more=more)
+    held = _sum(case, np.isin(np.arange(len(case.lives)), blocks.dropped) & case.alive)
+    yield Draft(
+        rule=MemoryRule.CHECKPOINT,
+        title=f"{blocks.count} blocks keep {format_bytes(held)} of activations for the backward pass",
+        where=blocks.where,
+        then_bytes=then,
+        action="Checkpoint each of these blocks: x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).",
+        costs="The forward pass of these blocks runs twice, about a third more of their time in a step.",
+        evidence=(
+            f"The same {blocks.period} allocations follow each other {blocks.count} times in the forward pass, and live "
+            "until the backward pass.",
+        ),
+        wrong_if="a block takes or returns more than its main input and output, which are kept as well",
+    )
+
+
+def _checkpointed(case: Case, blocks: Blocks) -> tuple[Ints, Ints, Ints]:
+    """Return where what is dropped lives again, where it ends for the first time, and its sizes."""
+    end = case.lives.end.copy()
+    end[blocks.dropped] = np.minimum(blocks.forward_end, end[blocks.dropped])
+    return blocks.backward_begin, end, case.sizes[blocks.dropped]
+
+
+def optimizer_temporaries(case: Case) -> Iterator[Draft]:
+    """Update parameters without temporary tensors."""
+    mask = case.lives.begin >= 0
+    mask &= case.owned.of(Owner.TEMPORARY) & (case.owned.phase[np.maximum(case.lives.begin, 0)] == Phase.OPTIMIZER)
+    if not (mask & case.alive).any():
+        return
+    yield Draft(
+        rule=MemoryRule.OPTIMIZER_TEMPORARIES,
+        title=f"The optimizer's step takes {format_bytes(_sum(case, mask & case.alive))} for temporary tensors",
+        where=_main_line(case, mask & case.alive),
+        then_bytes=case.peak_with(sizes=np.where(mask, 0, case.sizes)),
+        action="Pass fused=True to the optimizer, or foreach=False where it has no fused kernel.",
+        costs="fused=True costs nothing, it saves launches; foreach=False launches kernels for each parameter.",
+        evidence=("They are allocated in the optimizer's functions and freed in the same step.",),
+        wrong_if="the optimizer has neither argument",
+    )
+
+
+def optimizer_states(case: Case) -> Iterator[Draft]:
+    """Keep the optimizer's states in 8 bits."""
+    mask = case.owned.of(Owner.OPTIMIZER_STATE) & (case.lives.bytes > 1 << 14)
+    held = _sum(case, mask & case.alive)
+    if held < 0.2 * case.history.peak_bytes:
+        return
+    sizes = np.where(mask, (case.sizes * _IN_8_BITS).astype(np.int64), case.sizes)
+    yield Draft(
+        rule=MemoryRule.OPTIMIZER_STATES,
+        title=f"The optimizer's states take {format_bytes(held)}",
+        where=_main_line(case, mask & case.alive),
+        then_bytes=case.peak_with(sizes=sizes),
+        action="Use an optimizer with states in 8 bits (bitsandbytes.optim.AdamW8bit, torchao.optim.AdamW8bit).",
+        costs="Quantising takes some time in the optimizer's step; the loss has to be compared.",
+        evidence=("They are allocated in the optimizer's first step, and live on.",),
+        wrong_if="the states are not in 32 bits now",
+    )
+
+
+def vocabulary_loss(case: Case) -> Iterator[Draft]:
+    """Compute the loss in parts, so that logits never exist as a whole."""
+    in_loss = (case.table.parts[case.lives.stack] & int(Part.LOSS)) > 0
+    at_peak = np.flatnonzero(in_loss & case.alive & (case.lives.begin >= 0))
+    if not len(at_peak):
+        return
+    size = int(case.lives.requested[at_peak].max())
+    first, last = case.peak_step
+    step = (case.lives.begin >= first) & (case.lives.begin <= last)
+    same = (case.requests == size) & (case.lives.begin > BEFORE)
+    held = _sum(case, same & case.alive & step)
+    if held < 0.1 * case.history.peak_bytes:
+        return
+    yield Draft(
+        rule=MemoryRule.VOCABULARY_LOSS,
+        title=f"Logits and their loss take {format_bytes(held)}: {int((same & case.alive & step).sum())} tensors of "
+        f"{format_bytes(size)}",
+        where=_main_line(case, in_loss & case.alive),
+        then_bytes=_in_parts(case, same, in_loss),
+        action="Compute the head and the loss together for a part of the rows at a time, each part checkpointed, or with a "
+        f"fused kernel (Liger's or Cut Cross-Entropy). The figure is that of {_CHUNKS} parts.",
+        costs="The head's product runs once more in the backward pass, if parts are checkpointed.",
+        evidence=(f"They have the size of what {case.line_of(int(at_peak[0])) or 'the loss'} allocates for the loss.",),
+        wrong_if="the logits are needed as a whole",
+    )
+
+
+def _in_parts(case: Case, same: np.ndarray, in_loss: np.ndarray) -> int:
+    """Return the peak if what has the size of the logits is made in parts.
+
+    What the head returns goes as soon as the loss of its part is there. The head's gradient is there from the first part
+    on, not only at the end.
+    """
+    lives, end = case.lives, case.lives.end.copy()
+    losses = np.sort(lives.begin[same & in_loss])
+    logits = np.flatnonzero(same & ~in_loss & (case.owned.phase[np.maximum(lives.begin, 0)] == Phase.FORWARD))
+    for life in logits.tolist():
+        later = losses[losses > lives.begin[life]]
+        end[life] = min(int(end[life]), int(later[0]) + 1) if len(later) else int(end[life])
+    backward = same & (case.owned.phase[np.maximum(lives.begin, 0)] == Phase.BACKWARD)
+    gradients = np.flatnonzero(case.owned.of(Owner.GRADIENT) & (lives.requested > 1 << 16))
+    begins, earlier = [], []
+    for number in np.unique(np.searchsorted(np.array(case.steps.ends), lives.begin[backward], "left")).tolist():
+        of_step = np.searchsorted(np.array(case.steps.ends), lives.begin, "left") == number
+        first = int(lives.begin[backward & of_step].min())
+        after = gradients[(lives.begin[gradients] > first) & of_step[gradients]]
+        if len(after):
+            earlier.append(int(after[0]))
+            begins.append(first)
+    chosen = np.array(earlier, dtype=np.int64)
+    more = (np.array(begins, dtype=np.int64), lives.begin[chosen] - 1, case.sizes[chosen])
+    return case.peak_with(end=end, sizes=np.where(same, case.sizes // _CHUNKS, case.sizes), more=more)
+
+
+def zeroed_gradients(case: Case) -> Iterator[Draft]:
+    """Set gradients to None."""
+    lives, ends = case.lives, np.array(case.steps.ends, dtype=np.int64)
+    if not len(ends):
+        return
+    crossed = np.searchsorted(ends, lives.end, "left") - np.searchsorted(ends, lives.begin, "left")
+    kept = case.owned.of(Owner.GRADIENT) & (crossed > 1)
+    held = _sum(case, kept & case.alive)
+    if held < LEAST_SHARE * case.history.peak_bytes:
+        return
+    begin, end, sizes = _set_to_none(case, kept)
+    yield Draft(
+        rule=MemoryRule.ZEROED_GRADIENTS,
+        title=f"Gradients of {format_bytes(held)} are kept over the forward pass",
+        where=_main_line(case, kept & case.alive),
+        then_bytes=case.peak_with(begin=begin, end=end, sizes=sizes),
+        action="Call optimizer.zero_grad(set_to_none=True), which is the default, before the forward pass.",
+        costs="Nothing: it also saves filling them with zeros.",
+        evidence=("They are allocated in the first backward pass and not freed by zero_grad.",),
+        wrong_if="gradients are added up over several batches on purpose",
+    )
+
+
+def _set_to_none(case: Case, kept: np.ndarray) -> tuple[Ints, Ints, Ints]:
+    """Let kept gradients end with their first step; what is added to them then becomes the gradient itself."""
+    lives = case.lives
+    begin, end, sizes = lives.begin.copy(), lives.end.copy(), case.sizes.copy()
+    end[kept] = np.minimum(case.steps.after(lives.begin[kept]), end[kept])
+    count = Counter(lives.requested[kept].tolist())
+    temporaries = case.owned.of(Owner.TEMPORARY) & (lives.begin >= 0)
+    temporaries &= case.owned.phase[np.maximum(lives.begin, 0)] == Phase.BACKWARD
+    number = np.searchsorted(np.array(case.steps.ends), lives.begin, "left")
+    for size, most in count.items():
+        same = np.flatnonzero(temporaries & (lives.requested == size))
+        for step in set(number[same].tolist()):
+            of_step = same[number[same] == step]
+            # A gradient is added to the kept one and freed soon: those that live shortest.
+            chosen = of_step[np.argsort(lives.end[of_step] - lives.begin[of_step], kind="stable")][:most]
+            end[chosen] = case.steps.after(lives.begin[chosen])
+    return begin, np.minimum(end, case.count), sizes
+
+
+# ---------------------------------------------------------------- what is kept for too long
+
+
+def growth(case: Case) -> Iterator[Draft]:
+    """Do not keep what grows from step to step."""
+    for grown in growth_of(case):
+        if grown.is_replaced:
+            yield from _growing_cache(case, grown.lives)
+            continue
+        with_graph = len(grown.stacks) > 1
+        end = case.lives.end.copy()
+        until = _next_made(case, grown.lives) if with_graph else case.steps.after(case.lives.begin[grown.lives])
+        end[grown.lives] = np.minimum(until, end[grown.lives])
+        line = grown.lines[0]
+        yield Draft(
+            rule=MemoryRule.GROWTH,
+            title=f"{format_bytes(grown.bytes_per_step)} more in each step: "
+            + ("whole graphs of earlier steps are kept" if with_graph else f"what {line or 'one line'} makes is kept"),
+            where=line,
+            then_bytes=case.peak_with(end=end),
+            action="Keep numbers instead of tensors with a graph: loss.item(), or x.detach() without its graph."
+            if with_graph
+            else "Do not keep it: take what you need of it to the host (x.detach().cpu(), loss.item()), or let it go.",
+            costs=".item() and .cpu() wait for the device; do it once in several steps, or at the end."
+            if with_graph
+            else "A copy to the host waits for the device.",
+            evidence=(
+                f"It grew in each of the last {grown.steps} steps and holds {format_bytes(grown.bytes)} at their end.",
+            ),
+            wrong_if="the program needs all of it on the device later",
+        )
+
+
+def _next_made(case: Case, lives: Ints) -> Ints:
+    """Return when the step after has made the same: the name that held one step's result then holds the next one's."""
+    number = np.searchsorted(np.array(case.steps.ends), case.lives.begin[lives], "left")
+    last = {int(step): int(case.lives.begin[lives[number == step]].max()) + 1 for step in np.unique(number)}
+    return np.array([last.get(int(step) + 1, case.count) for step in number], dtype=np.int64)
+
+
+def _growing_cache(case: Case, lives: Ints) -> Iterator[Draft]:
+    sizes, begin, end = case.sizes.copy(), case.lives.begin.copy(), case.lives.end.copy()
+    sizes[lives] = 0
+    first = int(begin[lives].min())
+    # What the first one replaced: freed as soon as it was there, and smaller.
+    before = (end > first) & (end <= first + 3) & (case.lives.requested < case.lives.requested[lives].min())
+    before &= case.lives.requested > case.lives.requested[lives].min() // 2
+    if before.any():
+        sizes[before], first = 0, int(begin[before].min())
+    whole = int(case.lives.bytes[lives].max())
+    more = (np.array([first]), np.array([end[lives].max()]), np.array([whole]))
+    line = case.line_of(int(lives[0]))
+    yield Draft(
+        rule=MemoryRule.GROWING_CACHE,
+        title=f"A tensor is made again, larger, in each step: old and new are there at once ({format_bytes(whole)} each)",
+        where=line,
+        then_bytes=case.peak_with(sizes=sizes, more=more),
+        action="Allocate it once at its final size, and write each step's part into it (a static cache).",
+        costs="Nothing: it also saves copying it in each step.",
+        evidence=(f"{line or 'One line'} allocates a larger tensor in each step, and the one before is freed after that.",),
+        wrong_if="its final size is not known and cannot be limited",
+    )
+
+
+def evaluation_graph(case: Case) -> Iterator[Draft]:
+    """Do not keep a graph where there is no backward pass."""
+    first, last = case.peak_step
+    phase = case.owned.phase[first : last + 1]
+    if (phase == Phase.BACKWARD).any() or not (phase == Phase.FORWARD).any():
+        return
+    lives = case.lives
+    inside = (lives.begin >= first) & (lives.begin <= case.peak_row)
+    inside &= case.owned.phase[np.maximum(lives.begin, 0)] == Phase.FORWARD
+    made = np.flatnonzero(inside)
+    alive = made[case.alive[made]]
+    refused = (case.memory.events.action[first : last + 1] == Action.OOM).any()
+    if refused or not (lives.end[alive] < case.count).any():  # the step is not over, or keeps them
+        return
+    # Without a graph, a forward pass frees most of what it makes before it ends.
+    if len(alive) < 8 or lives.bytes[alive].sum() < 0.6 * lives.bytes[made].sum():
+        return
+    yield Draft(
+        rule=MemoryRule.EVALUATION_GRAPH,
+        title=f"A forward pass keeps {format_bytes(int(lives.bytes[alive].sum()))} for a backward pass that never comes",
+        where=_main_line(case, np.isin(np.arange(len(lives)), alive)),
+        then_bytes=_without_graphs(case),
+        action="Run it under torch.no_grad() or torch.inference_mode().",
+        costs="Nothing: it also saves building the graph.",
+        evidence=(
+            f"{len(alive)} of the {len(made)} tensors of the forward pass are alive when it ends, and no backward pass "
+            "follows.",
+        ),
+        wrong_if="the program uses the intermediate results itself",
+    )
+
+
+def _without_graphs(case: Case) -> int:
+    """Return the peak if each tensor of a forward pass is freed when the next but one is there.
+
+    What a block returns lives until the next block has returned; see `Blocks`.
+    """
+    lives, end = case.lives, case.lives.end.copy()
+    in_forward = (lives.begin >= 0) & (case.owned.phase[np.maximum(lives.begin, 0)] == Phase.FORWARD)
+    forward = np.flatnonzero(in_forward & ~case.owned.of(Owner.WORKSPACE, Owner.GRAPH_POOL))
+    blocks = repeated_blocks(case, for_backward=False)
+    outputs = set() if blocks is None else {int(stack) for stack in lives.stack[blocks.outputs]}
+    large = forward[lives.bytes[forward] >= 1 << 16]
+    begins = np.append(lives.begin[large], case.count)
+    of_outputs = [at for at, life in enumerate(large) if int(lives.stack[life]) in outputs]
+    for at, life in enumerate(large.tolist()):
+        following = at + 2
+        if at in of_outputs:
+            later = [one for one in of_outputs if one > at]
+            following = later[0] + 1 if later else len(large)
+        end[life] = min(int(end[life]), int(begins[min(following, len(large))]))
+    return case.peak_with(end=end)
+
+
+def previous_output(case: Case) -> Iterator[Draft]:
+    """Let go of the last step's result before the next one is computed."""
+    lives, steps = case.lives, case.steps
+    if not steps.ends:
+        return
+    over = case.alive & (steps.after(lives.begin) < case.peak_row) & (lives.begin >= 0)
+    over &= ~case.owned.of(Owner.PARAMETER, Owner.OPTIMIZER_STATE, Owner.GRADIENT, Owner.WORKSPACE, Owner.GRAPH_POOL)
+    # Replaced by one of the same line soon after the peak: the name still held it.
+    replaced = [
+        life
+        for life in np.flatnonzero(over).tolist()
+        if lives.end[life] < case.count
+        and ((lives.stack == lives.stack[life]) & (lives.begin > steps.after(lives.begin[life : life + 1])[0]) & (lives.begin <= lives.end[life])).any()
+        and lives.end[life] <= steps.after(np.array([case.peak_row]))[0]
+    ]
+    growing = {life for grown in growth_of(case) for life in grown.lives.tolist()}
+    chosen = np.array([life for life in replaced if life not in growing], dtype=np.int64)
+    held = int(lives.bytes[chosen].sum())
+    if held < LEAST_SHARE * case.history.peak_bytes:
+        return
+    stacks = set(lives.stack[chosen].tolist())
+    end = lives.end.copy()
+    same = np.isin(lives.stack, list(stacks)) & (lives.begin >= 0)
+    end[same] = np.minimum(steps.after(lives.begin[same]), end[same])
+    line = _main_line(case, np.isin(np.arange(len(lives)), chosen))
+    yield Draft(
+        rule=MemoryRule.PREVIOUS_OUTPUT,
+        title=f"The step before still holds {format_bytes(held)} while this one computes the same again",
+        where=line,
+        then_bytes=case.peak_with(end=end),
+        action="del the variable at the end of the step, or compute inside a function, so that the name ends with it.",
+        costs="Nothing.",
+        evidence=(f"What {line or 'a line'} allocates is freed only when the next step's is there.",),
+        wrong_if="the next step needs it",
+    )
+
+
+def loaded_copy(case: Case) -> Iterator[Draft]:
+    """Do not keep a second copy of the parameters."""
+    lives = case.lives
+    parameters = case.owned.of(Owner.PARAMETER) & case.alive & (lives.bytes > 1 << 14)
+    wanted = Counter(lives.requested[parameters].tolist())
+    if sum(wanted.values()) < 4:
+        return
+    other = case.alive & ~case.owned.of(*(set(Owner) - {Owner.INPUT, Owner.KEPT, Owner.UNKNOWN, Owner.PARAMETER}))
+    for line in {case.line_of(life) for life in np.flatnonzero(other & ~parameters & (lives.bytes > 1 << 14)).tolist()}:
+        mask = np.array([bool(other[life]) and not parameters[life] and case.line_of(life) == line for life in range(len(lives))])
+        found = Counter(lives.requested[mask].tolist())
+        if sum((found & wanted).values()) < 0.9 * sum(wanted.values()):
+            continue
+        yield Draft(
+            rule=MemoryRule.LOADED_COPY,
+            title=f"A second copy of the parameters takes {format_bytes(_sum(case, mask & case.alive))}",
+            where=line,
+            then_bytes=case.peak_with(sizes=np.where(mask, 0, case.sizes)),
+            action='Load checkpoints to the host (torch.load(path, map_location="cpu")) and delete them after '
+            "load_state_dict.",
+            costs="Nothing but the copy to the device, which happens once.",
+            evidence=(f"{line or 'One line'} holds tensors of the sizes of the parameters, all at once.",),
+            wrong_if="it is a copy that the training needs, such as an average of the weights",
+        )
+
+
+def whole_dataset(case: Case) -> Iterator[Draft]:
+    """Keep data on the host that is used a part at a time."""
+    lives = case.lives
+    begin = case.steps.ends[0] if case.steps.ends else case.count
+    forward = case.phase_rows(Phase.FORWARD)
+    begin = min(begin, int(forward[0])) if len(forward) else begin
+    mask = case.alive & case.owned.of(Owner.INPUT, Owner.UNKNOWN) & (lives.begin < begin) & (lives.begin >= 0)
+    mask &= (lives.end == case.count) & (lives.bytes >= 0.2 * case.history.peak_bytes)
+    if not mask.any() or not len(forward):
+        return
+    yield Draft(
+        rule=MemoryRule.WHOLE_DATASET,
+        title=f"{format_bytes(_sum(case, mask))} of data lie on the device from before the first step to the end",
+        where=_main_line(case, mask),
+        then_bytes=case.peak_with(sizes=np.where(mask, 0, case.sizes)),
+        action="Keep it in pinned memory of the host and copy each step's part (x.to(device, non_blocking=True)).",
+        costs="A copy in each step, which can run beside the step before.",
+        evidence=("It is allocated outside of modules before the first forward pass, and never freed.",),
+        wrong_if="each step needs all of it, or copying its part takes longer than a step",
+    )
+
+
+# ---------------------------------------------------------------- what is reserved
+
+
+class _Tried(Struct, frozen=True):
+    change: Change
+    rule: MemoryRule
+    title: str
+    action: str
+    costs: str
+    evidence: str
+    wrong_if: str
+
+
+def reserved(case: Case) -> Iterator[Draft]:
+    """Replay the allocator with other settings, streams and pools."""
+    now, allocated = int(case.history.reserved.max()), case.history.peak_bytes
+    if now - allocated < max(LEAST_SHARE * now, 32 << 20) or not case.is_replayed_right:
+        return
+    for tried in _tried(case, format_bytes(now), format_bytes(allocated)):
+        left_out = _workspaces_of_streams(case) if tried.change.one_stream else None
+        then = case.replay(tried.change, limit=UNLIMITED, left_out=left_out)
+        yield Draft(
+            rule=tried.rule,
+            title=tried.title,
+            where=None,
+            then_bytes=int(then.reserved.max()),
+            action=tried.action,
+            costs=tried.costs,
+            evidence=(tried.evidence, "All requests were replayed by the allocator's rules, with this change alone."),
+            wrong_if=tried.wrong_if,
+            of="reserved",
+        )
+
+
+def _tried(case: Case, now: str, allocated: str) -> Iterator[_Tried]:
+    settings = case.settings
+    pools = {segment.pool for segment in case.memory.segments} - {(0, 0)}
+    streams = set(case.lives.stream[case.lives.begin >= 0].tolist())
+    replayed = f"Of {now} reserved, at most {allocated} were allocated."
+    if not settings.is_expandable:
+        yield _Tried(
+            Change(Settings(True, settings.max_split_size, settings.divisions)),
+            MemoryRule.FRAGMENTATION,
+            f"{now} are reserved for at most {allocated}: free blocks do not fit what is asked for",
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts.",
+            "Nothing measurable in most programs.",
+            replayed,
+            "CUDA's memory is shared with other processes by handles, which expandable segments limit",
+        )
+    if len(pools) > 1:
+        yield _Tried(
+            Change(settings, one_pool=True),
+            MemoryRule.GRAPH_POOLS,
+            f"{len(pools)} CUDA graphs have memory pools of their own, which share nothing",
+            "Capture them with one pool: pool = torch.cuda.graph_pool_handle(); torch.cuda.graph(g, pool=pool), the "
+            "largest first.",
+            "Nothing, if no two of these graphs run at once.",
+            replayed,
+            "graphs run at once, or one needs another's results after it ran again",
+        )
+    if len(streams) > 1:
+        yield _Tried(
+            Change(settings, one_stream=True),
+            MemoryRule.SEVERAL_STREAMS,
+            f"{len(streams)} streams have free blocks of their own, which others cannot use",
+            "Allocate on one stream, and use others only for what overlaps.",
+            "What overlapped on several streams then runs in turn.",
+            replayed,
+            "the work on these streams overlaps",
+        )
+    if (case.memory.events.action == Action.FREE_REQUESTED).any():
+        yield _Tried(
+            Change(settings, at_once=True),
+            MemoryRule.RECORDED_STREAMS,
+            "Blocks that another stream used (record_stream) wait before they can be used again",
+            "Make the allocating stream wait for the other one (stream.wait_stream) before the tensor is freed, instead "
+            "of record_stream.",
+            "The host runs less far ahead of the device.",
+            replayed,
+            "the work on the other stream has to overlap with what follows",
+        )
+
+
+def _workspaces_of_streams(case: Case) -> np.ndarray:
+    """Return a mask of the workspaces that one stream would not need again."""
+    mask = case.owned.of(Owner.WORKSPACE)
+    seen: set[tuple[int, str]] = set()
+    for life in np.flatnonzero(mask).tolist():
+        key = (int(case.lives.requested[life]), str(case.owned.phase[max(int(case.lives.begin[life]), 0)]))
+        mask[life] = key in seen
+        seen.add(key)
+    return mask
+
+
+RULES: Final[tuple[Callable[[Case], Iterator[Draft]], ...]] = (
+    checkpoint,
+    optimizer_temporaries,
+    optimizer_states,
+    vocabulary_loss,
+    zeroed_gradients,
+    growth,
+    evaluation_graph,
+    previous_output,
+    loaded_copy,
+    whole_dataset,
+    reserved,
+)
