@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -453,6 +454,147 @@ def whole_dataset(fixed: bool) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
     return locals()
+def changing_lengths_limited(fixed: bool) -> dict[str, Any]:
+    _limit(4)
+    return changing_lengths(fixed)
+
+
+# ---------------------------------------------------------------- written after the rules, and recorded once
+
+
+class Residual(nn.Module):
+    """Two convolutions with a shortcut."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of both ways."""
+        return torch.relu(x + self.second(self.first(x)))
+
+
+def images(fixed: bool) -> dict[str, Any]:
+    stem, head = nn.Conv2d(3, 64, 3, padding=1).to(DEVICE), nn.Linear(64, 10).to(DEVICE)
+    body = nn.ModuleList(Residual(64) for _ in range(8)).to(DEVICE)
+    optimizer = torch.optim.Adam([*stem.parameters(), *body.parameters(), *head.parameters()], lr=1e-3)
+    for _ in range(4):
+        x, y = torch.randn(64, 3, 64, 64, device=DEVICE), torch.randint(0, 10, (64,), device=DEVICE)
+        optimizer.zero_grad()
+        h = stem(x)
+        for block in body:
+            h = checkpoint(block, h, use_reentrant=False) if fixed else block(h)
+        F.cross_entropy(head(h.mean((2, 3))), y).backward()
+        optimizer.step()
+    return locals()
+
+
+def encoder(fixed: bool) -> dict[str, Any]:
+    layers = nn.ModuleList(nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True) for _ in range(6))
+    layers, head = layers.to(DEVICE), nn.Linear(512, 1000).to(DEVICE)
+    optimizer = torch.optim.AdamW([*layers.parameters(), *head.parameters()], lr=1e-4)
+    for _ in range(4):
+        x = torch.randn(24, 256, 512, device=DEVICE)
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=False) if fixed else layer(x)
+        loss = head(x[:, 0]).logsumexp(-1).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return locals()
+
+
+def collected_logits(fixed: bool) -> dict[str, Any]:
+    model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 8192)).to(DEVICE).eval()
+    predictions = []
+    with torch.inference_mode():
+        for _ in range(20):
+            batch = torch.randn(1024, 256).to(DEVICE)
+            logits = model(batch)
+            predictions.append(logits.argmax(-1) if fixed else logits)
+    return locals()
+
+
+class Attention(nn.Module):
+    """Attention with a cache of keys and values."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.keys: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output for the newest tokens."""
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=1)
+        self.values = v if self.values is None else torch.cat([self.values, v], dim=1)
+        return self.out(F.scaled_dot_product_attention(q, self.keys, self.values))
+
+
+def generation(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - it says what grows; no remedy is tried
+    layers = nn.ModuleList(Attention(1024) for _ in range(6)).to(DEVICE)
+    with torch.no_grad():
+        x = torch.randn(32, 256, 1024, device=DEVICE)
+        for _ in range(24):
+            for layer in layers:
+                x = layer(x)
+            x = x[:, -1:]
+    return locals()
+
+
+def batches_up_front(fixed: bool) -> dict[str, Any]:
+    model = Stack(256, 3).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batches = [torch.randn(64, 128, 256) for _ in range(40)]
+    batches = batches if fixed else [batch.to(DEVICE) for batch in batches]
+    for batch in batches[:5]:
+        loss = model(batch.to(DEVICE)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return locals()
+
+
+def logged_losses(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - nothing is to be changed
+    model = Stack(256, 3).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(12):
+        loss = model(torch.randn(8, 32, 256, device=DEVICE)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return locals()
+
+
+def accumulated(fixed: bool) -> dict[str, Any]:
+    model = Stack(1024, 6, checkpointed=fixed).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    for _ in range(3):
+        for _ in range(4):
+            x = torch.randn(16, 256, 1024, device=DEVICE)
+            (model(x).square().mean() / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return locals()
+
+
+def averaged_weights(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - the copy is needed
+    model, average = Stack(1024, 6).to(DEVICE), Stack(1024, 6).to(DEVICE).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    for _ in range(4):
+        model(torch.randn(4, 64, 1024, device=DEVICE)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for mean, now in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(now, 0.01)
+    return locals()
+
+
 # program: (what runs, the finding that is expected or None, which figure its remedy changes, settings as remedy)
 PROGRAMS: dict[str, tuple[Callable[[bool], dict[str, Any]], str | None, str, str]] = {
     "activations": (activations, "checkpoint", "peak", ""),
@@ -480,9 +622,21 @@ PROGRAMS: dict[str, tuple[Callable[[bool], dict[str, Any]], str | None, str, str
     "oom_backward": (oom_backward, "vocabulary_loss", "peak", ""),
     "oom_optimizer": (oom_optimizer, "optimizer_temporaries", "peak", ""),
     "oom_fragments": (oom_fragments, "fragmentation", "reserved", "expandable_segments:True"),
+    "changing_lengths_limited": (changing_lengths_limited, "fragmentation", "reserved", "expandable_segments:True"),
     "second_copy": (second_copy, "loaded_copy", "peak", ""),
     "whole_dataset": (whole_dataset, "whole_dataset", "peak", ""),
+    "images": (images, "checkpoint", "peak", ""),
+    "encoder": (encoder, "checkpoint", "peak", ""),
+    "collected_logits": (collected_logits, "growth", "peak", ""),
+    "generation": (generation, "growing_cache", "peak", ""),
+    "batches_up_front": (batches_up_front, "whole_dataset", "peak", ""),
+    "logged_losses": (logged_losses, None, "peak", ""),
+    "accumulated": (accumulated, "checkpoint", "peak", ""),
+    "averaged_weights": (averaged_weights, None, "peak", ""),
 }
+# Programs that are run with other settings of the allocator too, to see what a replay says of them.
+_TRIED = ("expandable_segments:True", "max_split_size_mb:64", "max_split_size_mb:256", "garbage_collection_threshold:0.8")
+_WITH_SETTINGS = ("activations", "kept_outputs", "fragments", "changing_lengths", "changing_lengths_limited", "second_copy")
 _ALL_STACKS = ("activations", "foreach_optimizer", "kept_graphs", "vocabulary_loss", "graph_pools", "oom_backward")
 
 
@@ -517,8 +671,9 @@ def _write(snapshot: Path, error: str | None) -> None:
     print(json.dumps({"devices": statistics, "error": error}))
 
 
-def _apart(name: str, folder: Path, *, fixed: bool) -> dict[str, Any]:
-    settings = PROGRAMS[name][3] if fixed else "expandable_segments:True" if name == "expandable" else ""
+def _apart(name: str, folder: Path, *, fixed: bool, settings: str = "") -> dict[str, Any]:
+    if not settings:
+        settings = PROGRAMS[name][3] if fixed else ""
     if name == "expandable":
         settings = "expandable_segments:True"
     environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings}
@@ -552,6 +707,16 @@ def main() -> None:
             "fixed" if fixed else "as_is"
         ] = result
         print(name, "fixed" if fixed else "as is", result.get("failed") or result["devices"][0], flush=True)
+    with tempfile.TemporaryDirectory() as elsewhere, concurrent.futures.ThreadPoolExecutor(ALONGSIDE) as pool:
+        tried = [(name, settings) for name in _WITH_SETTINGS if name in names for settings in _TRIED]
+        folders = [Path(elsewhere) / str(number) for number in range(len(tried))]
+        for folder in folders:
+            folder.mkdir()
+        with_settings = list(
+            pool.map(lambda run: _apart(run[0][0], run[1], fixed=False, settings=run[0][1]), zip(tried, folders, strict=True))
+        )
+    for (name, settings), result in zip(tried, with_settings, strict=True):
+        truth[name].setdefault("settings", {})[settings] = result
     (asked.folder / "truth.json").write_text(json.dumps(truth, indent=1))
 
 

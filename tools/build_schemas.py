@@ -20,6 +20,7 @@ from opscope.documents.explain import DossierDocument, ExplainDocument
 from opscope.documents.findings import BriefDocument, ShownDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.machine import DoctorDocument, GpusDocument
+from opscope.documents.memory import MemoryDocument
 from opscope.documents.page import PageDocument
 from opscope.documents.ranks import RanksDifference, RanksDocument
 from opscope.documents.stats import CountersDocument, Stats
@@ -32,6 +33,7 @@ from opscope.record.machine import MeasuredPeaks, PeaksList
 from opscope.record.sweep import Manifest
 
 DOCUMENTS: dict[str, type] = {
+    "memory-1.json": MemoryDocument,
     "limits-1.json": LimitsDocument,
     "limits-list-1.json": LimitsDocuments,
     "peaks-1.json": MeasuredPeaks,

@@ -29,6 +29,7 @@ GROUPS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Read": {
         "page": ("opscope.cli.page", "Write everything on one page that opens offline in a browser."),
+        "memory": ("opscope.cli.memory", "Read a memory snapshot of PyTorch: what fills the device, and what to do."),
         "ranks": ("opscope.cli.ranks", "Read a job's traces together: which ranks are late, and why."),
         "explain": ("opscope.cli.explain", "Explain an operator or kernel: what it is, and where its source is."),
         "limits": ("opscope.cli.limits", "Show how far work is from what the device allows."),

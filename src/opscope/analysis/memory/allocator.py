@@ -29,22 +29,26 @@ class Settings(Struct, frozen=True):
         is_expandable: ``expandable_segments``.
         max_split_size: bytes; larger blocks are never split.
         divisions: ``roundup_power2_divisions``, by power of two from 1 MiB on.
+        collects_at: ``garbage_collection_threshold``, a share of the limit; 0 for never.
     """
 
     is_expandable: bool = False
     max_split_size: int = UNLIMITED
     divisions: tuple[int, ...] = (0,) * 16
+    collects_at: float = 0.0
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> "Settings":
         """Read what a snapshot has of them."""
         split = settings.get("max_split_size")
+        collects = settings.get("garbage_collection_threshold")
         named = settings.get("roundup_power2_divisions")
         divisions = tuple(int(value) for value in named.values()) if isinstance(named, dict) else ()
         return cls(
             is_expandable=settings.get("expandable_segments") is True,
             max_split_size=split if isinstance(split, int) and 0 < split < UNLIMITED else UNLIMITED,
             divisions=(*divisions, *(0,) * 16)[:16],
+            collects_at=collects if isinstance(collects, float) and 0 < collects < 1 else 0.0,
         )
 
     def rounded(self, sizes: Ints) -> Ints:
@@ -118,13 +122,13 @@ class Key(NamedTuple):
 
 
 class _Block:
-    __slots__ = ("address", "after", "before", "is_free", "is_mapped", "key", "order", "size")
+    __slots__ = ("address", "after", "before", "born", "is_free", "is_mapped", "key", "order", "size")
 
     def __init__(self, key: Key, address: int, size: int, order: int) -> None:
         self.key, self.address, self.size, self.order = key, address, size, order
         self.before: _Block | None = None
         self.after: _Block | None = None
-        self.is_free, self.is_mapped = False, True
+        self.is_free, self.is_mapped, self.born = False, True, 0
 
 
 _Entry = tuple[int, int, int, _Block]  # size, order, address: the smallest is taken
@@ -151,6 +155,7 @@ class Allocator:
         self._addresses = {size: list(reversed(known)) for size, known in addresses.items()}
         self.reserved = 0
         self._free: dict[Key, list[_Entry]] = {}
+        self._calls = 0  # of the search in the large blocks of the default pool: the clock of their ages
         self._expandable: dict[Key, list[_Block]] = {}  # first blocks, of each expandable segment
         self._segments = 0
         self._next = _BEYOND
@@ -158,7 +163,10 @@ class Allocator:
     def allocate(self, key: Key, requested: int) -> _Block | None:
         """Return a block for a request, or None if there is no room within the limit."""
         size = int(self.settings.rounded(np.array([requested]))[0])
-        block = self._found(key, size) or self._new(key, size)
+        block = self._found(key, size)
+        if block is None:
+            self._collect()
+            block = self._new(key, size)
         if block is None:
             self._release_large(key, size)
             block = self._new(key, size)
@@ -186,11 +194,12 @@ class Allocator:
             for _, _, _, block in list(entries):
                 if self.settings.is_expandable:
                     self._unmap(block)
-                elif block.before is None and block.after is None:
+                elif _is_whole(block):
                     self._remove(block)
                     self.reserved -= block.size
 
     def _found(self, key: Key, size: int) -> _Block | None:
+        self._calls += key.is_large and key.pool == (0, 0)
         entries = self._free.get(key, [])
         at = bisect_left(entries, (size,))
         if at == len(entries):
@@ -220,6 +229,26 @@ class Allocator:
         self._segments += 1
         return block
 
+    def _collect(self) -> None:
+        """Give back the oldest free segments of the default pool, where more than the threshold is held."""
+        target = self.reserved - int(self.settings.collects_at * self.limit)
+        if not self.settings.collects_at or self.limit >= UNLIMITED or target <= 0:
+            return
+        large = [entry[3] for key, entries in self._free.items() if key.is_large and key.pool == (0, 0) for entry in entries]
+        whole = [block for block in sorted(large, key=lambda one: (one.size, one.order, one.address)) if _is_whole(block)]
+        age = sum(self._calls - block.born for block in whole)
+        given = True
+        while target > 0 and given and whole:
+            given, limit = False, age // len(whole)
+            for block in list(whole):
+                if self._calls - block.born >= limit and not self.settings.is_expandable:
+                    self._remove(block)
+                    self.reserved -= block.size
+                    target -= block.size
+                    age -= self._calls - block.born
+                    whole.remove(block)
+                    given = True
+
     def _release_large(self, key: Key, size: int) -> None:
         most = self.settings.max_split_size
         if most >= UNLIMITED:
@@ -229,7 +258,7 @@ class Allocator:
             block = entry[3]
             if left <= 0 or block.size < most:
                 break
-            if block.before is None and block.after is None:
+            if _is_whole(block):
                 self._remove(block)
                 self.reserved -= block.size
                 left -= block.size
@@ -309,7 +338,7 @@ class Allocator:
         return self._free.setdefault(block.key, [])
 
     def _insert(self, block: _Block) -> None:
-        block.is_free = True
+        block.is_free, block.born = True, self._calls
         insort(self._entries(block), (block.size, block.order, block.address, block))
 
     def _remove(self, block: _Block) -> None:
@@ -342,6 +371,11 @@ class Allocator:
             if block.after is not None:
                 block.after.before = block
         block.size += neighbour.size
+
+
+def _is_whole(block: _Block) -> bool:
+    """Tell whether a block is a whole segment."""
+    return block.before is None and block.after is None
 
 
 def _reach(block: _Block) -> int:

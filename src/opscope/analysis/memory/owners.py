@@ -131,7 +131,7 @@ class _Facts:
         seen: set[tuple[int, int, bool]] = set()
         sized = np.isin(self.lives.requested, _WORKSPACES) & ~self.has(Part.MADE | Part.OPTIMIZER)
         for life in np.flatnonzero(sized & self.to_end).tolist():
-            on_thread = bool(self.began[life] == Phase.BACKWARD)
+            on_thread = bool(self.parts[life] & int(Part.BACKWARD))
             key = (int(self.lives.requested[life]), int(self.lives.stream[life]), on_thread)
             if key not in seen:
                 seen.add(key)

@@ -68,7 +68,11 @@ def repeated_blocks(case: Case, *, for_backward: bool = True) -> Blocks | None:
         return None
     begin, period, count, _ = best
     pattern = lives.stack[inside[begin : begin + period]]
-    found = _Found(case, kept)
+    groups = inside[begin : begin + count * period].reshape(count, period)
+    positions = np.flatnonzero(kept[groups].mean(axis=0) >= 0.5)
+    if not len(positions):
+        return None
+    found = _Found(case, positions)
     for run in _alike(case, everywhere, pattern):
         found.add(everywhere, run, period)
     return found.blocks(count, period, _common_line(case, inside[begin : begin + period]))
@@ -113,8 +117,8 @@ def _period(stacks: Ints, sizes: Ints) -> tuple[int, int, int, int] | None:
 class _Found:
     """Collects what blocks would drop."""
 
-    def __init__(self, case: Case, kept: np.ndarray) -> None:
-        self._case, self._kept = case, kept
+    def __init__(self, case: Case, positions: Ints) -> None:
+        self._case, self._positions = case, positions  # of what a block keeps, among its allocations; the output last
         self._backward = case.phase_rows(Phase.BACKWARD)
         ends = case.lives.end
         self._ended = {int(ends[life]): life for life in np.flatnonzero(ends < case.count).tolist()}
@@ -127,11 +131,8 @@ class _Found:
         """Add blocks that follow each other."""
         begin, count = run
         lives = self._case.lives
-        groups = []
-        for number in range(count):
-            whole = everywhere[begin + number * period : begin + (number + 1) * period]
-            members = whole[self._kept[whole]]
-            groups.append(members if len(members) else whole)
+        whole = everywhere[begin : begin + count * period].reshape(count, period)
+        groups = list(whole[:, self._positions])
         for number, members in enumerate(groups):
             last = int(lives.begin[members[-1]])
             self._outputs.append(int(members[-1]))

@@ -9,8 +9,9 @@ from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from opscope.analysis.memory.allocator import UNLIMITED, Change, Settings
+from opscope.analysis.memory.allocator import UNLIMITED, Change
 from opscope.analysis.memory.case import Case
 from opscope.analysis.memory.growth import growth_of
 from opscope.analysis.memory.history import BEFORE
@@ -22,6 +23,7 @@ from opscope.documents.memory import MemoryRule, Owner
 from opscope.trace.snapshot import Action, Ints
 
 LEAST_SHARE: Final = 0.02  # of the peak: less is not worth a change
+_MUCH: Final = 0.1  # of what is reserved
 _CHUNKS: Final = 8
 # States in 8 bits have a scale of 32 bits for each 256 values, as bitsandbytes keeps them.
 _IN_8_BITS: Final = (1 + 4 / 256) / 4
@@ -39,6 +41,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...]
     wrong_if: str
     of: Literal["allocated", "reserved"] = "allocated"
+    always: bool = False  # whether it is said even if no change is known that saves anything
 
 
 def drafts(case: Case) -> Iterator[Draft]:
@@ -433,83 +436,118 @@ def whole_dataset(case: Case) -> Iterator[Draft]:
 # ---------------------------------------------------------------- what is reserved
 
 
-class _Tried(Struct, frozen=True):
+class _Tried(Struct, frozen=True, kw_only=True):
     change: Change
     rule: MemoryRule
     title: str
     action: str
     costs: str
-    evidence: str
     wrong_if: str
 
 
 def reserved(case: Case) -> Iterator[Draft]:
     """Replay the allocator with other settings, streams and pools."""
     now, allocated = int(case.history.reserved.max()), case.history.peak_bytes
-    if now - allocated < max(LEAST_SHARE * now, 32 << 20) or not case.is_replayed_right:
+    if not case.is_replayed_right:
         return
-    for tried in _tried(case, format_bytes(now), format_bytes(allocated)):
-        left_out = _workspaces_of_streams(case) if tried.change.one_stream else None
-        then = case.replay(tried.change, limit=UNLIMITED, left_out=left_out)
+    unused = now - allocated
+    drafts = [_replayed(case, tried) for tried in _tried(case)] if unused >= max(LEAST_SHARE * now, 32 << 20) else []
+    yield from drafts
+    best = min((draft.then_bytes for draft in drafts), default=now)
+    row = _most_unused(case)
+    held, free = int(case.history.allocated[row]), int(case.history.reserved[row] - case.history.allocated[row])
+    if best > (1 - LEAST_SHARE) * now and (free >= _MUCH * now or _refused_by_pieces(case)):
         yield Draft(
-            rule=tried.rule,
-            title=tried.title,
+            rule=MemoryRule.FRAGMENTATION,
+            title=f"{format_bytes(free)} are reserved and free beside {format_bytes(held)} that are allocated, in pieces "
+            "that do not fit what is asked for",
             where=None,
-            then_bytes=int(then.reserved.max()),
-            action=tried.action,
-            costs=tried.costs,
-            evidence=(tried.evidence, "All requests were replayed by the allocator's rules, with this change alone."),
-            wrong_if=tried.wrong_if,
+            then_bytes=now,
+            action="Allocate what is large and lives long first, and free what lies between before the next large request; "
+            "no setting of the allocator gives back enough.",
+            costs="Nothing.",
+            evidence=("Every setting was replayed by the allocator's rules; see the table of settings.",),
+            wrong_if="the free memory is used again later than the history goes",
             of="reserved",
+            always=True,
         )
 
 
-def _tried(case: Case, now: str, allocated: str) -> Iterator[_Tried]:
+def _most_unused(case: Case) -> int:
+    """Return when most was reserved and free: where a request was refused, if one was."""
+    refused = np.flatnonzero(case.memory.events.action == Action.OOM)
+    return int(refused[-1]) if len(refused) else int(np.argmax(case.history.reserved - case.history.allocated))
+
+
+def _refused_by_pieces(case: Case) -> bool:
+    """Tell whether a request was refused though as much was reserved and free."""
+    rows = np.flatnonzero(case.memory.events.action == Action.OOM)
+    unused = case.history.reserved[rows] - case.history.allocated[rows]
+    return bool((unused >= case.memory.events.bytes[rows]).any())
+
+
+def _replayed(case: Case, tried: _Tried) -> Draft:
+    now, allocated = format_bytes(int(case.history.reserved.max())), format_bytes(case.history.peak_bytes)
+    left_out = _workspaces_of_streams(case) if tried.change.one_stream else None
+    then = case.replay(tried.change, limit=UNLIMITED, left_out=left_out)
+    return Draft(
+        rule=tried.rule,
+        title=tried.title,
+        where=None,
+        then_bytes=int(then.reserved.max()),
+        action=tried.action,
+        costs=tried.costs,
+        evidence=(
+            f"Of {now} reserved, at most {allocated} were allocated.",
+            "All requests were replayed by the allocator's rules, with this change alone.",
+        ),
+        wrong_if=tried.wrong_if,
+        of="reserved",
+    )
+
+
+def _tried(case: Case) -> Iterator[_Tried]:
     settings = case.settings
+    now, allocated = format_bytes(int(case.history.reserved.max())), format_bytes(case.history.peak_bytes)
     pools = {segment.pool for segment in case.memory.segments} - {(0, 0)}
     streams = set(case.lives.stream[case.lives.begin >= 0].tolist())
-    replayed = f"Of {now} reserved, at most {allocated} were allocated."
     if not settings.is_expandable:
         yield _Tried(
-            Change(Settings(True, settings.max_split_size, settings.divisions)),
-            MemoryRule.FRAGMENTATION,
-            f"{now} are reserved for at most {allocated}: free blocks do not fit what is asked for",
-            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts.",
-            "Nothing measurable in most programs.",
-            replayed,
-            "CUDA's memory is shared with other processes by handles, which expandable segments limit",
+            change=Change(replace(settings, is_expandable=True)),
+            rule=MemoryRule.FRAGMENTATION,
+            title=f"{now} are reserved for at most {allocated} that are allocated: free blocks do not fit what is asked for",
+            action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts.",
+            costs="Mapping and unmapping pages takes time where memory grows and shrinks; it was not measured here.",
+            wrong_if="tensors are shared with other processes, which expandable segments limit",
         )
     if len(pools) > 1:
         yield _Tried(
-            Change(settings, one_pool=True),
-            MemoryRule.GRAPH_POOLS,
-            f"{len(pools)} CUDA graphs have memory pools of their own, which share nothing",
-            "Capture them with one pool: pool = torch.cuda.graph_pool_handle(); torch.cuda.graph(g, pool=pool), the "
-            "largest first.",
-            "Nothing, if no two of these graphs run at once.",
-            replayed,
-            "graphs run at once, or one needs another's results after it ran again",
+            change=Change(settings, one_pool=True),
+            rule=MemoryRule.GRAPH_POOLS,
+            title=f"{len(pools)} private pools of CUDA graphs share nothing",
+            action="Capture the graphs with one pool, the largest first: pool = torch.cuda.graph_pool_handle(); "
+            "torch.cuda.graph(g, pool=pool).",
+            costs="Nothing, if no two of these graphs run at once.",
+            wrong_if="graphs run at once, or what one returned is read after another ran",
         )
     if len(streams) > 1:
         yield _Tried(
-            Change(settings, one_stream=True),
-            MemoryRule.SEVERAL_STREAMS,
-            f"{len(streams)} streams have free blocks of their own, which others cannot use",
-            "Allocate on one stream, and use others only for what overlaps.",
-            "What overlapped on several streams then runs in turn.",
-            replayed,
-            "the work on these streams overlaps",
+            change=Change(settings, one_stream=True),
+            rule=MemoryRule.SEVERAL_STREAMS,
+            title=f"{len(streams)} streams have free blocks of their own, which the others cannot use",
+            action="Allocate on one stream, and use others only for work that overlaps with it.",
+            costs="What overlapped on several streams then runs in turn.",
+            wrong_if="the work on these streams overlaps",
         )
     if (case.memory.events.action == Action.FREE_REQUESTED).any():
         yield _Tried(
-            Change(settings, at_once=True),
-            MemoryRule.RECORDED_STREAMS,
-            "Blocks that another stream used (record_stream) wait before they can be used again",
-            "Make the allocating stream wait for the other one (stream.wait_stream) before the tensor is freed, instead "
-            "of record_stream.",
-            "The host runs less far ahead of the device.",
-            replayed,
-            "the work on the other stream has to overlap with what follows",
+            change=Change(settings, at_once=True),
+            rule=MemoryRule.RECORDED_STREAMS,
+            title="Blocks that another stream used (record_stream) wait before they can be used again",
+            action="Let the allocating stream wait for the other one (stream.wait_stream) before the tensor is freed, instead "
+            "of calling record_stream.",
+            costs="Work that is launched after it waits for the other stream.",
+            wrong_if="the work on the other stream has to overlap with what follows",
         )
 
 
