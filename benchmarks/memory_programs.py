@@ -409,8 +409,7 @@ def oom_backward(fixed: bool) -> dict[str, Any]:
 def oom_optimizer(fixed: bool) -> dict[str, Any]:
     _limit(2.62)
     model = Stack(2048, 5).to(DEVICE)
-    arguments = {"fused": True} if fixed else {"foreach": True}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **arguments)
+    optimizer = Adam8(model.parameters()) if fixed else torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     for _ in range(3):
         x = torch.randn(2, 64, 2048, device=DEVICE)
         model(x).square().mean().backward()
@@ -421,10 +420,14 @@ def oom_optimizer(fixed: bool) -> dict[str, Any]:
 
 def oom_fragments(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - the remedy is a setting
     _limit(2)
-    live: list[Any] = [torch.empty((7 + 13 * i % 29) * MIB, dtype=torch.uint8, device=DEVICE) for i in range(76)]
-    for i in range(0, 76, 2):
-        live[i] = None
-    big = torch.empty(620 * MIB, dtype=torch.uint8, device=DEVICE)
+    large = [torch.empty(140 * MIB, dtype=torch.uint8, device=DEVICE) for _ in range(14)]
+    large.clear()
+    small, between = [], []
+    for _ in range(14):  # a small block in each of the large segments
+        small.append(torch.empty(30 * MIB, dtype=torch.uint8, device=DEVICE))
+        between.append(torch.empty(105 * MIB, dtype=torch.uint8, device=DEVICE))
+    between.clear()
+    big = torch.empty(300 * MIB, dtype=torch.uint8, device=DEVICE)
     del big
     return locals()
 
@@ -484,7 +487,7 @@ def images(fixed: bool) -> dict[str, Any]:
         optimizer.zero_grad()
         h = stem(x)
         for block in body:
-            h = checkpoint(block, h, use_reentrant=False) if fixed else block(h)
+            h = checkpoint(block, h, use_reentrant=True) if fixed else block(h)
         F.cross_entropy(head(h.mean((2, 3))), y).backward()
         optimizer.step()
     return locals()
@@ -495,9 +498,9 @@ def encoder(fixed: bool) -> dict[str, Any]:
     layers, head = layers.to(DEVICE), nn.Linear(512, 1000).to(DEVICE)
     optimizer = torch.optim.AdamW([*layers.parameters(), *head.parameters()], lr=1e-4)
     for _ in range(4):
-        x = torch.randn(24, 256, 512, device=DEVICE)
+        x = torch.randn(24, 256, 512, device=DEVICE, requires_grad=True)
         for layer in layers:
-            x = checkpoint(layer, x, use_reentrant=False) if fixed else layer(x)
+            x = checkpoint(layer, x, use_reentrant=True) if fixed else layer(x)
         loss = head(x[:, 0]).logsumexp(-1).mean()
         loss.backward()
         optimizer.step()
@@ -615,12 +618,12 @@ PROGRAMS: dict[str, tuple[Callable[[bool], dict[str, Any]], str | None, str, str
     "several_streams": (several_streams, "several_streams", "reserved", ""),
     "recorded_streams": (recorded_streams, "recorded_streams", "reserved", ""),
     "expandable": (expandable, "checkpoint", "peak", ""),
-    "checkpointed": (checkpointed, None, "peak", ""),
+    "checkpointed": (checkpointed, "fragmentation", "reserved", "expandable_segments:True"),
     "small_model": (small_model, None, "peak", ""),
     "two_devices": (two_devices, "checkpoint", "peak", ""),
     "oom_forward": (oom_forward, "checkpoint", "peak", ""),
     "oom_backward": (oom_backward, "vocabulary_loss", "peak", ""),
-    "oom_optimizer": (oom_optimizer, "optimizer_temporaries", "peak", ""),
+    "oom_optimizer": (oom_optimizer, "optimizer_states", "peak", ""),
     "oom_fragments": (oom_fragments, "fragmentation", "reserved", "expandable_segments:True"),
     "changing_lengths_limited": (changing_lengths_limited, "fragmentation", "reserved", "expandable_segments:True"),
     "second_copy": (second_copy, "loaded_copy", "peak", ""),
@@ -628,7 +631,7 @@ PROGRAMS: dict[str, tuple[Callable[[bool], dict[str, Any]], str | None, str, str
     "images": (images, "checkpoint", "peak", ""),
     "encoder": (encoder, "checkpoint", "peak", ""),
     "collected_logits": (collected_logits, "growth", "peak", ""),
-    "generation": (generation, "growing_cache", "peak", ""),
+    "generation": (generation, "fragmentation", "reserved", "expandable_segments:True"),
     "batches_up_front": (batches_up_front, "whole_dataset", "peak", ""),
     "logged_losses": (logged_losses, None, "peak", ""),
     "accumulated": (accumulated, "checkpoint", "peak", ""),

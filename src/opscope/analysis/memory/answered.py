@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.memory.allocator import UNLIMITED, Change, Settings
 from opscope.analysis.memory.case import MOST_REPLAYED, Case
-from opscope.analysis.memory.growth import growth_of
+from opscope.analysis.memory.growth import growth_of, replaced_chains
 from opscope.analysis.memory.owners import by_owner
 from opscope.analysis.memory.rules import LEAST_SHARE, Draft, drafts
 from opscope.analysis.memory.stacks import stacks_of
@@ -32,9 +32,10 @@ _PINS: Final = 10
 _MIB: Final = 1 << 20
 # What grows without end comes first, whatever it takes now.
 _FIRST: Final = (MemoryRule.GROWTH,)
-# What takes time comes after what takes none, unless the latter saves next to nothing.
+# What takes time or changes results comes after what does not, unless the latter saves next to nothing. What is reserved
+# beyond what is allocated fails nobody before the device is full: it has to be more.
 _TRADES: Final = (MemoryRule.CHECKPOINT, MemoryRule.OPTIMIZER_STATES)
-_WORTH: Final = 0.05
+_WORTH: Final = {"allocated": 0.05, "reserved": 0.15}
 
 
 def answer(snapshot: Snapshot) -> MemoryDocument:
@@ -81,7 +82,7 @@ def _ranked(case: Case, found: Sequence[Draft]) -> list[MemoryFinding]:
     ]
 
     def place(finding: MemoryFinding) -> tuple[int, int]:
-        worth = finding.saves_bytes >= _WORTH * now[finding.of]
+        worth = finding.saves_bytes >= _WORTH[finding.of] * now[finding.of]
         group = 0 if finding.rule in _FIRST else 1 if worth and finding.rule not in _TRADES else 2
         return group, -finding.saves_bytes
 
@@ -186,7 +187,16 @@ def _pins(case: Case) -> tuple[PinEntry, ...]:
 
 
 def _growth(case: Case) -> tuple[GrowthEntry, ...]:
-    entries = [GrowthEntry(one.lines[0], one.bytes_per_step, one.steps, one.bytes) for one in growth_of(case)]
+    grown = growth_of(case)
+    kept = [] if grown is None else [GrowthEntry(grown.lines[0], grown.bytes_per_step, grown.steps, grown.bytes)]
+    replaced: dict[str | None, list[int]] = {}
+    for chain in replaced_chains(case):
+        sizes = case.lives.requested[chain]
+        line = replaced.setdefault(case.line_of(int(chain[0])), [0, 0, 0])
+        line[0] += int(np.median(np.diff(sizes)))
+        line[1] = max(line[1], len(chain) - 1)
+        line[2] += int(sizes[-1])
+    entries = kept + [GrowthEntry(line, *numbers) for line, numbers in replaced.items()]
     return tuple(sorted(entries, key=lambda entry: -entry.bytes_per_step))
 
 

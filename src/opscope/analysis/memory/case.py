@@ -111,45 +111,53 @@ class Case:
     # ---- what a step that ran out of memory would have come to
 
     @cached_property
-    def scale(self) -> float:
-        """How much larger the refused step is than the one before it, by the sizes of what both allocate; 1 without."""
+    def _ratios(self) -> np.ndarray:
+        """How much larger the refused step is than each of those before it; empty if none was refused.
+
+        By the largest of what the forward passes of all of them allocate.
+        """
         events, ends = self.memory.events, self.steps.ends
         if not len(events) or not ends or not (events.action[ends[-1] :] == Action.OOM).any():
-            return 1.0
+            return np.empty(0)
         lives = self.lives
         number = np.searchsorted(np.array(ends), lives.begin, "left")
         forward = (lives.begin >= 0) & (self.owned.phase[np.maximum(lives.begin, 0)] == Phase.FORWARD)
-        ratios = []
+        forward &= ~self.owned.of(Owner.WORKSPACE)
+        best = (0, np.ones(len(ends)))
         for stack in np.unique(lives.stack[forward]).tolist():
-            of_stack = forward & (lives.stack == stack) & ~self.owned.of(Owner.WORKSPACE)
-            now, before = (lives.requested[of_stack & (number == step)] for step in (len(ends), len(ends) - 1))
-            if len(now) and len(before):
-                ratios.append((int(now.max()), int(now.max()) / int(before.max())))
-        return max(1.0, max(ratios)[1]) if ratios else 1.0
+            of_stack = forward & (lives.stack == stack)
+            largest = np.zeros(len(ends) + 1, dtype=np.int64)
+            np.maximum.at(largest, number[of_stack], lives.requested[of_stack])
+            if largest.min() > 0 and largest[-1] > best[0]:
+                best = (int(largest[-1]), largest[-1] / largest[:-1])
+        return np.maximum(best[1], 1.0)
+
+    @cached_property
+    def scale(self) -> float:
+        """How much larger the refused step is than the one before it; 1 without."""
+        return float(self._ratios[-1]) if len(self._ratios) else 1.0
 
     @cached_property
     def sizes(self) -> Ints:
         """The bytes of lives; those of whole steps before a refused one as large as in that one."""
-        if self.scale == 1.0:
-            return self.lives.bytes
-        scaled: Ints = np.where(self._scales, (self.lives.bytes * self.scale).astype(np.int64), self.lives.bytes)
-        return scaled
+        return self._scaled(self.lives.bytes)
 
     @cached_property
     def requests(self) -> Ints:
         """The bytes that were asked for, scaled like `sizes`."""
-        if self.scale == 1.0:
-            return self.lives.requested
-        scaled: Ints = np.where(self._scales, (self.lives.requested * self.scale).astype(np.int64), self.lives.requested)
-        return scaled
+        return self._scaled(self.lives.requested)
 
-    @cached_property
-    def _scales(self) -> np.ndarray:
-        """Which lives of earlier steps grow with the input."""
-        gradients = self.lives.requested[self.owned.of(Owner.GRADIENT)]
-        grows = self.owned.of(Owner.ACTIVATION, Owner.INPUT, Owner.TEMPORARY) & (self.lives.begin < self.steps.ends[-1])
-        grows &= ~np.isin(self.lives.requested, gradients) | self.owned.of(Owner.ACTIVATION, Owner.INPUT)
-        return grows
+    def _scaled(self, sizes: Ints) -> Ints:
+        if not len(self._ratios) or (self._ratios == 1).all():
+            return sizes
+        lives = self.lives
+        gradients = lives.requested[self.owned.of(Owner.GRADIENT)]
+        grows = self.owned.of(Owner.ACTIVATION, Owner.INPUT, Owner.TEMPORARY)
+        grows &= ~np.isin(lives.requested, gradients) | self.owned.of(Owner.ACTIVATION, Owner.INPUT)
+        number = np.searchsorted(np.array(self.steps.ends), lives.begin, "left")
+        ratios = np.append(self._ratios, 1.0)
+        scaled: Ints = np.where(grows, (sizes * ratios[number]).astype(np.int64), sizes)
+        return scaled
 
     @cached_property
     def peak_bytes(self) -> int:

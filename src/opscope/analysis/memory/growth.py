@@ -1,4 +1,4 @@
-"""Lines whose memory grows from step to step: what is kept, and what is made again larger."""
+"""What grows from step to step: what is kept, and what is made again, larger."""
 
 from typing import Final
 
@@ -9,6 +9,7 @@ from opscope.analysis.memory.case import Case
 from opscope.trace.snapshot import Ints
 
 _FEWEST: Final = 3  # steps in a row that something grows
+_SOON: Final = 4  # events between a new block and the release of the old one
 _LEAST: Final = 1 << 16  # bytes a step: numbers that a program logs are no leak
 
 
@@ -21,8 +22,7 @@ class Grown(Struct, frozen=True):
         bytes_per_step: the median growth of a step.
         steps: how many steps in a row, up to the last one.
         bytes: what it holds at the last step's end.
-        lives: those alive at the last step's end; of what is replaced, all that came after each other.
-        is_replaced: whether one block is replaced by a larger one in each step.
+        lives: those alive at the last step's end, and what came after it.
     """
 
     stacks: tuple[int, ...]
@@ -31,15 +31,15 @@ class Grown(Struct, frozen=True):
     steps: int
     bytes: int
     lives: Ints
-    is_replaced: bool
 
 
-def growth_of(case: Case) -> tuple[Grown, ...]:
-    """Return what grows: first what is kept, then what is replaced by something larger."""
+def growth_of(case: Case) -> Grown | None:
+    """Return what is kept of each step, all of it together; None if nothing is."""
     ends = case.steps.ends
     if len(ends) <= _FEWEST:
-        return ()
-    kept, replaced = [], []
+        return None
+    replaced = {life for chain in replaced_chains(case) for life in chain.tolist()}
+    kept = []
     for stack in np.unique(case.lives.stack).tolist():
         lives = np.flatnonzero(case.lives.stack == stack)
         held = _held(case, lives)
@@ -48,11 +48,32 @@ def growth_of(case: Case) -> tuple[Grown, ...]:
             continue
         alive = lives[(case.lives.begin[lives] <= ends[-1]) & (case.lives.end[lives] > ends[-1])]
         numbers = np.unique(np.searchsorted(ends, case.lives.begin[alive], "left"))
-        if len(numbers) > 2:
+        if len(numbers) > 2 and not replaced.issuperset(alive.tolist()):
             kept.append((stack, held, steps, alive))
-        elif len(alive) == 1:
-            replaced.append(_of((stack,), case, held, steps, lives[case.lives.bytes[lives] > _LEAST], is_replaced=True))
-    return (*_together(case, kept), *replaced)
+    return _together(case, kept) if kept else None
+
+
+def replaced_chains(case: Case) -> tuple[Ints, ...]:
+    """Return blocks of one stack each of which is replaced by a larger one: the old one goes as soon as the new one is there."""
+    lives = case.lives
+    by_begin: dict[int, int] = {int(row): life for life, row in enumerate(lives.begin.tolist()) if row >= 0}
+    following: dict[int, int] = {}
+    for life in np.flatnonzero((lives.end < case.count) & (lives.requested >= _LEAST)).tolist():
+        end = int(lives.end[life])
+        for row in range(end - 1, max(end - _SOON, int(lives.begin[life])), -1):
+            new = by_begin.get(row)
+            if new is not None and lives.stack[new] == lives.stack[life] and lives.requested[new] > lives.requested[life]:
+                following[life] = new
+                break
+    starts = set(following) - set(following.values())
+    chains = []
+    for start in sorted(starts):
+        chain = [start]
+        while chain[-1] in following:
+            chain.append(following[chain[-1]])
+        if len(chain) > _FEWEST:
+            chains.append(np.array(chain, dtype=np.int64))
+    return tuple(chains)
 
 
 def _held(case: Case, lives: Ints) -> Ints:
@@ -72,23 +93,23 @@ def _rising(held: Ints) -> int:
     return int(len(rises) - 1 - flat[-1]) if len(flat) else len(rises)
 
 
-def _together(case: Case, kept: list[tuple[int, Ints, int, Ints]]) -> list[Grown]:
+def _together(case: Case, kept: list[tuple[int, Ints, int, Ints]]) -> Grown:
     """Join what grows in the same steps: the tensors of one graph, or one line alone."""
-    if not kept:
-        return []
     held = np.sum([one[1] for one in kept], axis=0)
-    lives = np.concatenate([one[3] for one in kept])
-    stacks = sorted(kept, key=lambda one: -int(one[1][-1]))
-    return [_of(tuple(one[0] for one in stacks), case, held, min(one[2] for one in kept), lives, is_replaced=False)]
-
-
-def _of(stacks: tuple[int, ...], case: Case, held: Ints, steps: int, lives: Ints, *, is_replaced: bool) -> Grown:
+    steps = min(one[2] for one in kept)
+    stacks = tuple(one[0] for one in sorted(kept, key=lambda one: -int(one[1][-1])))
     return Grown(
         stacks=stacks,
         lines=tuple(dict.fromkeys(case.table.stacks[stack].line for stack in stacks)),
         bytes_per_step=int(np.median(np.diff(held)[-steps:])),
         steps=steps,
         bytes=int(held[-1]),
-        lives=lives,
-        is_replaced=is_replaced,
+        lives=np.concatenate([np.union1d(one[3], _since(case, one[0])) for one in kept]),
     )
+
+
+def _since(case: Case, stack: int) -> Ints:
+    """Return what a stack allocated after the last step that is over."""
+    lives = case.lives
+    since: Ints = np.flatnonzero((lives.stack == stack) & (lives.begin > case.steps.ends[-1]) & (lives.end == case.count))
+    return since

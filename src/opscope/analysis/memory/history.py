@@ -6,6 +6,8 @@ behind it. So peaks are PyTorch's own, to the byte.
 """
 
 from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -192,59 +194,77 @@ def _with_block_sizes(memory: DeviceMemory, lives: Lives, settings: Settings) ->
 
 def _place_large(memory: DeviceMemory, lives: Lives, rounded: Ints, large: np.ndarray, settings: Settings) -> None:
     """Walk through the large blocks in order; a block's size is limited by what lies behind it."""
-    ends, expandable = _segment_ends(memory)
+    borders = _first_borders(memory)
+    inside = {block.address for one in memory.segments if one.is_expandable for block in one.blocks}
     starts: list[int] = sorted(lives.address[large & (lives.begin == BEFORE)].tolist())
-    steps = [(int(row), False, int(at)) for at, row in zip(np.flatnonzero(large), lives.begin[large], strict=True)]
-    steps += [(row, True, address) for row, address in _released(memory, lives, large)]
-    for at in np.flatnonzero(large & (lives.begin == BEFORE) & (lives.bytes == 0)).tolist():
-        lives.bytes[at] = _size(int(lives.address[at]), int(rounded[at]), starts, ends, settings)
-    for _, is_release, at in sorted(step for step in steps if step[0] >= 0):
-        if is_release:
-            position = bisect_right(starts, at) - 1
-            if position >= 0 and starts[position] == at:
-                del starts[position]
-            continue
-        address = int(lives.address[at])
-        if not lives.bytes[at]:
-            is_exact = address in expandable
-            lives.bytes[at] = rounded[at] if is_exact else _size(address, int(rounded[at]), starts, ends, settings)
-        insort(starts, address)
+
+    def size(life: int) -> int:
+        address = int(lives.address[life])
+        if address in inside:
+            return int(rounded[life])
+        return _size(address, int(rounded[life]), starts, borders, settings)
+
+    for life in np.flatnonzero(large & (lives.begin == BEFORE) & (lives.bytes == 0)).tolist():
+        lives.bytes[life] = size(life)
+    for _, kind, number in sorted(_happenings(memory, lives, large)):
+        if kind == _ALLOCATED:
+            lives.bytes[number] = lives.bytes[number] or size(number)
+            insort(starts, int(lives.address[number]))
+        elif kind == _RELEASED:
+            _discard(starts, number)
+        else:
+            end = int(memory.events.address[number] + memory.events.bytes[number])
+            insort(borders, end) if kind == _SEGMENT_MADE else _discard(borders, end)
+
+
+_SEGMENT_GONE, _SEGMENT_MADE, _RELEASED, _ALLOCATED = range(4)
+
+
+def _happenings(memory: DeviceMemory, lives: Lives, large: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Yield the row, the kind, and a number: of a life, of an event of a segment, or the address that is released."""
+    actions = memory.events.action
+    for life in np.flatnonzero(large & (lives.begin >= 0)).tolist():
+        yield int(lives.begin[life]), _ALLOCATED, life
+    for row, address in _released(memory, lives, large):
+        yield row, _RELEASED, address
+    for row in np.flatnonzero(actions == Action.SEGMENT_ALLOC).tolist():
+        yield row, _SEGMENT_MADE, row
+    for row in np.flatnonzero(actions == Action.SEGMENT_FREE).tolist():
+        yield row, _SEGMENT_GONE, row
+
+
+def _first_borders(memory: DeviceMemory) -> list[int]:
+    """Return where segments end that are there before all events."""
+    events = memory.events
+    ends = Counter(segment.address + segment.bytes for segment in memory.segments)
+    for action, sign in ((Action.SEGMENT_FREE, 1), (Action.SEGMENT_ALLOC, -1)):
+        rows = events.action == action
+        for end in (events.address[rows] + events.bytes[rows]).tolist():
+            ends[end] += sign
+    return sorted(end for end, count in ends.items() for _ in range(max(count, 0)))
+
+
+def _discard(numbers: list[int], number: int) -> None:
+    at = bisect_right(numbers, number) - 1
+    if at >= 0 and numbers[at] == number:
+        del numbers[at]
 
 
 def _released(memory: DeviceMemory, lives: Lives, large: np.ndarray) -> list[tuple[int, int]]:
     """Return when large blocks could be used again, and their addresses: not before the release was complete."""
     events = memory.events
-    waiting = {
-        (int(row), int(events.address[row])) for row in np.flatnonzero(events.action == Action.FREE_COMPLETED)
-    }
-    at_once = events.action == Action.FREED
-    ended = lives.end[large & (lives.end < len(events))]
     addresses = set(lives.address[large].tolist())
-    done = [(int(row), int(events.address[row])) for row in ended if at_once[row]]
-    return done + [(row, address) for row, address in waiting if address in addresses]
+    complete = np.flatnonzero(events.action == Action.FREE_COMPLETED)
+    waiting = [(int(row), int(events.address[row])) for row in complete if int(events.address[row]) in addresses]
+    ended = lives.end[large & (lives.end < len(events))]
+    return waiting + [(int(row), int(events.address[row])) for row in ended if events.action[row] == Action.FREED]
 
 
-def _segment_ends(memory: DeviceMemory) -> tuple[list[int], set[int]]:
-    """Return where segments that ever were end; a block never reaches beyond."""
-    events = memory.events
-    rows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE))
-    ends = set((events.address[rows] + events.bytes[rows]).tolist())
-    ends |= {segment.address + segment.bytes for segment in memory.segments}
-    # An address handed out again may lie within a segment that was freed: its beginning is a border as well.
-    ends |= set(events.address[rows].tolist()) | {segment.address for segment in memory.segments}
-    inside = {block.address for one in memory.segments if one.is_expandable for block in one.blocks}
-    return sorted(ends), inside
-
-
-def _size(address: int, rounded: int, starts: list[int], ends: list[int], settings: Settings) -> int:
-    behind = bisect_right(starts, address)
-    border = bisect_right(ends, address)
+def _size(address: int, rounded: int, starts: list[int], borders: list[int], settings: Settings) -> int:
+    behind, border = bisect_right(starts, address), bisect_right(borders, address)
     limits = [starts[behind]] if behind < len(starts) else []
-    limits += [ends[border]] if border < len(ends) else []
+    limits += [borders[border]] if border < len(borders) else []
     room = min(limits, default=address + rounded) - address
-    if room < rounded:  # borders of segments that were there at another time
+    if room < rounded:  # a history that does not fit together
         return rounded
-    rest = room - rounded
-    return rounded if settings.is_split(rounded, rest, is_large=True) else room
-
-
+    return rounded if settings.is_split(rounded, room - rounded, is_large=True) else room

@@ -150,16 +150,22 @@ class _Found:
     def _last_use(self, freed: int) -> int:
         """Return where the temporaries begin that a node makes and frees just before it frees what it saved."""
         at = freed
+        while at > 0 and self._is_older(at - 1, freed):  # what else the node frees at its end
+            at -= 1
+        used = freed
         while at > 0:
             life = self._ended.get(at - 1)
-            if life is None:
-                return at
-            begin = int(self._case.lives.begin[life])
+            begin = -1 if life is None else int(self._case.lives.begin[life])
             inside = all(self._began_at(row) >= begin for row in range(begin, at - 1))
             if begin < freed - _NODE or not inside:
-                return at
-            at = begin
-        return at
+                return used
+            used = at = begin
+        return used
+
+    def _is_older(self, row: int, freed: int) -> bool:
+        """Tell whether an event frees what is older than the node that ends at another one."""
+        life = self._ended.get(row)
+        return life is not None and int(self._case.lives.begin[life]) < freed - _NODE
 
     def _began_at(self, row: int) -> int:
         """Return where the life began that an event ends; the event itself where it ends none."""

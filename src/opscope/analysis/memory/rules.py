@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.memory.allocator import UNLIMITED, Change
 from opscope.analysis.memory.case import Case
-from opscope.analysis.memory.growth import growth_of
+from opscope.analysis.memory.growth import growth_of, replaced_chains
 from opscope.analysis.memory.history import BEFORE
 from opscope.analysis.memory.owners import Phase
 from opscope.analysis.memory.repeats import Blocks, repeated_blocks
@@ -24,6 +24,7 @@ from opscope.trace.snapshot import Action, Ints
 
 LEAST_SHARE: Final = 0.02  # of the peak: less is not worth a change
 _MUCH: Final = 0.1  # of what is reserved
+_MUCH_DATA: Final = 0.2  # of the peak
 _CHUNKS: Final = 8
 # States in 8 bits have a scale of 32 bits for each 256 values, as bitsandbytes keeps them.
 _IN_8_BITS: Final = (1 + 4 / 256) / 4
@@ -235,32 +236,28 @@ def _set_to_none(case: Case, kept: np.ndarray) -> tuple[Ints, Ints, Ints]:
 
 def growth(case: Case) -> Iterator[Draft]:
     """Do not keep what grows from step to step."""
-    for grown in growth_of(case):
-        if grown.is_replaced:
-            yield from _growing_cache(case, grown.lives)
-            continue
-        with_graph = len(grown.stacks) > 1
-        end = case.lives.end.copy()
-        until = _next_made(case, grown.lives) if with_graph else case.steps.after(case.lives.begin[grown.lives])
-        end[grown.lives] = np.minimum(until, end[grown.lives])
-        line = grown.lines[0]
-        yield Draft(
-            rule=MemoryRule.GROWTH,
-            title=f"{format_bytes(grown.bytes_per_step)} more in each step: "
-            + ("whole graphs of earlier steps are kept" if with_graph else f"what {line or 'one line'} makes is kept"),
-            where=line,
-            then_bytes=case.peak_with(end=end),
-            action="Keep numbers instead of tensors with a graph: loss.item(), or x.detach() without its graph."
-            if with_graph
-            else "Do not keep it: take what you need of it to the host (x.detach().cpu(), loss.item()), or let it go.",
-            costs=".item() and .cpu() wait for the device; do it once in several steps, or at the end."
-            if with_graph
-            else "A copy to the host waits for the device.",
-            evidence=(
-                f"It grew in each of the last {grown.steps} steps and holds {format_bytes(grown.bytes)} at their end.",
-            ),
-            wrong_if="the program needs all of it on the device later",
-        )
+    grown = growth_of(case)
+    if grown is None:
+        return
+    with_graph = len(grown.stacks) > 1
+    end = case.lives.end.copy()
+    end[grown.lives] = np.minimum(_next_made(case, grown.lives), end[grown.lives])
+    line = grown.lines[0]
+    what = "whole graphs of earlier steps are kept" if with_graph else f"what {line or 'one line'} makes is kept"
+    yield Draft(
+        rule=MemoryRule.GROWTH,
+        title=f"{format_bytes(grown.bytes_per_step)} more in each step: {what}",
+        where=line,
+        then_bytes=case.peak_with(end=end),
+        action="Keep numbers instead of tensors with a graph: loss.item(), or x.detach()."
+        if with_graph
+        else "Do not keep it: take what you need of it to the host (x.detach().cpu(), loss.item()), or let it go.",
+        costs="A copy to the host waits for the device; once in several steps, or at the end, is enough.",
+        evidence=(
+            f"It grew in each of the last {grown.steps} steps and holds {format_bytes(grown.bytes)} at their end.",
+        ),
+        wrong_if="the program needs all of it on the device later",
+    )
 
 
 def _next_made(case: Case, lives: Ints) -> Ints:
@@ -270,26 +267,37 @@ def _next_made(case: Case, lives: Ints) -> Ints:
     return np.array([last.get(int(step) + 1, case.count) for step in number], dtype=np.int64)
 
 
-def _growing_cache(case: Case, lives: Ints) -> Iterator[Draft]:
-    sizes, begin, end = case.sizes.copy(), case.lives.begin.copy(), case.lives.end.copy()
-    sizes[lives] = 0
-    first = int(begin[lives].min())
-    # What the first one replaced: freed as soon as it was there, and smaller.
-    before = (end > first) & (end <= first + 3) & (case.lives.requested < case.lives.requested[lives].min())
-    before &= case.lives.requested > case.lives.requested[lives].min() // 2
-    if before.any():
-        sizes[before], first = 0, int(begin[before].min())
-    whole = int(case.lives.bytes[lives].max())
-    more = (np.array([first]), np.array([end[lives].max()]), np.array([whole]))
-    line = case.line_of(int(lives[0]))
+def growing_cache(case: Case) -> Iterator[Draft]:
+    """Allocate once what is made again, larger, in each step."""
+    chains = replaced_chains(case)
+    if not chains:
+        return
+    lives, sizes = case.lives, case.sizes.copy()
+    firsts, lasts, wholes = [], [], []
+    for chain in chains:
+        first = int(lives.begin[chain].min())
+        # What the first one replaced: freed as soon as it was there, and smaller.
+        before = (lives.end > first) & (lives.end <= first + 3) & (lives.requested < lives.requested[chain[0]])
+        before &= lives.requested > lives.requested[chain[0]] // 2
+        sizes[chain] = 0
+        if before.any():
+            sizes[before], first = 0, int(lives.begin[before].min())
+        firsts.append(first)
+        lasts.append(int(lives.end[chain].max()))
+        wholes.append(int(lives.bytes[chain].max()))
+    more = (np.array(firsts, dtype=np.int64), np.array(lasts, dtype=np.int64), np.array(wholes, dtype=np.int64))
+    line = case.line_of(int(chains[0][0]))
     yield Draft(
         rule=MemoryRule.GROWING_CACHE,
-        title=f"A tensor is made again, larger, in each step: old and new are there at once ({format_bytes(whole)} each)",
+        title=f"{len(chains)} tensors are made again, larger, step by step: old and new are there at once (up to "
+        f"{format_bytes(max(wholes))} each)"
+        if len(chains) > 1
+        else f"A tensor is made again, larger, in each step: old and new are there at once ({format_bytes(wholes[0])} each)",
         where=line,
         then_bytes=case.peak_with(sizes=sizes, more=more),
         action="Allocate it once at its final size, and write each step's part into it (a static cache).",
         costs="Nothing: it also saves copying it in each step.",
-        evidence=(f"{line or 'One line'} allocates a larger tensor in each step, and the one before is freed after that.",),
+        evidence=(f"{line or 'One line'} allocates a larger tensor again and again, and the one before is freed after that.",),
         wrong_if="its final size is not known and cannot be limited",
     )
 
@@ -363,7 +371,7 @@ def previous_output(case: Case) -> Iterator[Draft]:
         and ((lives.stack == lives.stack[life]) & (lives.begin > steps.after(lives.begin[life : life + 1])[0]) & (lives.begin <= lives.end[life])).any()
         and lives.end[life] <= steps.after(np.array([case.peak_row]))[0]
     ]
-    growing = {life for grown in growth_of(case) for life in grown.lives.tolist()}
+    growing = {life for chain in replaced_chains(case) for life in chain.tolist()}
     chosen = np.array([life for life in replaced if life not in growing], dtype=np.int64)
     held = int(lives.bytes[chosen].sum())
     if held < LEAST_SHARE * case.history.peak_bytes:
@@ -418,19 +426,30 @@ def whole_dataset(case: Case) -> Iterator[Draft]:
     forward = case.phase_rows(Phase.FORWARD)
     begin = min(begin, int(forward[0])) if len(forward) else begin
     mask = case.alive & case.owned.of(Owner.INPUT, Owner.UNKNOWN) & (lives.begin < begin) & (lives.begin >= 0)
-    mask &= (lives.end == case.count) & (lives.bytes >= 0.2 * case.history.peak_bytes)
-    if not mask.any() or not len(forward):
+    mask &= lives.end > case.steps.ends[-1] if case.steps.ends else lives.end == case.count
+    line = _main_line(case, mask)
+    mask &= np.array([case.line_of(life) == line for life in range(len(lives))], dtype=bool)
+    held = _sum(case, mask)
+    if held < _MUCH_DATA * case.history.peak_bytes or not len(forward):
         return
     yield Draft(
         rule=MemoryRule.WHOLE_DATASET,
-        title=f"{format_bytes(_sum(case, mask))} of data lie on the device from before the first step to the end",
-        where=_main_line(case, mask),
-        then_bytes=case.peak_with(sizes=np.where(mask, 0, case.sizes)),
+        title=f"{format_bytes(held)} of data lie on the device from before the first step to after the last one",
+        where=line,
+        then_bytes=case.peak_with(sizes=np.where(mask & ~_largest(case, mask), 0, case.sizes)),
         action="Keep it in pinned memory of the host and copy each step's part (x.to(device, non_blocking=True)).",
         costs="A copy in each step, which can run beside the step before.",
-        evidence=("It is allocated outside of modules before the first forward pass, and never freed.",),
+        evidence=("It is allocated outside of modules before the first forward pass, and not freed while steps run.",),
         wrong_if="each step needs all of it, or copying its part takes longer than a step",
     )
+
+
+def _largest(case: Case, mask: np.ndarray) -> np.ndarray:
+    """Return a mask of the largest of several lives: one batch of those that a step takes; none of a single one."""
+    chosen = np.zeros(len(mask), dtype=bool)
+    if mask.sum() > 1:
+        chosen[int(np.argmax(np.where(mask, case.lives.bytes, 0)))] = True
+    return chosen
 
 
 # ---------------------------------------------------------------- what is reserved
@@ -454,23 +473,36 @@ def reserved(case: Case) -> Iterator[Draft]:
     drafts = [_replayed(case, tried) for tried in _tried(case)] if unused >= max(LEAST_SHARE * now, 32 << 20) else []
     yield from drafts
     best = min((draft.then_bytes for draft in drafts), default=now)
+    if best > (1 - LEAST_SHARE) * now and (unused >= _MUCH * now or _refused_by_pieces(case)):
+        yield _in_pieces(case)
+
+
+def _in_pieces(case: Case) -> Draft:
+    """Say that memory is fragmented where nothing saves any of it; and whether a setting would have let requests fit."""
     row = _most_unused(case)
     held, free = int(case.history.allocated[row]), int(case.history.reserved[row] - case.history.allocated[row])
-    if best > (1 - LEAST_SHARE) * now and (free >= _MUCH * now or _refused_by_pieces(case)):
-        yield Draft(
-            rule=MemoryRule.FRAGMENTATION,
-            title=f"{format_bytes(free)} are reserved and free beside {format_bytes(held)} that are allocated, in pieces "
-            "that do not fit what is asked for",
-            where=None,
-            then_bytes=now,
-            action="Allocate what is large and lives long first, and free what lies between before the next large request; "
-            "no setting of the allocator gives back enough.",
-            costs="Nothing.",
-            evidence=("Every setting was replayed by the allocator's rules; see the table of settings.",),
-            wrong_if="the free memory is used again later than the history goes",
-            of="reserved",
-            always=True,
-        )
+    then = case.replay(Change(replace(case.settings, is_expandable=True)), limit=case.limit[1] - 1)
+    fits = _refused_by_pieces(case) and not case.settings.is_expandable and not then.refused
+    needed = int(then.reserved.max()) if fits else int(case.history.reserved.max())
+    return Draft(
+        rule=MemoryRule.FRAGMENTATION,
+        title=f"{format_bytes(free)} are reserved and free beside {format_bytes(held)} that are allocated, in pieces that do "
+        "not fit what is asked for",
+        where=None,
+        then_bytes=needed,
+        action=f"Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts: all requests then fit into "
+        f"{format_bytes(needed)}."
+        if fits
+        else "Allocate what is large and lives long first, and free what lies between before the next large request; no "
+        "setting of the allocator gives back enough.",
+        costs="Mapping and unmapping pages takes time where memory grows and shrinks; it was not measured here."
+        if fits
+        else "Nothing.",
+        evidence=("Every setting was replayed by the allocator's rules; see the table of settings.",),
+        wrong_if="the free memory is used again later than the history goes",
+        of="reserved",
+        always=True,
+    )
 
 
 def _most_unused(case: Case) -> int:
@@ -569,6 +601,7 @@ RULES: Final[tuple[Callable[[Case], Iterator[Draft]], ...]] = (
     vocabulary_loss,
     zeroed_gradients,
     growth,
+    growing_cache,
     evaluation_graph,
     previous_output,
     loaded_copy,

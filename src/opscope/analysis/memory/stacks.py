@@ -59,6 +59,7 @@ class Stack(Struct, frozen=True):
         modules: the user's functions ``forward`` from the outermost inwards; None outside of modules.
         operator: as ``aten::NAME`` or an autograd node; None where compiled frames were not recorded.
         lines: the lines of Python code, outermost first: file, function, line.
+        own_lines: those of them that are of no library.
     """
 
     parts: Part
@@ -67,6 +68,7 @@ class Stack(Struct, frozen=True):
     modules: str | None
     operator: str | None
     lines: tuple[tuple[str, str, int], ...]
+    own_lines: tuple[tuple[str, str, int], ...]
 
 
 class StackTable(Struct, frozen=True):
@@ -130,6 +132,7 @@ def _stack(frames: Sequence[Frame], compiled: Sequence[bool]) -> Stack:
         modules=" > ".join(line_of(frame) for frame in forwards) or None,
         operator=_operator(native),
         lines=tuple((frame.file, frame.function, frame.line) for frame in reversed(python)),
+        own_lines=tuple((frame.file, frame.function, frame.line) for frame in reversed(users)),
     )
 
 

@@ -73,8 +73,8 @@ def _optimizer_runs(memory: DeviceMemory, table: StackTable) -> Steps:
 def _loop(memory: DeviceMemory, table: StackTable) -> Steps:
     """Find the outermost loop: the function in which the line goes back again and again."""
     events = memory.events
-    rows = np.flatnonzero((events.action == Action.ALLOC) & np.array([bool(one.lines) for one in table.stacks])[events.stack])
-    chains: Sequence[tuple[tuple[str, str, int], ...]] = [table.stacks[at].lines for at in events.stack[rows].tolist()]
+    rows = np.flatnonzero((events.action == Action.ALLOC) & np.array([bool(one.own_lines) for one in table.stacks])[events.stack])
+    chains: Sequence[tuple[tuple[str, str, int], ...]] = [table.stacks[at].own_lines for at in events.stack[rows].tolist()]
     for depth in range(_DEEPEST):
         reach = [at for at, chain in enumerate(chains) if len(chain) > depth]
         if len(reach) < _FEWEST:
