@@ -487,7 +487,7 @@ def images(fixed: bool) -> dict[str, Any]:
         optimizer.zero_grad()
         h = stem(x)
         for block in body:
-            h = checkpoint(block, h, use_reentrant=True) if fixed else block(h)
+            h = checkpoint(block, h, use_reentrant=False, early_stop=False) if fixed else block(h)
         F.cross_entropy(head(h.mean((2, 3))), y).backward()
         optimizer.step()
     return locals()
@@ -500,7 +500,7 @@ def encoder(fixed: bool) -> dict[str, Any]:
     for _ in range(4):
         x = torch.randn(24, 256, 512, device=DEVICE, requires_grad=True)
         for layer in layers:
-            x = checkpoint(layer, x, use_reentrant=True) if fixed else layer(x)
+            x = checkpoint(layer, x, use_reentrant=False, early_stop=False) if fixed else layer(x)
         loss = head(x[:, 0]).logsumexp(-1).mean()
         loss.backward()
         optimizer.step()
@@ -639,7 +639,8 @@ PROGRAMS: dict[str, tuple[Callable[[bool], dict[str, Any]], str | None, str, str
 }
 # Programs that are run with other settings of the allocator too, to see what a replay says of them.
 _TRIED = ("expandable_segments:True", "max_split_size_mb:64", "max_split_size_mb:256", "garbage_collection_threshold:0.8")
-_WITH_SETTINGS = ("activations", "kept_outputs", "fragments", "changing_lengths", "changing_lengths_limited", "second_copy")
+_WITH_SETTINGS = (
+    "oom_fragments", "activations", "kept_outputs", "fragments", "changing_lengths", "changing_lengths_limited", "second_copy")
 _ALL_STACKS = ("activations", "foreach_optimizer", "kept_graphs", "vocabulary_loss", "graph_pools", "oom_backward")
 
 

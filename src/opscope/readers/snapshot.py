@@ -439,13 +439,9 @@ class PythonReader:
 
     def _memoize(self, slot: int) -> None:
         self._need(1)
-        if slot > len(self._memo):
+        if slot != len(self._memo):
             raise _Refused("it numbers its objects as no snapshot does")
-        value = self._values[-1]
-        if slot == len(self._memo):
-            self._memo.append(value)
-        else:
-            self._memo[slot] = value
+        self._memo.append(self._values[-1])
 
     def _recall(self, slot: int) -> None:
         if slot >= len(self._memo):
@@ -616,7 +612,7 @@ class PythonReader:
     def _segment(self, at: Mapping[str, Any]) -> _Row:
         run = _resolved(at["blocks"])
         if isinstance(run, _Row) and run == _Row("stack", 0):
-            run = _Run(_NONE, 0, 0)
+            run = _Run(_BLOCK, 0, 0)  # an empty list
         if not isinstance(run, _Run) or run.of != _BLOCK:
             raise _Refused("a segment's blocks are none")
         self._segment_blocks.append((len(self._segments), run.first, run.count))

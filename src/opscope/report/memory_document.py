@@ -60,8 +60,8 @@ def device_name(device: int | None) -> str:
 
 
 def _first(device: DeviceMemoryEntry) -> Iterator[Block]:
-    step = f" of step {device.peak_step + 1}" if device.peak_step is not None else ""
-    when = f" {device.peak_phase}{step}" if device.events else ""
+    step = f"step {device.peak_step + 1}, " if device.peak_step is not None else ""
+    when = f" ({step}{device.peak_phase})" if device.events else ""
     yield Paragraph(
         (
             Toned(
@@ -87,12 +87,8 @@ def _first(device: DeviceMemoryEntry) -> Iterator[Block]:
 def _lines(findings: Sequence[MemoryFinding]) -> Iterator[Inline]:
     for number, finding in enumerate(findings, 1):
         of = "the peak" if finding.of == "allocated" else "what is reserved"
-        saving = (
-            f"saves {format_bytes(finding.saves_bytes)}, {of} is then {format_bytes(finding.then_bytes)}"
-            if finding.saves_bytes
-            else "no change is known that saves anything"
-        )
-        yield (Toned(f"{number}. {finding.title}: {saving}", Tone.STRONG),)
+        saving = f": saves {format_bytes(finding.saves_bytes)}, {of} is then {format_bytes(finding.then_bytes)}"
+        yield (Toned(f"{number}. {finding.title}{saving if finding.saves_bytes else ''}", Tone.STRONG),)
         where = (" (", Name(finding.where), ")") if finding.where else ()
         yield ("   ", finding.action, *where, f" Costs: {_lowered(finding.costs)}")
 

@@ -144,6 +144,8 @@ def line_of(frame: Frame) -> str:
 
 def _parts(python: Sequence[Frame], native: Sequence[str]) -> Part:
     parts = Part.NONE
+    # What a reentrant checkpoint's own backward pass allocates is no forward work done again.
+    in_engine = bool(python) and python[0].function == "_engine_run_backward"
     for frame in python:
         file, function = frame.file.replace("\\", "/"), frame.function
         if _OPTIMIZER.search(file):
@@ -155,7 +157,7 @@ def _parts(python: Sequence[Frame], native: Sequence[str]) -> Part:
         if function == "backward" and "torch/" in file:
             parts |= Part.BACKWARD
         if file.endswith("utils/checkpoint.py") and function in ("unpack_hook", "recompute_fn", "backward"):
-            parts |= Part.RECOMPUTED | Part.BACKWARD
+            parts |= Part.BACKWARD if in_engine else Part.RECOMPUTED | Part.BACKWARD
         if file.endswith(_MODULE_FILE) and function in ("_call_impl", "_wrapped_call_impl", "_slow_forward"):
             parts |= Part.FORWARD
         if function in ("_apply", "convert", "reset_parameters", "from_pretrained") or (

@@ -232,7 +232,7 @@ class Reader {
     switch (code) {
       case 0x80:  // PROTO
         if (!has(1)) return 0;
-        if (at[1] < 2 || at[1] > 5) throw Failure{"its protocol is " + std::to_string(int(at[1])) + ", not 2 to 5"};
+        if (at[1] < 2 || at[1] > 5) throw Failure{"its protocol is " + std::to_string(int(uint8_t(at[1]))) + ", not 2 to 5"};
         return 2;
       case 0x95: return has(8) ? 9 : 0;  // FRAME
       case '}': push(made(kDict, new_dict())); return 1;
@@ -337,22 +337,16 @@ class Reader {
 
   void memoize(uint64_t slot) {
     need(1);
-    if (slot > memo_.size() || slot >= kMostIndex)
+    if (slot != memo_.size() || slot >= kMostIndex)
       throw Failure{"it numbers its objects as no snapshot does"};
     Value value = values_.back();
-    if (value.kind() == kMemo) return memoize_as(slot, memo_[value.index()]);
-    if (value.kind() < kText) {
+    if (value.kind() < kText) {  // also what has a number already: what it becomes is kept in one place
       if (others_.size() >= kMostContainers) throw Failure{"it refers back to more numbers than a snapshot does"};
       others_.push_back(value);
       value = made(kOther, int64_t(others_.size() - 1));
     }
-    memoize_as(slot, uint32_t(value.kind()) << 27 | value.index());
+    memo_.push(uint32_t(value.kind()) << 27 | value.index());
     if (value.kind() == kDict || value.kind() == kList) values_.back() = made(kMemo, int64_t(slot));
-  }
-
-  void memoize_as(uint64_t slot, uint32_t packed) {
-    if (slot == memo_.size()) memo_.push(packed);
-    else memo_[slot] = packed;
   }
 
   void recall(uint64_t slot) {
@@ -508,6 +502,7 @@ class Reader {
     Value row = row_of(dicts_[target.index()]);
     if (row.kind() == kNone) return;
     dicts_[target.index()].items.clear();
+    dicts_[target.index()].used = false;
     free_dicts_.push_back(target.index());
     replace(reference, row);
     values_[below - 1] = row;
@@ -635,8 +630,9 @@ class Reader {
 
   Value add_segment(const std::array<const Value*, kKeys>& at) {
     Value held = resolved(*at[kBlocks]);
-    Run run = {kBlock, 0, 0};
+    Run run = {kNone, 0, 0};
     if (held.kind() == kRun) run = runs_[held.index()];
+    if (held.kind() == kStack && !held.index()) run.of = kBlock;  // an empty list
     if (run.of != kBlock) throw Failure{"a segment's blocks are none"};
     auto [first, second] = pool(at[kSegmentPool]);
     Value type = at[kSegmentType] ? resolved(*at[kSegmentType]) : made(kNone);
