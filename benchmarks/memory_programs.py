@@ -1,4 +1,4 @@
-"""Programs with a known cause of the memory that they take, each with its remedy: recorded as snapshots, with the truth.
+"""Programs that take memory for a known reason, each with its remedy: recorded as snapshots, with the truth.
 
     python benchmarks/memory_programs.py OUTPUT_FOLDER [PROGRAM ...]    # on NVIDIA GPUs; each in a process of its own
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -204,7 +204,7 @@ def kept_by_hook(fixed: bool) -> dict[str, Any]:
     model = Stack(512, 4).to(DEVICE)
     seen: list[torch.Tensor] = []
 
-    def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+    def hook(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
         if fixed:
             seen.clear()
         seen.append(output)
@@ -260,10 +260,8 @@ def previous_output(fixed: bool) -> dict[str, Any]:
     return locals()
 
 
-def fragments(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - the remedy is a setting
-    live: list[Any] = [
-        torch.empty((7 + 13 * i % 29) * MIB, dtype=torch.uint8, device=DEVICE) for i in range(80)
-    ]
+def fragments(fixed: bool) -> dict[str, Any]:
+    live: list[Any] = [torch.empty((7 + 13 * i % 29) * MIB, dtype=torch.uint8, device=DEVICE) for i in range(80)]
     for i in range(0, 80, 2):
         live[i] = None
     big = [torch.empty(size * MIB, dtype=torch.uint8, device=DEVICE) for size in (300, 90, 260)]
@@ -271,7 +269,7 @@ def fragments(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - the remedy is a 
     return locals()
 
 
-def changing_lengths(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - the remedy is a setting
+def changing_lengths(fixed: bool) -> dict[str, Any]:
     model = Stack(512, 6).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for length in (96, 130, 171, 205, 222, 260, 300, 341, 377, 420):
@@ -338,11 +336,11 @@ def expandable(fixed: bool) -> dict[str, Any]:
     return activations(fixed)
 
 
-def checkpointed(fixed: bool) -> dict[str, Any]:
+def checkpointed(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - both are alike
     return activations(fixed=True)
 
 
-def small_model(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - nothing is to be changed
+def small_model(fixed: bool) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(6):
@@ -418,7 +416,7 @@ def oom_optimizer(fixed: bool) -> dict[str, Any]:
     return locals()
 
 
-def oom_fragments(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - the remedy is a setting
+def oom_fragments(fixed: bool) -> dict[str, Any]:
     _limit(2)
     large = [torch.empty(140 * MIB, dtype=torch.uint8, device=DEVICE) for _ in range(14)]
     large.clear()
@@ -457,6 +455,8 @@ def whole_dataset(fixed: bool) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
     return locals()
+
+
 def changing_lengths_limited(fixed: bool) -> dict[str, Any]:
     _limit(4)
     return changing_lengths(fixed)
@@ -536,7 +536,7 @@ class Attention(nn.Module):
         return self.out(F.scaled_dot_product_attention(q, self.keys, self.values))
 
 
-def generation(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - it says what grows; no remedy is tried
+def generation(fixed: bool) -> dict[str, Any]:
     layers = nn.ModuleList(Attention(1024) for _ in range(6)).to(DEVICE)
     with torch.no_grad():
         x = torch.randn(32, 256, 1024, device=DEVICE)
@@ -560,7 +560,7 @@ def batches_up_front(fixed: bool) -> dict[str, Any]:
     return locals()
 
 
-def logged_losses(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - nothing is to be changed
+def logged_losses(fixed: bool) -> dict[str, Any]:
     model = Stack(256, 3).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     losses = []
@@ -585,7 +585,7 @@ def accumulated(fixed: bool) -> dict[str, Any]:
     return locals()
 
 
-def averaged_weights(fixed: bool) -> dict[str, Any]:  # noqa: ARG001 - the copy is needed
+def averaged_weights(fixed: bool) -> dict[str, Any]:
     model, average = Stack(1024, 6).to(DEVICE), Stack(1024, 6).to(DEVICE).requires_grad_(False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     for _ in range(4):
@@ -638,9 +638,21 @@ PROGRAMS: dict[str, tuple[Callable[[bool], dict[str, Any]], str | None, str, str
     "averaged_weights": (averaged_weights, None, "peak", ""),
 }
 # Programs that are run with other settings of the allocator too, to see what a replay says of them.
-_TRIED = ("expandable_segments:True", "max_split_size_mb:64", "max_split_size_mb:256", "garbage_collection_threshold:0.8")
+_TRIED = (
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "max_split_size_mb:256",
+    "garbage_collection_threshold:0.8",
+)
 _WITH_SETTINGS = (
-    "oom_fragments", "activations", "kept_outputs", "fragments", "changing_lengths", "changing_lengths_limited", "second_copy")
+    "oom_fragments",
+    "activations",
+    "kept_outputs",
+    "fragments",
+    "changing_lengths",
+    "changing_lengths_limited",
+    "second_copy",
+)
 _ALL_STACKS = ("activations", "foreach_optimizer", "kept_graphs", "vocabulary_loss", "graph_pools", "oom_backward")
 
 
@@ -717,7 +729,9 @@ def main() -> None:
         for folder in folders:
             folder.mkdir()
         with_settings = list(
-            pool.map(lambda run: _apart(run[0][0], run[1], fixed=False, settings=run[0][1]), zip(tried, folders, strict=True))
+            pool.map(
+                lambda run: _apart(run[0][0], run[1], fixed=False, settings=run[0][1]), zip(tried, folders, strict=True)
+            )
         )
     for (name, settings), result in zip(tried, with_settings, strict=True):
         truth[name].setdefault("settings", {})[settings] = result

@@ -29,10 +29,19 @@ class MadeSnapshot:
         self.settings: dict[str, Any] = {"expandable_segments": False, "max_split_size": -1}
         self.now = 1_700_000_000_000_000
 
-    def event(self, action: str, address: int, size: int, frames: list[dict[str, Any]] | None = None, **more: Any) -> None:
+    def event(
+        self, action: str, address: int, size: int, frames: list[dict[str, Any]] | None = None, **more: Any
+    ) -> None:
         self.now += 10
         where = "device_free" if action == "oom" else "addr"
-        entry = {"action": action, where: address, "size": size, "stream": 0, "time_us": self.now, "frames": frames or []}
+        entry = {
+            "action": action,
+            where: address,
+            "size": size,
+            "stream": 0,
+            "time_us": self.now,
+            "frames": frames or [],
+        }
         self.trace.append({**entry, **more})
 
     def alloc(self, address: int, size: int, frames: list[dict[str, Any]] | None = None) -> None:

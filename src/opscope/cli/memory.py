@@ -16,7 +16,7 @@ from opscope.cli.startup import tune_for_one_analysis
 @input_option
 @format_option
 def command(snapshot: Path, top: int | None, max_input: int, output_format: str) -> None:
-    """Show what fills a device's memory: at the peak, by owner and line of code; what grows; and what would save how much.
+    """Show what fills a device's memory at its peak, by owner and line of code, what grows, and what to change.
 
     SNAPSHOT is a file of torch.cuda.memory._dump_snapshot (a pickle, also packed with gzip, xz or Zstandard), or a page
     of PyTorch's memory_viz. Nothing in it is run.
@@ -34,8 +34,6 @@ def command(snapshot: Path, top: int | None, max_input: int, output_format: str)
 
     document = answer(read_snapshot(snapshot, max_bytes=max_input))
     emit(
-        Output.of_section(
-            document, lambda: memory_values(document), lambda: memory_section(document, shown_rows(top))
-        ),
+        Output.of_section(document, lambda: memory_values(document), lambda: memory_section(document, shown_rows(top))),
         output_format,
     )

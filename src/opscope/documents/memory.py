@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Owner(StrEnum):
-    """Whose memory is. Told from where it was allocated and freed, and from how long it lived."""
+    """Whose memory is. It follows from where it was allocated and freed, and from how long it lived."""
 
     PARAMETER = "parameters"
     GRADIENT = "gradients"
@@ -167,7 +167,7 @@ class DeviceMemoryEntry(Struct, frozen=True, kw_only=True):
         settings: settings of the allocator, replayed; empty where the history was too long or is missing.
         events: how many events were recorded.
         steps: how many steps were recognised.
-        steps_by: how they were told.
+        steps_by: how they were recognised.
         notes: what is not known, and why.
     """
 

@@ -244,7 +244,10 @@ _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
         "a report of Nsight Systems (nsys export --type sqlite FILE makes what opscope reads)",
     ),
     (b"NVR\x00", "a report of Nsight Compute (ncu --import FILE --csv --page raw makes what opscope reads)"),
-    *((bytes([0x80, protocol]), "a pickle, as PyTorch's memory snapshots are (opscope memory reads those)") for protocol in range(2, 6)),
+    *(
+        (bytes([0x80, protocol]), "a pickle, as PyTorch's memory snapshots are (opscope memory reads those)")
+        for protocol in range(2, 6)
+    ),
     (b'"ID","Process ID"', "a table of Nsight Compute, which opscope analyze reads"),
     (b"PAR1", "a Parquet file"),
     (b"\x7fELF", "a program or library"),

@@ -1,8 +1,8 @@
 """PyTorch's memory snapshots -> `Snapshot`: pickles of ``torch.cuda.memory``, and the pages of ``memory_viz``.
 
-A snapshot holds dictionaries, lists, tuples, texts and numbers alone. So neither reader knows an opcode that names,
-imports or calls anything: a file with one is refused, and nothing of it is run. ``native/snapshot.cpp`` has the rules of
-`PythonReader` again, some hundred times faster.
+A snapshot holds only dictionaries, lists, tuples, texts and numbers. So neither reader knows an opcode that names,
+imports or calls anything: a file with one is refused, and nothing is run. ``native/snapshot.cpp`` has the rules of
+`PythonReader` again, some thirty times faster.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ _PICKLES: Final = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _IN_PAGE: Final = b'"base64": "'
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """Why a file is not read."""
 
 
@@ -103,11 +103,13 @@ def read_snapshot(path: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Snapsho
         for _ in source.feed(choose):
             pass
         if not reader:
-            raise BadInputError(f"{path} is empty: PyTorch writes such a file if it is killed while it dumps a snapshot")
+            raise BadInputError(
+                f"{path} is empty: PyTorch writes such a file if it is killed while it dumps a snapshot"
+            )
         if source.damage is not None:
-            raise _Refused(source.damage)
+            raise _RefusedError(source.damage)
         tables = reader[0].finish()
-    except _Refused as refused:
+    except _RefusedError as refused:
         raise BadInputError(f"{path} cannot be read as a memory snapshot: {refused}") from refused
     except MemoryError as error:
         raise EnvironmentLacksError(f"{path} does not fit in memory: read it on a larger machine") from error
@@ -146,13 +148,15 @@ class _PageReader:
         at = text.find(_IN_PAGE)
         end = text.find(b'"', at + len(_IN_PAGE))
         if at < 0 or end < 0:
-            raise _Refused("the page holds no snapshot: it loads one from elsewhere, which opscope does not follow")
+            raise _RefusedError(
+                "the page holds no snapshot: it loads one from elsewhere, which opscope does not follow"
+            )
         try:
             content = b64decode(text[at + len(_IN_PAGE) : end], validate=True)
         except (Base64Error, ValueError) as error:
-            raise _Refused(f"the snapshot in the page is damaged ({error})") from error
+            raise _RefusedError(f"the snapshot in the page is damaged ({error})") from error
         if not is_snapshot(content):
-            raise _Refused("the page holds something else than a snapshot")
+            raise _RefusedError("the page holds something else than a snapshot")
         reader = _reader_for(content, self._path)
         for begin in range(0, len(content), _PIECE):
             reader.feed(content[begin : begin + _PIECE])
@@ -248,9 +252,9 @@ class _NativeReader:
         if result < 0:
             raise MemoryError
         if not result:
-            raise _Refused(self._library.opscope_snapshot_error(self._reader).decode("utf-8", "replace"))
+            raise _RefusedError(self._library.opscope_snapshot_error(self._reader).decode("utf-8", "replace"))
 
-    def _taken(self, table: int, column: int, count: int, kind: type[np.generic]) -> NDArray[Any]:
+    def _taken(self, table: int, column: int, count: int, kind: Any) -> NDArray[Any]:
         values = np.empty(count, dtype=kind)
         self._library.opscope_snapshot_take(self._reader, table, column, values.ctypes.data)
         return values
@@ -355,13 +359,13 @@ class PythonReader:
     def finish(self) -> Tables:
         """End the content, and return the tables."""
         if not self._stopped:
-            raise _Refused(f"it ends early, after {self._read} bytes")
+            raise _RefusedError(f"it ends early, after {self._read} bytes")
         root = _resolved(self._root)
         settings: Any = {}
         if isinstance(root, _Run) and root.of == _SEGMENT:
             self._emit("segments", 0, root)
         elif not (isinstance(root, _Container) and root.kind == "dict"):
-            raise _Refused("it holds no dictionary, as a snapshot does")
+            raise _RefusedError("it holds no dictionary, as a snapshot does")
         else:
             for key, value in root.items:
                 name, held = key if isinstance(key, str) else "", _resolved(value)
@@ -370,7 +374,7 @@ class PythonReader:
                 else:
                     self._emit_all(name, held)
             if not self._runs:
-                raise _Refused("it has no segments and no device_traces, as a snapshot has")
+                raise _RefusedError("it has no segments and no device_traces, as a snapshot has")
         return self._tables(settings)
 
     # ---- opcodes
@@ -393,14 +397,14 @@ class PythonReader:
                 return 0
             self._long(data[at + 2 : at + 2 + data[at + 1]])
             return 2 + data[at + 1]
-        raise _Refused(f"it holds opcode 0x{code:02x}, which no snapshot needs; nothing of it was run")
+        raise _RefusedError(f"it holds opcode 0x{code:02x}, which no snapshot needs; nothing was run")
 
     def _text_at(self, data: bytes, at: int, size: int) -> int:
         if len(data) <= at + size:
             return 0
         length = int.from_bytes(data[at + 1 : at + 1 + size], "little")
         if length > _LONGEST_TEXT:
-            raise _Refused(f"it holds a text of {length} bytes")
+            raise _RefusedError(f"it holds a text of {length} bytes")
         begin = at + 1 + size
         if len(data) - begin < length:
             return 0
@@ -410,18 +414,18 @@ class PythonReader:
 
     def _long(self, raw: bytes) -> None:
         if len(raw) > 8 and not (len(raw) == 9 and raw[8] == 0):
-            raise _Refused("it holds a number of more than 64 bits")
+            raise _RefusedError("it holds a number of more than 64 bits")
         self._push(min(int.from_bytes(raw, "little", signed=True), (1 << 63) - 1))
 
     def _push(self, value: Any) -> None:
         if len(self._values) >= _MOST_VALUES:
-            raise _Refused("it holds more values at once than a snapshot does")
+            raise _RefusedError("it holds more values at once than a snapshot does")
         self._values.append(value)
 
     def _count(self, what: str) -> None:
         self._containers += 1
         if self._containers > _MOST_CONTAINERS:
-            raise _Refused(f"it holds more {what} than a snapshot does")
+            raise _RefusedError(f"it holds more {what} than a snapshot does")
 
     def _new(self, kind: str) -> None:
         self._count("dictionaries" if kind == "dict" else "lists")
@@ -431,21 +435,21 @@ class PythonReader:
         for at in range(len(self._values) - 1, -1, -1):
             if self._values[at] is _MARK:
                 return at
-        raise _Refused("an opcode lacks its mark")
+        raise _RefusedError("an opcode lacks its mark")
 
     def _need(self, count: int) -> None:
         if len(self._values) < count or any(value is _MARK for value in self._values[-count:]):
-            raise _Refused("an opcode lacks its values")
+            raise _RefusedError("an opcode lacks its values")
 
     def _memoize(self, slot: int) -> None:
         self._need(1)
         if slot != len(self._memo):
-            raise _Refused("it numbers its objects as no snapshot does")
+            raise _RefusedError("it numbers its objects as no snapshot does")
         self._memo.append(self._values[-1])
 
     def _recall(self, slot: int) -> None:
         if slot >= len(self._memo):
-            raise _Refused("it refers to an object that is not there")
+            raise _RefusedError("it refers to an object that is not there")
         self._push(_resolved(self._memo[slot]))
 
     def _tuple(self, first: int, mark: int = 0) -> None:
@@ -476,7 +480,7 @@ class PythonReader:
                 held.row = _Run(held.of, held.first, held.count)
             elif not held.items or _is_frame(held.items[0]):
                 if not all(_is_frame(item) for item in held.items):
-                    raise _Refused("a list holds frames and something else")
+                    raise _RefusedError("a list holds frames and something else")
                 held.row = _Row("stack", self._stack(tuple(item.index for item in held.items)))
             if held.row is not None:
                 self._containers -= 1
@@ -495,12 +499,12 @@ class PythonReader:
 
     def _append(self, first: int, below: int) -> None:
         if not below:
-            raise _Refused("an opcode lacks its list")
+            raise _RefusedError("an opcode lacks its list")
         target = _resolved(self._values[below - 1])
         if not (isinstance(target, _Container) and target.kind == "list"):
-            raise _Refused("it appends to what is no list, or to one that was complete")
+            raise _RefusedError("it appends to what is no list, or to one that was complete")
         if target.used:
-            raise _Refused("it appends to a list that was complete")
+            raise _RefusedError("it appends to a list that was complete")
         for value in self._values[first:]:
             self._append_to(target, self._sealed(value))
         del self._values[below:]
@@ -508,12 +512,12 @@ class PythonReader:
     def _append_to(self, target: _Container, item: Any) -> None:
         if not (isinstance(item, _Row) and item.kind in (_EVENT, _SEGMENT, _BLOCK, _NOTE)):
             if target.of != _NONE:
-                raise _Refused("a list holds rows and something else")
+                raise _RefusedError("a list holds rows and something else")
             target.items.append(item)
             return
         if target.of == _NONE:
             if target.items:
-                raise _Refused("a list holds rows and something else")
+                raise _RefusedError("a list holds rows and something else")
             target.of, target.first = int(item.kind), item.index
         again = item.kind == _EVENT and target.count and item.index == target.first + target.count - 1
         if again and not target.again and self._columns[0][item.index] == Action.FREED:
@@ -521,7 +525,7 @@ class PythonReader:
             return
         target.again = False
         if target.of != item.kind or item.index != target.first + target.count:
-            raise _Refused("the entries of a list are not in the order in which they were written")
+            raise _RefusedError("the entries of a list are not in the order in which they were written")
         target.count += 1
 
     def _set_one(self) -> None:
@@ -534,14 +538,14 @@ class PythonReader:
 
     def _set(self, first: int, below: int) -> None:
         if not below:
-            raise _Refused("an opcode lacks its dictionary")
+            raise _RefusedError("an opcode lacks its dictionary")
         if (len(self._values) - first) % 2:
-            raise _Refused("a dictionary has a key without a value")
+            raise _RefusedError("a dictionary has a key without a value")
         target = _resolved(self._values[below - 1])
         if not (isinstance(target, _Container) and target.kind == "dict"):
-            raise _Refused("it sets items of what is no dictionary, or of one that was complete")
+            raise _RefusedError("it sets items of what is no dictionary, or of one that was complete")
         if target.used:
-            raise _Refused("it changes a dictionary that was complete")
+            raise _RefusedError("it changes a dictionary that was complete")
         for at in range(first, len(self._values), 2):
             target.items.append((_resolved(self._values[at]), self._sealed(self._values[at + 1])))
         del self._values[below:]
@@ -553,7 +557,7 @@ class PythonReader:
 
     def _protocol(self, protocol: int) -> None:
         if protocol not in range(2, 6):
-            raise _Refused(f"its protocol is {protocol}, not 2 to 5")
+            raise _RefusedError(f"its protocol is {protocol}, not 2 to 5")
 
     def _stop(self) -> None:
         self._need(1)
@@ -572,13 +576,13 @@ class PythonReader:
             return _Row("frame", self._frames.setdefault(frame, len(self._frames)))
         if "blocks" in at and "total_size" in at:
             return self._segment(at)
+        return self._block_or_note(at)
+
+    def _block_or_note(self, at: Mapping[str, Any]) -> _Row | None:
         if "state" in at and "size" in at:
-            self._blocks.append(
-                (
-                    _number(at.get("address"), UNKNOWN), _number(at["size"], 0),
-                    _number(at.get("requested_size"), UNKNOWN), self._text_id(at["state"]), _stack_id(at.get("frames")),
-                )
-            )  # fmt: skip
+            sizes = _number(at["size"], 0), _number(at.get("requested_size"), UNKNOWN)
+            state = self._text_id(at["state"])
+            self._blocks.append((_number(at.get("address"), UNKNOWN), *sizes, state, _stack_id(at.get("frames"))))
             return _Row(_BLOCK, len(self._blocks) - 1)
         if "stage" in at and "name" in at:
             note = (_number(at.get("device"), 0), self._text_id(at["stage"]), self._text_id(at["name"]))
@@ -594,17 +598,17 @@ class PythonReader:
         meant = (*texts, *_pool(at.get("pool_id")))
         stream = _number(at.get("stream"), 0)
         if stream not in self._streams and len(self._streams) >= 65535:
-            raise _Refused("it has more streams than a snapshot does")
+            raise _RefusedError("it has more streams than a snapshot does")
         row = (
             int(action), where, _number(at.get("size"), 0), self._streams.setdefault(stream, len(self._streams)),
             _number(at.get("time_us"), UNKNOWN), _stack_id(at.get("frames")),
             self._contexts.setdefault(meant, len(self._contexts)),
         )  # fmt: skip
         columns, last = self._columns, len(self._columns[0]) - 1
-        if action == Action.FREE_COMPLETED and last >= 0 and columns[0][last] == Action.FREE_REQUESTED:
-            if all(columns[at][last] == row[at] for at in (1, 2, 3, 5, 6)):
-                columns[0][last] = int(Action.FREED)
-                return _Row(_EVENT, last)
+        completes = action == Action.FREE_COMPLETED and last >= 0 and columns[0][last] == Action.FREE_REQUESTED
+        if completes and all(columns[at][last] == row[at] for at in (1, 2, 3, 5, 6)):
+            columns[0][last] = int(Action.FREED)
+            return _Row(_EVENT, last)
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         return _Row(_EVENT, last + 1)
@@ -614,7 +618,7 @@ class PythonReader:
         if isinstance(run, _Row) and run == _Row("stack", 0):
             run = _Run(_BLOCK, 0, 0)  # an empty list
         if not isinstance(run, _Run) or run.of != _BLOCK:
-            raise _Refused("a segment's blocks are none")
+            raise _RefusedError("a segment's blocks are none")
         self._segment_blocks.append((len(self._segments), run.first, run.count))
         is_large = _resolved(at.get("segment_type")) == "large"
         self._segments.append(
@@ -636,7 +640,7 @@ class PythonReader:
 
     def _text(self, content: str) -> int:
         if content not in self._texts and len(self._texts) >= _MOST_TEXTS:
-            raise _Refused("it holds more texts than a snapshot does")
+            raise _RefusedError("it holds more texts than a snapshot does")
         return self._texts.setdefault(content, len(self._texts))
 
     def _text_id(self, value: Any) -> int:
@@ -661,7 +665,9 @@ class PythonReader:
     def _tables(self, settings: Any) -> Tables:
         runs = _rows(self._runs, 5)
         return Tables(
-            events=Events(*(np.array(column, dtype=kind) for column, kind in zip(self._columns, _EVENT_TYPES, strict=True))),
+            events=Events(
+                *(np.array(column, dtype=kind) for column, kind in zip(self._columns, _EVENT_TYPES, strict=True))
+            ),
             streams=list(self._streams),
             contexts=_rows(list(self._contexts), 4),
             frames=_rows(list(self._frames), 3),
@@ -699,7 +705,7 @@ def _pool(value: Any) -> tuple[int, int]:
 def _plain(value: Any, depth: int) -> Any:
     held = _resolved(value)
     if depth > _DEEPEST:
-        raise _Refused("its settings are nested too deeply")
+        raise _RefusedError("its settings are nested too deeply")
     if isinstance(held, _Container) and held.kind == "dict":
         return {key: _plain(item, depth + 1) for key, item in held.items if isinstance(key, str)}
     if isinstance(held, float):
@@ -758,7 +764,9 @@ def _snapshot(path: str, tables: Tables, size: int) -> Snapshot:
         for compiled, metadata, first, second in tables.contexts.tolist()
     )
     segments = _segments(tables)
-    notes = [(device, texts[stage] == "START", texts[name], when) for device, stage, name, when in tables.notes.tolist()]
+    notes = [
+        (device, texts[stage] == "START", texts[name], when) for device, stage, name, when in tables.notes.tolist()
+    ]
     events: dict[int | None, Events] = {}
     held: dict[int | None, list[Segment]] = {}
     for (name_id, position, _, first), count in zip(tables.runs.tolist(), tables.run_counts.tolist(), strict=True):
@@ -779,9 +787,7 @@ def _snapshot(path: str, tables: Tables, size: int) -> Snapshot:
         )
         for device in sorted(known, key=lambda key: (key is None, key or 0))
     )
-    return Snapshot(
-        path, devices, frames, tables.stacks, tuple(tables.streams), contexts, dict(tables.settings), size
-    )
+    return Snapshot(path, devices, frames, tables.stacks, tuple(tables.streams), contexts, dict(tables.settings), size)
 
 
 def _segments(tables: Tables) -> list[tuple[int, Segment]]:

@@ -104,7 +104,9 @@ def test_a_refused_request_is_explained(name: str) -> None:
     assert ("fragmented, not full" in oom.sentence) == (name == "oom_fragments")
 
 
-@pytest.mark.parametrize("name", ["activations", "kept_outputs", "expandable", "several_streams", "changing_lengths_limited"])
+@pytest.mark.parametrize(
+    "name", ["activations", "kept_outputs", "expandable", "several_streams", "changing_lengths_limited"]
+)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_history_that_begins_late_has_the_same_totals(name: str, share: float) -> None:
     whole = snapshot(name)

@@ -1,9 +1,10 @@
-"""The rules by which PyTorch's caching allocator rounds, finds, splits and frees blocks; and a replay of events by them.
+"""The rules by which PyTorch's caching allocator rounds, finds, splits and frees blocks; and a replay by them.
 
 Source: ``c10/cuda/CUDACachingAllocator.cpp`` and ``AllocatorConfig.h`` of PyTorch 2.4 to 2.15.
 """
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -234,12 +235,16 @@ class Allocator:
         target = self.reserved - int(self.settings.collects_at * self.limit)
         if not self.settings.collects_at or self.limit >= UNLIMITED or target <= 0:
             return
-        large = [entry[3] for key, entries in self._free.items() if key.is_large and key.pool == (0, 0) for entry in entries]
-        whole = [block for block in sorted(large, key=lambda one: (one.size, one.order, one.address)) if _is_whole(block)]
+        large = [
+            entry[3] for key, entries in self._free.items() if key.is_large and key.pool == (0, 0) for entry in entries
+        ]
+        whole = [
+            block for block in sorted(large, key=lambda one: (one.size, one.order, one.address)) if _is_whole(block)
+        ]
         age = sum(self._calls - block.born for block in whole)
-        given = True
-        while target > 0 and given and whole:
-            given, limit = False, age // len(whole)
+        released = True
+        while target > 0 and released and whole:
+            released, limit = False, age // len(whole)
             for block in list(whole):
                 if self._calls - block.born >= limit and not self.settings.is_expandable:
                     self._remove(block)
@@ -247,7 +252,7 @@ class Allocator:
                     target -= block.size
                     age -= self._calls - block.born
                     whole.remove(block)
-                    given = True
+                    released = True
 
     def _release_large(self, key: Key, size: int) -> None:
         most = self.settings.max_split_size
@@ -408,8 +413,8 @@ def _made_room(memory: DeviceMemory, row: int) -> bool:
     """Tell whether segments were given back for the request of a row: by the same call, as ``empty_cache`` is not."""
     events = memory.events
     before = row - 1
-    given = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-    return before >= 0 and events.action[before] in given and events.stack[before] == events.stack[row]
+    gives_back = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+    return before >= 0 and events.action[before] in gives_back and events.stack[before] == events.stack[row]
 
 
 def keys_of(memory: DeviceMemory, change: Change, address: Ints, stream: Ints, rounded: Ints) -> list[Key]:
@@ -445,44 +450,43 @@ def replayed(
         by_age: as for `Allocator`.
     """
     allocator = Allocator(change.settings, limit, by_age=by_age, addresses=_segment_addresses(memory))
-    begins: dict[int, tuple[int, int, Key]] = {}
-    ends: dict[int, list[int]] = {}
-    blocks: dict[int, _Block | None] = {}
-    early = []
-    for life, (begin, end, requested, key, address) in enumerate(requests):
+    requested: dict[int, tuple[Key, int]] = {}
+    begins, ends, early = {}, defaultdict(list), []
+    for life, (begin, end, size, key, address) in enumerate(requests):
+        requested[life] = (key, size)
+        ends[end].append(life)
         if begin < 0:
-            early.append((address, life, requested, key))
+            early.append((address, life))
         else:
-            begins[begin] = (life, requested, key)
-        ends.setdefault(end, []).append(life)
-    for _, life, requested, key in sorted(early):
-        blocks[life] = allocator.allocate(key, requested)
-    actions = memory.events.action
-    count = len(actions)
-    reserved = np.empty(count + 1, dtype=np.int64)
-    reserved[0] = allocator.reserved
+            begins[begin] = life
+    blocks = {life: allocator.allocate(*requested[life]) for _, life in sorted(early)}
+    reserved = np.full(len(memory.events) + 1, allocator.reserved, dtype=np.int64)
     refused = []
-    for row in range(count):
-        if (request := begins.get(row)) is not None:
-            life, requested, key = request
-            blocks[life] = allocator.allocate(key, requested)
-            if blocks[life] is None:
-                refused.append(row)
+    for row in range(len(memory.events)):
+        life = begins.get(row, -1)
+        if life >= 0:
+            blocks[life] = allocator.allocate(*requested[life])
+        if (life >= 0 and blocks[life] is None) or not _replayed_otherwise(memory, row, allocator):
+            refused.append(row)
         for life in ends.get(row, ()):
             block = blocks.pop(life, None)
             if block is not None:
                 allocator.free(block)
-        if actions[row] in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP) and _by_user(memory, row):
-            allocator.release_cached()
-        if actions[row] == Action.OOM:
-            key = Key((0, 0), 0, True)
-            block = allocator.allocate(key, int(memory.events.bytes[row]))
-            if block is None:
-                refused.append(row)
-            else:
-                allocator.free(block)
         reserved[row + 1] = allocator.reserved
     return Replayed(reserved, tuple(refused))
+
+
+def _replayed_otherwise(memory: DeviceMemory, row: int, allocator: Allocator) -> bool:
+    """Replay ``empty_cache`` and requests that were refused; return whether there was room."""
+    action = memory.events.action[row]
+    if action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP) and _by_user(memory, row):
+        allocator.release_cached()
+    if action != Action.OOM:
+        return True
+    block = allocator.allocate(Key((0, 0), 0, True), int(memory.events.bytes[row]))
+    if block is not None:
+        allocator.free(block)
+    return block is not None
 
 
 def _segment_addresses(memory: DeviceMemory) -> dict[int, list[int]]:
@@ -495,10 +499,10 @@ def _segment_addresses(memory: DeviceMemory) -> dict[int, list[int]]:
 def _by_user(memory: DeviceMemory, row: int) -> bool:
     """Tell whether a segment was given back by ``empty_cache``, and not to make room for a request."""
     actions, count = memory.events.action, len(memory.events)
-    given = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
-    if row and actions[row - 1] in given:
+    gives_back = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+    if row and actions[row - 1] in gives_back:
         return False  # the first of a run stands for it
-    while row < count and actions[row] in given:
+    while row < count and actions[row] in gives_back:
         row += 1
     asks = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
     return row >= count or not (actions[row] == Action.OOM or (actions[row] in asks and _made_room(memory, row)))

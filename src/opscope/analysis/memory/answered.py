@@ -32,8 +32,8 @@ _PINS: Final = 10
 _MIB: Final = 1 << 20
 # What grows without end comes first, whatever it takes now.
 _FIRST: Final = (MemoryRule.GROWTH,)
-# What takes time or changes results comes after what does not, unless the latter saves next to nothing. What is reserved
-# beyond what is allocated fails nobody before the device is full: it has to be more.
+# Changes that take time or change results come after those that do not, unless the latter save next to nothing.
+# Memory that is reserved and free does no harm before the device is full: it has to be more.
 _TRADES: Final = (MemoryRule.CHECKPOINT, MemoryRule.OPTIMIZER_STATES)
 _WORTH: Final = {"allocated": 0.05, "reserved": 0.15}
 
@@ -44,9 +44,9 @@ def answer(snapshot: Snapshot) -> MemoryDocument:
     devices, findings = [], []
     for memory in snapshot.devices:
         case = Case(snapshot, memory, table)
-        found = _ranked(case, list(drafts(case)) if memory.device is not None else [])
-        devices.append(_device(case, found))
-        findings += found
+        ranked = _ranked(case, list(drafts(case)) if memory.device is not None else [])
+        devices.append(_device(case, ranked))
+        findings += ranked
     numbered = [replace(finding, id=_id(finding, findings[:at])) for at, finding in enumerate(findings)]
     return MemoryDocument(snapshot=snapshot.path, devices=tuple(devices), findings=tuple(numbered))
 
@@ -59,7 +59,7 @@ def _id(finding: MemoryFinding, before: Sequence[MemoryFinding]) -> str:
 # ---------------------------------------------------------------- findings
 
 
-def _ranked(case: Case, found: Sequence[Draft]) -> list[MemoryFinding]:
+def _ranked(case: Case, unranked: Sequence[Draft]) -> list[MemoryFinding]:
     """Return findings that save something, what is wrong and what costs nothing first."""
     now = {"allocated": case.peak_bytes, "reserved": int(case.history.reserved.max())}
     made = [
@@ -77,7 +77,7 @@ def _ranked(case: Case, found: Sequence[Draft]) -> list[MemoryFinding]:
             evidence=draft.evidence,
             wrong_if=draft.wrong_if,
         )
-        for draft in found
+        for draft in unranked
         if now[draft.of] - draft.then_bytes >= LEAST_SHARE * now[draft.of] or draft.always
     ]
 
@@ -129,9 +129,7 @@ def _owners(case: Case) -> tuple[OwnerEntry, ...]:
     now = by_owner(case.owned.owner[case.alive], case.lives.bytes[case.alive])
     before = _owners_before(case)
     names = sorted({*now, *(before or {})}, key=lambda name: -now.get(name, 0))
-    return tuple(
-        OwnerEntry(name, now.get(name, 0), None if before is None else before.get(name, 0)) for name in names
-    )
+    return tuple(OwnerEntry(name, now.get(name, 0), None if before is None else before.get(name, 0)) for name in names)
 
 
 def _owners_before(case: Case) -> dict[Owner, int] | None:
@@ -179,9 +177,7 @@ def _pins(case: Case) -> tuple[PinEntry, ...]:
         largest = max((block for block in segment.blocks if block.is_active), key=lambda block: block.bytes)
         held = sum(block.bytes for block in segment.blocks if block.is_active)
         entries.append(
-            PinEntry(
-                segment.address, segment.bytes, _unusable(segment), held, case.table.stacks[largest.stack].line
-            )
+            PinEntry(segment.address, segment.bytes, _unusable(segment), held, case.table.stacks[largest.stack].line)
         )
     return tuple(entries)
 
@@ -210,7 +206,11 @@ def _out_of_memory(case: Case, findings: Sequence[MemoryFinding]) -> OutOfMemory
         return None
     row = int(rows[-1])
     stack = case.table.stacks[int(events.stack[row])]
-    asked, allocated, reserved = int(events.bytes[row]), int(case.history.allocated[row]), int(case.history.reserved[row])
+    asked, allocated, reserved = (
+        int(events.bytes[row]),
+        int(case.history.allocated[row]),
+        int(case.history.reserved[row]),
+    )
     free = int(events.address[row])
     entry = OutOfMemory(
         asked_bytes=asked,
@@ -231,14 +231,14 @@ def _oom_sentences(case: Case, oom: OutOfMemory, row: int, findings: Sequence[Me
     most = ", ".join(f"{format_bytes(size)} of {name}" for name, size in owners[:3])
     where = f" at {oom.line}" if oom.line else ""
     yield (
-        f"A request for {format_bytes(oom.asked_bytes)}{where} was refused while {format_bytes(oom.allocated_bytes)} were "
-        f"allocated ({most})."
+        f"A request for {format_bytes(oom.asked_bytes)}{where} was refused while {format_bytes(oom.allocated_bytes)} "
+        f"were allocated ({most})."
     )
     unused = oom.reserved_bytes - oom.allocated_bytes
     if unused >= oom.asked_bytes:
         yield (
-            f"{format_bytes(unused)} more were reserved and free, in pieces that were too small: memory was fragmented, "
-            "not full."
+            f"{format_bytes(unused)} more were reserved and free, in pieces that were too small: memory was "
+            "fragmented, not full."
         )
     if oom.device_free_bytes is not None and oom.device_free_bytes >= oom.asked_bytes:
         yield (

@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 
 from opscope.analysis.memory.allocator import (
-
     UNLIMITED,
     Change,
     Replayed,
@@ -94,7 +93,8 @@ class Case:
         """Return the peak with other lives.
 
         Args:
-            begin, end: other first and last events of the lives.
+            begin: other first events of the lives.
+            end: other last events.
             sizes: other bytes of theirs.
             more: further lives: begin, end, bytes.
         """
@@ -103,9 +103,7 @@ class Case:
         end = lives.end if end is None else np.maximum(end, begin)
         sizes = self.sizes if sizes is None else sizes
         if more is not None:
-            begin, end, sizes = (
-                np.concatenate((old, new)) for old, new in zip((begin, end, sizes), more, strict=True)
-            )
+            begin, end, sizes = (np.concatenate((old, new)) for old, new in zip((begin, end, sizes), more, strict=True))
         return int(total_over_time(self.count, begin, end, sizes).max())
 
     # ---- what a step that ran out of memory would have come to
@@ -197,9 +195,7 @@ class Case:
             for at in rows
         )
         by_age = any(context.pool is not None for context in self.snapshot.contexts)  # of PyTorch 2.12 and newer
-        return replayed(
-            self.memory, change, requests, self.limit[0] if limit is None else limit, by_age=by_age
-        )
+        return replayed(self.memory, change, requests, self.limit[0] if limit is None else limit, by_age=by_age)
 
     @cached_property
     def _usable_again(self) -> Ints:
@@ -221,5 +217,3 @@ class Case:
             return False
         true = int(self.history.reserved.max())
         return abs(int(self.replay(Change(self.settings)).reserved.max()) - true) <= 0.02 * true
-
-

@@ -54,7 +54,7 @@ def growth_of(case: Case) -> Grown | None:
 
 
 def replaced_chains(case: Case) -> tuple[Ints, ...]:
-    """Return blocks of one stack each of which is replaced by a larger one: the old one goes as soon as the new one is there."""
+    """Return chains of blocks of one stack: each is freed as soon as a larger one is there in its place."""
     lives = case.lives
     by_begin: dict[int, int] = {int(row): life for life, row in enumerate(lives.begin.tolist()) if row >= 0}
     following: dict[int, int] = {}
@@ -62,7 +62,11 @@ def replaced_chains(case: Case) -> tuple[Ints, ...]:
         end = int(lives.end[life])
         for row in range(end - 1, max(end - _SOON, int(lives.begin[life])), -1):
             new = by_begin.get(row)
-            if new is not None and lives.stack[new] == lives.stack[life] and lives.requested[new] > lives.requested[life]:
+            if (
+                new is not None
+                and lives.stack[new] == lives.stack[life]
+                and lives.requested[new] > lives.requested[life]
+            ):
                 following[life] = new
                 break
     starts = set(following) - set(following.values())
@@ -111,5 +115,7 @@ def _together(case: Case, kept: list[tuple[int, Ints, int, Ints]]) -> Grown:
 def _since(case: Case, stack: int) -> Ints:
     """Return what a stack allocated after the last step that is over."""
     lives = case.lives
-    since: Ints = np.flatnonzero((lives.stack == stack) & (lives.begin > case.steps.ends[-1]) & (lives.end == case.count))
+    since: Ints = np.flatnonzero(
+        (lives.stack == stack) & (lives.begin > case.steps.ends[-1]) & (lives.end == case.count)
+    )
     return since

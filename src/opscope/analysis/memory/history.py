@@ -1,4 +1,4 @@
-"""How a device's memory came to what it is: the life of each block, and what was allocated and reserved after each event.
+"""A device's memory over time: the life of each block, and how much was allocated and reserved after each event.
 
 PyTorch counts blocks, which are larger than what was asked for: sizes are rounded, and of a large block a rest of up to
 1 MiB is not split off. Entries have what was asked for; the size of a block follows from where it lies and what lies
@@ -144,7 +144,9 @@ def _of_rows(events: Events, begin: Ints, end: Ints) -> Lives:
         begin=begin,
         end=end,
         stack=np.where(begin >= 0, events.stack[at], 0).astype(np.int64),
-        end_stack=np.where(freed, events.stack[np.minimum(end, max(count - 1, 0))], 0).astype(np.int64) if count else begin,
+        end_stack=np.where(freed, events.stack[np.minimum(end, max(count - 1, 0))], 0).astype(np.int64)
+        if count
+        else begin,
         stream=events.stream[at].astype(np.int64),
     )
 
@@ -180,7 +182,7 @@ def _joined(early: Lives, always: Lives, known: Lives, alive: dict[int, int]) ->
 
 
 def _with_block_sizes(memory: DeviceMemory, lives: Lives, settings: Settings) -> Lives:
-    """Fill in the bytes of blocks that are not known from the end: the rounded request, and a rest that is not split."""
+    """Fill in the sizes of blocks that are gone at the end: the rounded request, and a rest that is not split off."""
     rounded = settings.rounded(lives.requested)
     unknown = lives.bytes == 0
     large = rounded > MIB

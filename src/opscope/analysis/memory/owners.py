@@ -1,4 +1,4 @@
-"""Whose each block is: told from where it was allocated and freed, and from how long it lived."""
+"""Whose each block is: by where it was allocated and freed, and how long it lived."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -49,8 +49,10 @@ def owned(history: History, table: StackTable, steps: Steps) -> Owned:
     events, lives = history.memory.events, history.lives
     phase = phases(history, table)
     pools = _in_private_pool(history)
-    began = np.where(lives.begin >= 0, phase[np.maximum(lives.begin, 0)], Phase.OTHER) if len(events) else (
-        np.full(len(lives), Phase.OTHER)
+    began = (
+        np.where(lives.begin >= 0, phase[np.maximum(lives.begin, 0)], Phase.OTHER)
+        if len(events)
+        else (np.full(len(lives), Phase.OTHER))
     )
     facts = _Facts(history, table, steps, phase, began)
     owner = np.full(len(lives), Owner.UNKNOWN, dtype=object)
@@ -84,9 +86,7 @@ def _in_private_pool(history: History) -> np.ndarray:
 class _Facts:
     """What the rules look at, of all lives at once."""
 
-    def __init__(
-        self, history: History, table: StackTable, steps: Steps, phase: np.ndarray, began: np.ndarray
-    ) -> None:
+    def __init__(self, history: History, table: StackTable, steps: Steps, phase: np.ndarray, began: np.ndarray) -> None:
         self.lives = history.lives
         self.count = len(history.memory.events)
         self.parts = table.parts[self.lives.stack]
@@ -174,5 +174,3 @@ class _Facts:
 def by_owner(owner: np.ndarray, sizes: Ints) -> Mapping[Owner, int]:
     """Add sizes up by owner."""
     return {name: int(sizes[owner == name].sum()) for name in Owner if (owner == name).any()}
-
-

@@ -72,10 +72,10 @@ def repeated_blocks(case: Case, *, for_backward: bool = True) -> Blocks | None:
     positions = np.flatnonzero(kept[groups].mean(axis=0) >= 0.5)
     if not len(positions):
         return None
-    found = _Found(case, positions)
+    collected = _Collected(case, positions)
     for run in _alike(case, everywhere, pattern):
-        found.add(everywhere, run, period)
-    return found.blocks(count, period, _common_line(case, inside[begin : begin + period]))
+        collected.add(everywhere, run, period)
+    return collected.blocks(count, period, _common_line(case, inside[begin : begin + period]))
 
 
 def _alike(case: Case, everywhere: Ints, pattern: Ints) -> list[tuple[int, int]]:
@@ -99,7 +99,7 @@ def _alike(case: Case, everywhere: Ints, pattern: Ints) -> list[tuple[int, int]]
 def _period(stacks: Ints, sizes: Ints) -> tuple[int, int, int, int] | None:
     """Return where the longest repetition begins, its period, how often it repeats, and the bytes in it."""
     total = np.concatenate(([0], np.cumsum(sizes)))
-    found = []
+    repetitions = []
     for period in range(1, min(_LONGEST, len(stacks) // _FEWEST) + 1):
         same = np.append(stacks[period:] == stacks[:-period], False)
         borders = np.flatnonzero(~same)
@@ -109,12 +109,12 @@ def _period(stacks: Ints, sizes: Ints) -> tuple[int, int, int, int] | None:
         if count < _FEWEST:
             continue
         begin = int(borders[at]) - int(runs[at])
-        found.append((begin, period, count, int(total[begin + count * period] - total[begin])))
-    best = max((one[3] for one in found), default=0)
-    return next((one for one in found if best and one[3] >= _NEARLY * best), None)
+        repetitions.append((begin, period, count, int(total[begin + count * period] - total[begin])))
+    best = max((one[3] for one in repetitions), default=0)
+    return next((one for one in repetitions if best and one[3] >= _NEARLY * best), None)
 
 
-class _Found:
+class _Collected:
     """Collects what blocks would drop."""
 
     def __init__(self, case: Case, positions: Ints) -> None:

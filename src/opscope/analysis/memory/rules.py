@@ -84,8 +84,8 @@ def checkpoint(case: Case) -> Iterator[Draft]:
         action="Checkpoint each of these blocks: x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).",
         costs="The forward pass of these blocks runs twice, about a third more of their time in a step.",
         evidence=(
-            f"The same {blocks.period} allocations follow each other {blocks.count} times in the forward pass, and live "
-            "until the backward pass.",
+            f"The same {blocks.period} allocations repeat {blocks.count} times in the forward pass, and live until the "
+            "backward pass.",
         ),
         wrong_if="a block takes or returns more than its main input and output, which are kept as well",
     )
@@ -154,8 +154,8 @@ def vocabulary_loss(case: Case) -> Iterator[Draft]:
         f"{format_bytes(size)}",
         where=_main_line(case, in_loss & case.alive),
         then_bytes=_in_parts(case, same, in_loss),
-        action="Compute the head and the loss together for a part of the rows at a time, each part checkpointed, or with a "
-        f"fused kernel (Liger's or Cut Cross-Entropy). The figure is that of {_CHUNKS} parts.",
+        action="Compute the head and the loss together for a part of the rows at a time, each part checkpointed, or "
+        f"with a fused kernel (Liger's or Cut Cross-Entropy). The figure is for {_CHUNKS} parts.",
         costs="The head's product runs once more in the backward pass, if parts are checkpointed.",
         evidence=(f"They have the size of what {case.line_of(int(at_peak[0])) or 'the loss'} allocates for the loss.",),
         wrong_if="the logits are needed as a whole",
@@ -165,8 +165,8 @@ def vocabulary_loss(case: Case) -> Iterator[Draft]:
 def _in_parts(case: Case, same: np.ndarray, in_loss: np.ndarray) -> int:
     """Return the peak if what has the size of the logits is made in parts.
 
-    What the head returns goes as soon as the loss of its part is there. The head's gradient is there from the first part
-    on, not only at the end.
+    The logits of a part are freed as soon as its loss is computed. The head's gradient is there from the first part on,
+    not only at the end.
     """
     lives, end = case.lives, case.lives.end.copy()
     losses = np.sort(lives.begin[same & in_loss])
@@ -243,10 +243,10 @@ def growth(case: Case) -> Iterator[Draft]:
     end = case.lives.end.copy()
     end[grown.lives] = np.minimum(_next_made(case, grown.lives), end[grown.lives])
     line = grown.lines[0]
-    what = "whole graphs of earlier steps are kept" if with_graph else f"what {line or 'one line'} makes is kept"
+    kept = "whole graphs of earlier steps are kept" if with_graph else f"what {line or 'one line'} makes is kept"
     yield Draft(
         rule=MemoryRule.GROWTH,
-        title=f"{format_bytes(grown.bytes_per_step)} more in each step: {what}",
+        title=f"{format_bytes(grown.bytes_per_step)} more in each step: {kept}",
         where=line,
         then_bytes=case.peak_with(end=end),
         action="Keep numbers instead of tensors with a graph: loss.item(), or x.detach()."
@@ -292,12 +292,15 @@ def growing_cache(case: Case) -> Iterator[Draft]:
         title=f"{len(chains)} tensors are made again, larger, step by step: old and new are there at once (up to "
         f"{format_bytes(max(wholes))} each)"
         if len(chains) > 1
-        else f"A tensor is made again, larger, in each step: old and new are there at once ({format_bytes(wholes[0])} each)",
+        else "A tensor is made again, larger, in each step: old and new are there at once "
+        f"({format_bytes(wholes[0])} each)",
         where=line,
         then_bytes=case.peak_with(sizes=sizes, more=more),
         action="Allocate it once at its final size, and write each step's part into it (a static cache).",
         costs="Nothing: it also saves copying it in each step.",
-        evidence=(f"{line or 'One line'} allocates a larger tensor again and again, and the one before is freed after that.",),
+        evidence=(
+            f"{line or 'One line'} allocates a larger tensor again and again, and the one before is freed after that.",
+        ),
         wrong_if="its final size is not known and cannot be limited",
     )
 
@@ -316,12 +319,13 @@ def evaluation_graph(case: Case) -> Iterator[Draft]:
     refused = (case.memory.events.action[first : last + 1] == Action.OOM).any()
     if refused or not (lives.end[alive] < case.count).any():  # the step is not over, or keeps them
         return
+    held = int(lives.bytes[alive].sum())
     # Without a graph, a forward pass frees most of what it makes before it ends.
-    if len(alive) < 8 or lives.bytes[alive].sum() < 0.6 * lives.bytes[made].sum():
+    if len(alive) < 8 or held < 0.6 * lives.bytes[made].sum():
         return
     yield Draft(
         rule=MemoryRule.EVALUATION_GRAPH,
-        title=f"A forward pass keeps {format_bytes(int(lives.bytes[alive].sum()))} for a backward pass that never comes",
+        title=f"A forward pass keeps {format_bytes(held)} for a backward pass that never comes",
         where=_main_line(case, np.isin(np.arange(len(lives)), alive)),
         then_bytes=_without_graphs(case),
         action="Run it under torch.no_grad() or torch.inference_mode().",
@@ -368,7 +372,11 @@ def previous_output(case: Case) -> Iterator[Draft]:
         life
         for life in np.flatnonzero(over).tolist()
         if lives.end[life] < case.count
-        and ((lives.stack == lives.stack[life]) & (lives.begin > steps.after(lives.begin[life : life + 1])[0]) & (lives.begin <= lives.end[life])).any()
+        and (
+            (lives.stack == lives.stack[life])
+            & (lives.begin > steps.after(lives.begin[life : life + 1])[0])
+            & (lives.begin <= lives.end[life])
+        ).any()
         and lives.end[life] <= steps.after(np.array([case.peak_row]))[0]
     ]
     growing = {life for chain in replaced_chains(case) for life in chain.tolist()}
@@ -402,9 +410,11 @@ def loaded_copy(case: Case) -> Iterator[Draft]:
         return
     other = case.alive & ~case.owned.of(*(set(Owner) - {Owner.INPUT, Owner.KEPT, Owner.UNKNOWN, Owner.PARAMETER}))
     for line in {case.line_of(life) for life in np.flatnonzero(other & ~parameters & (lives.bytes > 1 << 14)).tolist()}:
-        mask = np.array([bool(other[life]) and not parameters[life] and case.line_of(life) == line for life in range(len(lives))])
-        found = Counter(lives.requested[mask].tolist())
-        if sum((found & wanted).values()) < 0.9 * sum(wanted.values()):
+        mask = np.array(
+            [bool(other[life]) and not parameters[life] and case.line_of(life) == line for life in range(len(lives))]
+        )
+        sizes = Counter(lives.requested[mask].tolist())
+        if sum((sizes & wanted).values()) < 0.9 * sum(wanted.values()):
             continue
         yield Draft(
             rule=MemoryRule.LOADED_COPY,
@@ -478,7 +488,7 @@ def reserved(case: Case) -> Iterator[Draft]:
 
 
 def _in_pieces(case: Case) -> Draft:
-    """Say that memory is fragmented where nothing saves any of it; and whether a setting would have let requests fit."""
+    """Say that memory is fragmented where no change saves any, and whether requests would fit with a setting."""
     row = _most_unused(case)
     held, free = int(case.history.allocated[row]), int(case.history.reserved[row] - case.history.allocated[row])
     then = case.replay(Change(replace(case.settings, is_expandable=True)), limit=case.limit[1] - 1)
@@ -486,14 +496,14 @@ def _in_pieces(case: Case) -> Draft:
     needed = int(then.reserved.max()) if fits else int(case.history.reserved.max())
     return Draft(
         rule=MemoryRule.FRAGMENTATION,
-        title=f"{format_bytes(free)} are reserved and free beside {format_bytes(held)} that are allocated, in pieces that do "
-        "not fit what is asked for",
+        title=f"{format_bytes(free)} are reserved and free beside {format_bytes(held)} that are allocated, in pieces "
+        "that do not fit the requests",
         where=None,
         then_bytes=needed,
-        action=f"Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts: all requests then fit into "
-        f"{format_bytes(needed)}."
+        action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts: all requests then fit "
+        f"into {format_bytes(needed)}."
         if fits
-        else "Allocate what is large and lives long first, and free what lies between before the next large request; no "
+        else "Allocate large tensors that live long first, and free those between before the next large request; no "
         "setting of the allocator gives back enough.",
         costs="Mapping and unmapping pages takes time where memory grows and shrinks; it was not measured here."
         if fits
@@ -547,7 +557,7 @@ def _tried(case: Case) -> Iterator[_Tried]:
         yield _Tried(
             change=Change(replace(settings, is_expandable=True)),
             rule=MemoryRule.FRAGMENTATION,
-            title=f"{now} are reserved for at most {allocated} that are allocated: free blocks do not fit what is asked for",
+            title=f"{now} are reserved for at most {allocated} that are allocated: free blocks do not fit the requests",
             action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the program starts.",
             costs="Mapping and unmapping pages takes time where memory grows and shrinks; it was not measured here.",
             wrong_if="tensors are shared with other processes, which expandable segments limit",
@@ -576,8 +586,8 @@ def _tried(case: Case) -> Iterator[_Tried]:
             change=Change(settings, at_once=True),
             rule=MemoryRule.RECORDED_STREAMS,
             title="Blocks that another stream used (record_stream) wait before they can be used again",
-            action="Let the allocating stream wait for the other one (stream.wait_stream) before the tensor is freed, instead "
-            "of calling record_stream.",
+            action="Let the allocating stream wait for the other one (stream.wait_stream) before the tensor is freed, "
+            "instead of calling record_stream.",
             costs="Work that is launched after it waits for the other stream.",
             wrong_if="the work on the other stream has to overlap with what follows",
         )

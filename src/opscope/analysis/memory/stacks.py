@@ -1,4 +1,4 @@
-"""What the stacks of a snapshot say: which line of the user's code, which modules, which operator, which part of a step.
+"""Reads the stacks of a snapshot: the line of the user's code, modules, the operator, and the part of a step.
 
 Files that a snapshot names are never opened.
 """
@@ -14,7 +14,9 @@ from msgspec import Struct
 from opscope.trace.snapshot import Frame, Snapshot
 
 # Installed packages and the standard library; what Python itself and compiled code say has no line of a user.
-_LIBRARY: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|^<(?!ipython|stdin|string)")
+_LIBRARY: Final = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|^<(?!ipython|stdin|string)"
+)
 _COMPILED: Final = re.compile(r"::|^\?\?$")
 _OPTIMIZER: Final = re.compile(r"[/\\](?:optim|optimizers?|bitsandbytes[/\\]optim)[/\\](?!lr_scheduler|swa_utils)")
 _LOSS: Final = frozenset({"cross_entropy", "nll_loss", "log_softmax"})
@@ -123,7 +125,7 @@ def _stack(frames: Sequence[Frame], compiled: Sequence[bool]) -> Stack:
     python = [frame for frame, is_compiled in zip(frames, compiled, strict=True) if not is_compiled]
     native = [frame.function for frame, is_compiled in zip(frames, compiled, strict=True) if is_compiled]
     users = [frame for frame in python if not is_of_library(frame)]
-    innermost = (users or python or [None])[0]
+    innermost = next(iter(users or python), None)
     forwards = [frame for frame in reversed(users) if frame.function == "forward"]
     return Stack(
         parts=_parts(python, native),

@@ -21,7 +21,7 @@ class Steps(Struct, frozen=True):
 
     Attributes:
         ends: the rows after which a step is over, ascending; the last one is often not over at the end.
-        by: how they were told, in words.
+        by: how they were recognised, in words.
     """
 
     ends: tuple[int, ...]
@@ -73,8 +73,12 @@ def _optimizer_runs(memory: DeviceMemory, table: StackTable) -> Steps:
 def _loop(memory: DeviceMemory, table: StackTable) -> Steps:
     """Find the outermost loop: the function in which the line goes back again and again."""
     events = memory.events
-    rows = np.flatnonzero((events.action == Action.ALLOC) & np.array([bool(one.own_lines) for one in table.stacks])[events.stack])
-    chains: Sequence[tuple[tuple[str, str, int], ...]] = [table.stacks[at].own_lines for at in events.stack[rows].tolist()]
+    rows = np.flatnonzero(
+        (events.action == Action.ALLOC) & np.array([bool(one.own_lines) for one in table.stacks])[events.stack]
+    )
+    chains: Sequence[tuple[tuple[str, str, int], ...]] = [
+        table.stacks[at].own_lines for at in events.stack[rows].tolist()
+    ]
     for depth in range(_DEEPEST):
         reach = [at for at, chain in enumerate(chains) if len(chain) > depth]
         if len(reach) < _FEWEST:
