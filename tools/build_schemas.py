@@ -20,7 +20,7 @@ from opscope.documents.explain import DossierDocument, ExplainDocument
 from opscope.documents.findings import BriefDocument, ShownDocument
 from opscope.documents.limits import LimitsDocument, LimitsDocuments
 from opscope.documents.machine import DoctorDocument, GpusDocument
-from opscope.documents.memory import MemoryDocument
+from opscope.documents.memory import MemoryDifference, MemoryDocument
 from opscope.documents.page import PageDocument
 from opscope.documents.ranks import RanksDifference, RanksDocument
 from opscope.documents.stats import CountersDocument, Stats
@@ -34,6 +34,7 @@ from opscope.record.sweep import Manifest
 
 DOCUMENTS: dict[str, type] = {
     "memory-1.json": MemoryDocument,
+    "memory-diff-1.json": MemoryDifference,
     "limits-1.json": LimitsDocument,
     "limits-list-1.json": LimitsDocuments,
     "peaks-1.json": MeasuredPeaks,

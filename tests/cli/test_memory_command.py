@@ -113,3 +113,52 @@ def test_analyze_names_the_command_for_a_snapshot(tmp_path: Path) -> None:
     result = opscope("analyze", str(made.write(tmp_path / "s.pickle")))
     assert result.returncode == 4
     assert "opscope memory reads those" in result.stderr
+
+
+# ---------------------------------------------------------------- two snapshots
+
+ACTIVATIONS, CHECKPOINTED = (str(DATA / f"activations{part}.pickle.xz") for part in ("", ".fixed"))
+
+
+def test_two_snapshots_are_compared_at_their_peaks() -> None:
+    result = opscope("diff", ACTIVATIONS, CHECKPOINTED)
+    assert result.returncode == 0, result.stderr
+    assert (
+        "GPU 0: The peak is 3.157 GiB lower (4.132 GiB, then 998.3 MiB): activations -3.220 GiB, temporaries +64.00 MiB"
+        in result.stdout
+    )
+    assert "Only before:" in result.stdout
+    assert "12 blocks keep 3.376 GiB of activations" in result.stdout
+
+
+def test_a_difference_adds_up_and_follows_its_schema(tmp_path: Path) -> None:
+    result = opscope("diff", ACTIVATIONS, CHECKPOINTED, "--format", "json", "--report", str(tmp_path / "report.md"))
+    found = json.loads(result.stdout)
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "schema" / "memory-diff-1.json").read_text()))
+    (device,) = found["devices"]
+    for rows in (device["owners"], device["lines"]):
+        assert sum(row["before_bytes"] for row in rows) == device["before_peak_bytes"]
+        assert sum(row["after_bytes"] for row in rows) == device["after_peak_bytes"]
+    assert "The peak is 3.157 GiB lower" in (tmp_path / "report.md").read_text()
+
+
+def test_a_line_that_moved_is_the_same_place(tmp_path: Path) -> None:
+    paths = []
+    for number, size in ((30, 4), (35, 6)):
+        made = MadeSnapshot()
+        made.event("segment_alloc", SEGMENTS_AT, 20 * MIB)
+        made.alloc(SEGMENTS_AT, size * MIB, [frame("/home/me/train.py", number, "main")])
+        left = (20 - size) * MIB
+        made.segment(SEGMENTS_AT, 20 * MIB, [(size * MIB, size * MIB, "active_allocated"), (left, 0, "inactive")])
+        paths.append(str(made.write(tmp_path / f"{number}.pickle")))
+    (device,) = json.loads(opscope("diff", *paths, "--format", "json").stdout)["devices"]
+    assert [(row["line"], row["before_bytes"], row["after_bytes"]) for row in device["lines"]] == [
+        ("train.py:35 (main)", 4 * MIB, 6 * MIB)
+    ]
+
+
+def test_a_snapshot_is_not_compared_with_something_else() -> None:
+    result = opscope("diff", ACTIVATIONS, str(ROOT / "examples" / "training_step.json.xz"))
+    assert result.returncode == 2
+    assert "compare two of a kind" in result.stderr
+    assert opscope("diff", ACTIVATIONS, CHECKPOINTED, "--by", "kernel").returncode == 2

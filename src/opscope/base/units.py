@@ -76,6 +76,11 @@ def format_bytes(value: float | None) -> str:
     return f"{value:.0f} B"
 
 
+def signed_bytes(change: int) -> str:
+    """Format a change of a size, with its sign."""
+    return f"{'+' if change > 0 else '-' if change < 0 else ''}{format_bytes(abs(change))}"
+
+
 def format_share(part: float | None, whole: float | None) -> str:
     """Format ``part / whole`` as a percentage; ``-`` where either is unknown or the whole is zero."""
     if part is None or not whole:

@@ -280,6 +280,8 @@ def command(
     ranks, process groups, collectives and kernels. --fail-over then ends with 5, and names them, while ranks are
     missing, damaged or not read.
 
+    Two memory snapshots of PyTorch are compared at their peaks: by owner and by line of code.
+
     Two benchmarks that opscope bench --save wrote are compared by the times of kernels where there are any, else by the
     host's clock. Ends with exit code 1 where something takes longer than --fail-over allows, is wrong or missing; with
     5 if that cannot be decided. Nothing that a file names is run: with --again, inconclusive results are measured once
@@ -292,8 +294,12 @@ def command(
         if of_ranks or any_device or any_steps or overwrite or by is not None or top is not None or page or report:
             raise UsageError("of benchmarks there are --fail-over, --any-environment, --again and --format")
         sys.exit(compare_benchmarks(before, after, fail_over, repeat, output_format, any_environment=any_environment))
-    if any_environment or not repeat.is_empty:
-        raise UsageError("--any-environment, --again and what belongs to it are for two benchmarks of bench --save")
+    inapplicable = any((of_ranks, any_device, any_steps, any_environment, by, page, fail_over is not None))
+    if _compared_snapshots(
+        before, after, (max_input, shown_rows(top)), report, output_format, overwrite=overwrite, refused=inapplicable
+    ):
+        return
+    _refuse_of_benchmarks(repeat, any_environment=any_environment)
     tune_for_one_analysis()
     if of_ranks:
         if before is None or after is None:
@@ -346,6 +352,68 @@ def command(
     gate = diff.document.gate
     if gate is not None and gate is not Gate.FINE:
         sys.exit(1 if gate is Gate.REGRESSION else INCONCLUSIVE)
+
+
+def _refuse_of_benchmarks(repeat: Remeasure, *, any_environment: bool) -> None:
+    """Refuse options that only two benchmarks have."""
+    if any_environment or not repeat.is_empty:
+        raise UsageError("--any-environment, --again and what belongs to it are for two benchmarks of bench --save")
+
+
+def are_snapshots(before: Path, after: Path) -> bool:
+    """Tell whether two files are memory snapshots, by how they begin or, if they are packed, by their names.
+
+    Raises:
+        UsageError: one of them is, and the other is not.
+    """
+    from opscope.readers.formats import is_snapshot_file
+
+    kinds = {path: is_snapshot_file(path) for path in (before, after)}
+    if any(kinds.values()) and not all(kinds.values()):
+        one, other = (before, after) if kinds[before] else (after, before)
+        raise UsageError(f"{one} is a memory snapshot, and {other} is not: compare two of a kind")
+    return kinds[before]
+
+
+def _compared_snapshots(
+    before: Path | None,
+    after: Path | None,
+    limits: tuple[int, int | None],
+    report: Path | None,
+    output_format: str,
+    *,
+    overwrite: bool,
+    refused: bool,
+) -> bool:
+    """Compare two memory snapshots; return False where the sides are something else.
+
+    Args:
+        before: the first side, if one was named.
+        after: the second one.
+        limits: the most bytes that each may unpack to, and the most rows to show.
+        report: where to write the result as Markdown too.
+        output_format: as ``--format`` has it.
+        overwrite: whether the report may replace a file.
+        refused: whether options were given that snapshots do not have.
+    """
+    if before is None or after is None or not are_snapshots(before, after):
+        return False
+    if refused:
+        raise UsageError("of memory snapshots there are --top, --report, --overwrite and --format")
+    refuse_outputs((report,), (before, after), overwrite=overwrite)
+    tune_for_one_analysis()
+    from opscope.analysis.memory.answered import answer
+    from opscope.analysis.memory.difference import difference_of
+    from opscope.readers.snapshot import read_snapshot
+    from opscope.render.markdown import render
+    from opscope.report.memory_document import memory_difference_section, memory_difference_values
+
+    document = difference_of(*(answer(read_snapshot(path, max_bytes=limits[0])) for path in (before, after)))
+    section = memory_difference_section(document, limits[1])
+    emit(Output.of_section(document, lambda: memory_difference_values(document), lambda: section), output_format)
+    if report is not None:
+        write_output(report, render(section, level=2).encode())
+    return True
 
 
 def _compare_jobs(

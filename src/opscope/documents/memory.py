@@ -236,3 +236,80 @@ class MemoryDocument(Struct, frozen=True, kw_only=True):
     snapshot: str
     devices: tuple[DeviceMemoryEntry, ...]
     findings: tuple[MemoryFinding, ...]
+
+
+# ---------------------------------------------------------------- two snapshots
+
+
+class OwnerChange(Struct, frozen=True):
+    """One owner at both peaks.
+
+    Attributes:
+        owner: whose memory it is.
+        before_bytes: at the first snapshot's peak.
+        after_bytes: at the second one's.
+    """
+
+    owner: Owner
+    before_bytes: int
+    after_bytes: int
+
+
+class LineChange(Struct, frozen=True):
+    """What one place held at both peaks.
+
+    Attributes:
+        owner: whose memory it is.
+        place: file and function; lines move between two versions of a program.
+        line: the line in the second snapshot, or in the first where it has none there; null where none was recorded.
+        before_bytes: at the first snapshot's peak.
+        after_bytes: at the second one's.
+    """
+
+    owner: Owner
+    place: str
+    line: str | None
+    before_bytes: int
+    after_bytes: int
+
+
+class DeviceMemoryDifference(Struct, frozen=True, kw_only=True):
+    """One device in both.
+
+    Attributes:
+        device: its number; null for pinned memory of the host.
+        sentence: the change of its peak in words, and the owners that changed most.
+        before_peak_bytes, after_peak_bytes: the most that was allocated.
+        before_reserved_bytes, after_reserved_bytes: the most that was reserved.
+        owners: all owners, those that changed most first; they add up to the change of the peak.
+        lines: all places likewise.
+    """
+
+    device: int | None
+    sentence: str
+    before_peak_bytes: int
+    after_peak_bytes: int
+    before_reserved_bytes: int
+    after_reserved_bytes: int
+    owners: tuple[OwnerChange, ...]
+    lines: tuple[LineChange, ...]
+
+
+class MemoryDifference(Struct, frozen=True, kw_only=True):
+    """Two snapshots: the schema ``opscope.memory-diff/1``.
+
+    Attributes:
+        before, after: their files.
+        devices: those that both have.
+        gone: findings of the first that the second does not have, by title.
+        new: those of the second that the first does not have.
+        notes: what is not compared, and why.
+    """
+
+    schema: Literal["opscope.memory-diff/1"] = "opscope.memory-diff/1"
+    before: str
+    after: str
+    devices: tuple[DeviceMemoryDifference, ...]
+    gone: tuple[str, ...]
+    new: tuple[str, ...]
+    notes: tuple[str, ...]

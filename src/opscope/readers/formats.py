@@ -236,6 +236,7 @@ PERFETTO: Final = TraceFormat(
 FORMATS: Final = (CUDA, NSYS, ROCPD, PERFETTO, KINETO)
 # What anyone can write is listed first.
 TRACE_ENDINGS: Final = tuple(ending for known in reversed(FORMATS) for ending in known.endings)
+PICKLES: Final = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))  # how those of each protocol begin
 # Files that users may mistake for traces, by how they begin.
 _OTHER_KINDS: Final[tuple[tuple[bytes, str], ...]] = (
     (b"PK\x03\x04", "a ZIP archive (named .zip, opscope reads the traces in it)"),
@@ -301,6 +302,16 @@ def format_of(beginning: bytes, path: Path) -> TraceFormat:
     if kinds:
         raise NotATraceError(f"{path} is {kinds[0]}, and no trace that opscope knows. {EXPECTED}")
     return next(known for known in FORMATS if known.recognises(beginning))
+
+
+def is_snapshot_file(path: Path) -> bool:
+    """Tell whether a file is a memory snapshot: a pickle, or packed and named like one."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        if file.read(2) in PICKLES:
+            return True
+    return any(ending in path.name for ending in (".pickle.", ".pkl."))
 
 
 def format_named(name: str) -> TraceFormat:

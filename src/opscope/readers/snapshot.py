@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from opscope.base.compiled import load_library
 from opscope.base.errors import BadInputError, EnvironmentLacksError, NotATraceError
+from opscope.readers.formats import PICKLES
 from opscope.readers.unpacked import MAX_UNPACKED_BYTES, InputFile
 from opscope.trace.snapshot import (
     UNKNOWN,
@@ -38,11 +39,9 @@ from opscope.trace.snapshot import (
     Stacks,
 )
 
-SNAPSHOT_ENDINGS: Final = (".pickle", ".pkl")
 _LIBRARY: Final = Path(__file__).parent / "native" / "libsnapshot.so"
 _VERSION: Final = 1  # of the interface
 _PIECE: Final = 1 << 20
-_PICKLES: Final = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 # What `torch.cuda._memory_viz` puts around a pickle.
 _IN_PAGE: Final = b'"base64": "'
 
@@ -77,7 +76,7 @@ class _Reader(Protocol):
 
 def is_snapshot(beginning: bytes) -> bool:
     """Tell whether a file that begins so, unpacked, is a pickle, as snapshots are."""
-    return beginning.startswith(_PICKLES)
+    return beginning.startswith(PICKLES)
 
 
 def read_snapshot(path: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Snapshot:

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from opscope.base.units import format_bytes, format_share
+from opscope.base.units import format_bytes, format_share, signed_bytes
 from opscope.documents.memory import (
     AliveEntry,
     DeviceMemoryEntry,
     GrowthEntry,
+    LineChange,
+    MemoryDifference,
     MemoryDocument,
     MemoryFinding,
     PinEntry,
@@ -173,6 +175,61 @@ def _pins(rows: Sequence[PinEntry]) -> Table:
             Column[PinEntry]("Free in it", lambda one: format_bytes(one.free_bytes), numeric=True),
             Column[PinEntry]("Held by", lambda one: format_bytes(one.pinned_by), numeric=True),
             Column[PinEntry]("the largest of line", lambda one: Name(one.line or "-")),
+        ],
+        rows,
+    )
+
+
+# ---------------------------------------------------------------- two snapshots
+
+
+_CHANGE_FIELDS: Final = ("owner", "place", "line", "before_bytes", "after_bytes")
+
+
+def memory_difference_section(document: MemoryDifference, top: int | None) -> Section:
+    """Build what people read of two snapshots: the change of each peak, by owner and by place.
+
+    Args:
+        document: what changed.
+        top: the most rows by place; None for all.
+    """
+    blocks: list[Block] = [
+        Paragraph.of("Before: ", Name(document.before)),
+        Paragraph.of("After: ", Name(document.after)),
+    ]
+    blocks += [
+        Paragraph((Toned(f"{device_name(device.device)}: {device.sentence}", Tone.STRONG),))
+        for device in document.devices
+    ]
+    for heading, titles in (("Only before", document.gone), ("Only after", document.new)):
+        if titles:
+            blocks += [Paragraph.of(f"{heading}:"), Bullets(tuple((title,) for title in titles))]
+    blocks += [Paragraph.of(note) for note in document.notes]
+    for device in document.devices:
+        rows = [one for one in device.lines if one.before_bytes != one.after_bytes][:top]
+        if rows:
+            blocks += [Paragraph.of(f"{device_name(device.device)}, at the peak, by place:"), _changes(rows)]
+    return Section(("Two snapshots",), tuple(blocks))
+
+
+def memory_difference_values(document: MemoryDifference) -> Table:
+    """Build the table of CSV: each place at both peaks, in bytes."""
+    rows = tuple(
+        (Name("" if device.device is None else str(device.device)), *field_values(one, _CHANGE_FIELDS))
+        for device in document.devices
+        for one in device.lines
+    )
+    return Table(("device", *_CHANGE_FIELDS), rows)
+
+
+def _changes(rows: Sequence[LineChange]) -> Table:
+    return table_of(
+        [
+            Column[LineChange]("Owner", lambda one: str(one.owner)),
+            Column[LineChange]("Line", lambda one: Name(one.line or one.place)),
+            Column[LineChange]("Before", lambda one: format_bytes(one.before_bytes), numeric=True),
+            Column[LineChange]("After", lambda one: format_bytes(one.after_bytes), numeric=True),
+            Column[LineChange]("Change", lambda one: signed_bytes(one.after_bytes - one.before_bytes), numeric=True),
         ],
         rows,
     )

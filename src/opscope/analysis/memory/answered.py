@@ -44,7 +44,7 @@ def answer(snapshot: Snapshot) -> MemoryDocument:
     devices, findings = [], []
     for memory in snapshot.devices:
         case = Case(snapshot, memory, table)
-        ranked = _ranked(case, list(drafts(case)) if memory.device is not None else [])
+        ranked = _ranked(case, list(drafts(case)) if memory.device is not None and case.count else [])
         devices.append(_device(case, ranked))
         findings += ranked
     numbered = [replace(finding, id=_id(finding, findings[:at])) for at, finding in enumerate(findings)]
