@@ -100,6 +100,8 @@ def _lowered(text: str) -> str:
 
 
 def _nothing(document: MemoryDocument) -> str:
+    if not document.devices:
+        return "The snapshot has no memory of any device: nothing had been allocated when it was taken."
     if any(device.events for device in document.devices):
         return "No change was found that would save 2 % of the peak or more."
     return "Without a history nothing can be said of peaks and of what to change."
@@ -162,7 +164,7 @@ def _settings(rows: Sequence[SettingEntry]) -> Table:
     columns = [
         Column[SettingEntry]("PYTORCH_CUDA_ALLOC_CONF", lambda one: one.setting or "(as recorded)"),
         Column[SettingEntry]("Reserved", lambda one: format_bytes(one.reserved_bytes), numeric=True),
-        Column[SettingEntry]("All requests fit", lambda one: fits[one.fits]),
+        Column[SettingEntry]("Requests fit", lambda one: fits[one.fits]),
     ]
     limited = any(row.fits is not None for row in rows)
     return table_of(columns if limited else columns[:2], rows)

@@ -12,6 +12,7 @@ from opscope.analysis.memory.growth import growth_of, replaced_chains
 from opscope.analysis.memory.owners import by_owner
 from opscope.analysis.memory.rules import LEAST_SHARE, Draft, drafts
 from opscope.analysis.memory.stacks import stacks_of
+from opscope.base.parts import Losses
 from opscope.base.units import format_bytes
 from opscope.documents.memory import (
     AliveEntry,
@@ -43,9 +44,9 @@ def answer(snapshot: Snapshot) -> MemoryDocument:
     table = stacks_of(snapshot)
     devices, findings = [], []
     for memory in snapshot.devices:
-        case = Case(snapshot, memory, table)
-        ranked = _ranked(case, list(drafts(case)) if memory.device is not None and case.count else [])
-        devices.append(_device(case, ranked))
+        case, losses = Case(snapshot, memory, table), Losses()
+        ranked = _ranked(case, drafts(case, losses) if memory.device is not None and case.count else [])
+        devices.append(_device(case, ranked, losses))
         findings += ranked
     numbered = [replace(finding, id=_id(finding, findings[:at])) for at, finding in enumerate(findings)]
     return MemoryDocument(snapshot=snapshot.path, devices=tuple(devices), findings=tuple(numbered))
@@ -92,7 +93,7 @@ def _ranked(case: Case, unranked: Sequence[Draft]) -> list[MemoryFinding]:
 # ---------------------------------------------------------------- one device
 
 
-def _device(case: Case, findings: Sequence[MemoryFinding]) -> DeviceMemoryEntry:
+def _device(case: Case, findings: Sequence[MemoryFinding], losses: Losses) -> DeviceMemoryEntry:
     history, memory = case.history, case.memory
     return DeviceMemoryEntry(
         device=memory.device,
@@ -106,13 +107,16 @@ def _device(case: Case, findings: Sequence[MemoryFinding]) -> DeviceMemoryEntry:
         peak=_alive(case),
         fragmentation_bytes=sum(map(_unusable, memory.segments)),
         pins=_pins(case),
-        growth=_growth(case),
-        oom=_out_of_memory(case, findings),
-        settings=_settings(case),
+        growth=losses.part("growth", lambda: _growth(case), tuple),
+        oom=losses.part("the refused request", lambda: _out_of_memory(case, findings), lambda: None),
+        settings=losses.part("the settings of the allocator", lambda: _settings(case), tuple),
         events=case.count,
         steps=len(case.steps.ends) + (1 if case.steps.ends and case.steps.ends[-1] < case.count - 1 else 0),
         steps_by=case.steps.by,
-        notes=tuple(_notes(case)),
+        notes=(
+            *_notes(case),
+            *(f"{loss.part} could not be computed, a fault of opscope's own ({loss.reason})." for loss in losses.found),
+        ),
     )
 
 

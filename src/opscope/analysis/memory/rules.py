@@ -18,6 +18,7 @@ from opscope.analysis.memory.history import BEFORE
 from opscope.analysis.memory.owners import Phase
 from opscope.analysis.memory.repeats import Blocks, repeated_blocks
 from opscope.analysis.memory.stacks import Part
+from opscope.base.parts import Losses
 from opscope.base.units import format_bytes
 from opscope.documents.memory import MemoryRule, Owner
 from opscope.trace.snapshot import Action, Ints
@@ -45,10 +46,18 @@ class Draft(Struct, frozen=True, kw_only=True):
     always: bool = False  # whether it is said even if no change is known that saves anything
 
 
-def drafts(case: Case) -> Iterator[Draft]:
-    """Yield what is found, in no order."""
-    for rule in RULES:
-        yield from rule(case)
+def drafts(case: Case, losses: Losses) -> list[Draft]:
+    """Return what is found, in no order.
+
+    Args:
+        case: the device.
+        losses: notes the rules that fail.
+    """
+    return [
+        draft
+        for rule in RULES
+        for draft in losses.part(f"the rule {rule.__name__}", lambda rule=rule: list(rule(case)), list[Draft])  # type: ignore[misc]
+    ]
 
 
 def _sum(case: Case, mask: np.ndarray) -> int:

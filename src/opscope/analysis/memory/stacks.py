@@ -15,7 +15,8 @@ from opscope.trace.snapshot import Frame, Snapshot
 
 # Installed packages and the standard library; what Python itself and compiled code say has no line of a user.
 _LIBRARY: Final = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|^<(?!ipython|stdin|string)"
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]torchinductor_|[/\\]c[a-z0-9]{50,}\.py$"
+    r"|^<(?!ipython|stdin|string)"
 )
 _COMPILED: Final = re.compile(r"::|^\?\?$")
 _OPTIMIZER: Final = re.compile(r"[/\\](?:optim|optimizers?|bitsandbytes[/\\]optim)[/\\](?!lr_scheduler|swa_utils)")
