@@ -11,6 +11,7 @@ TESTS = [
     "readers_agree",
     "reading_in_blocks",
     "reading_ahead",
+    "snapshot",
     "nesting",
     "tiny_traces",
     "old_versions",

@@ -195,11 +195,12 @@ def test_a_pickle_of_cpp_reads_like_one_of_python(reader: str, tmp_path: Path) -
 
 
 NUMBERS = st.integers(-(1 << 62), 1 << 62)
+SIZES = st.integers(0, 1 << 49)
 TEXTS = st.text(max_size=6)
 FRAMES = st.lists(st.fixed_dictionaries({"filename": TEXTS, "line": st.integers(0, 99), "name": TEXTS}), max_size=3)
 ENTRIES = st.lists(
     st.fixed_dictionaries(
-        {"action": st.sampled_from(["alloc", "free_requested", "free_completed", "oom", "odd"]), "size": NUMBERS},
+        {"action": st.sampled_from(["alloc", "free_requested", "free_completed", "oom", "odd"]), "size": SIZES},
         optional={
             "addr": NUMBERS,
             "frames": FRAMES,

@@ -108,6 +108,7 @@ def read_snapshot(path: Path, *, max_bytes: int = MAX_UNPACKED_BYTES) -> Snapsho
         if source.damage is not None:
             raise _RefusedError(source.damage)
         tables = reader[0].finish()
+        _refuse_sizes(tables)
     except _RefusedError as refused:
         raise BadInputError(f"{path} cannot be read as a memory snapshot: {refused}") from refused
     except MemoryError as error:
@@ -244,7 +245,7 @@ class _NativeReader:
             runs=whole[_RUNS],
             run_counts=whole[_RUN_COUNTS][:, 0],
             texts=[self._text(at) for at in range(heights[_TEXTS])],
-            settings=json.loads(settings),
+            settings=_mapping(json.loads(settings)),
         )
 
     def _checked(self, result: int) -> None:
@@ -272,6 +273,7 @@ _MOST_CONTAINERS: Final = 1 << 21
 _MOST_TEXTS: Final = 1 << 22
 _LONGEST_TEXT: Final = 1 << 30
 _DEEPEST: Final = 8
+_MOST_SETTINGS: Final = 4096
 _KNOWN_ACTIONS: Final = {name.lower(): Action[name] for name in Action.__members__ if name not in ("FREED", "OTHER")}
 _NONE, _EVENT, _SEGMENT, _BLOCK, _NOTE = 0, 8, 11, 12, 13  # kinds of runs, as in C++
 
@@ -369,7 +371,7 @@ class PythonReader:
             for key, value in root.items:
                 name, held = key if isinstance(key, str) else "", _resolved(value)
                 if name == "allocator_settings":
-                    settings = _plain(held, 0)
+                    settings = _plain(held, 0, [_MOST_SETTINGS])
                 else:
                     self._emit_all(name, held)
             if not self._runs:
@@ -678,12 +680,16 @@ class PythonReader:
             runs=runs[:, :4],
             run_counts=runs[:, 4],
             texts=list(self._texts),
-            settings=settings if isinstance(settings, dict) else {},
+            settings=_mapping(settings),
         )
 
 
 def _rows(rows: Sequence[tuple[int, ...]], width: int) -> NDArray[np.int64]:
     return np.array(rows, dtype=np.int64).reshape(-1, width)
+
+
+def _mapping(settings: Any) -> Mapping[str, Any]:
+    return settings if isinstance(settings, dict) else {}
 
 
 def _is_frame(value: Any) -> bool:
@@ -701,12 +707,14 @@ def _pool(value: Any) -> tuple[int, int]:
     return UNKNOWN, UNKNOWN
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain(value: Any, depth: int, room: list[int]) -> Any:
+    """Return the settings as plain values; ``room`` holds how many more there may be."""
     held = _resolved(value)
-    if depth > _DEEPEST:
-        raise _RefusedError("its settings are nested too deeply")
+    room[0] -= 1
+    if depth > _DEEPEST or room[0] < 0:
+        raise _RefusedError("its settings are larger than those of a snapshot")
     if isinstance(held, _Container) and held.kind == "dict":
-        return {key: _plain(item, depth + 1) for key, item in held.items if isinstance(key, str)}
+        return {key: _plain(item, depth + 1, room) for key, item in held.items if isinstance(key, str)}
     if isinstance(held, float):
         return held if np.isfinite(held) else None
     return held if isinstance(held, bool | int | str) else None
@@ -753,6 +761,16 @@ _TEXT_SIZES: Final = {0x8C: 1, ord("X"): 4, 0x8D: 8}
 
 
 # ---------------------------------------------------------------- what they hold, as a snapshot
+
+
+_MOST_BYTES: Final = 1 << 50  # of one block or segment: no device has as much
+
+
+def _refuse_sizes(tables: Tables) -> None:
+    """Refuse sizes that cannot be true, whose sums would not fit either."""
+    sizes = (tables.events.bytes, tables.segments[:, 2], tables.blocks[:, 1])
+    if any(len(column) and (column.min() < 0 or column.max() > _MOST_BYTES) for column in sizes):
+        raise _RefusedError("it has sizes that cannot be true")
 
 
 def _snapshot(path: str, tables: Tables, size: int) -> Snapshot:

@@ -176,7 +176,7 @@ def _pins(rows: Sequence[PinEntry]) -> Table:
             Column[PinEntry]("Segment", lambda one: format_bytes(one.bytes), numeric=True),
             Column[PinEntry]("Free in it", lambda one: format_bytes(one.free_bytes), numeric=True),
             Column[PinEntry]("Held by", lambda one: format_bytes(one.pinned_by), numeric=True),
-            Column[PinEntry]("the largest of line", lambda one: Name(one.line or "-")),
+            Column[PinEntry]("Line of its largest block", lambda one: Name(one.line or "-")),
         ],
         rows,
     )

@@ -5,7 +5,7 @@ Source: ``c10/cuda/CUDACachingAllocator.cpp`` and ``AllocatorConfig.h`` of PyTor
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -44,7 +44,8 @@ class Settings(Struct, frozen=True):
         split = settings.get("max_split_size")
         collects = settings.get("garbage_collection_threshold")
         named = settings.get("roundup_power2_divisions")
-        divisions = tuple(int(value) for value in named.values()) if isinstance(named, dict) else ()
+        values = named.values() if isinstance(named, dict) else ()
+        divisions = tuple(value if isinstance(value, int) and 0 <= value <= 64 else 0 for value in values)
         return cls(
             is_expandable=settings.get("expandable_segments") is True,
             max_split_size=split if isinstance(split, int) and 0 < split < UNLIMITED else UNLIMITED,
@@ -122,6 +123,24 @@ class Key(NamedTuple):
     is_large: bool
 
 
+class Request(NamedTuple):
+    """One life, for a replay.
+
+    Attributes:
+        begin: the row of its event; negative for before all events.
+        end: the row after which its block can be used again.
+        size: in bytes, rounded.
+        key: which blocks can serve it.
+        address: where it was.
+    """
+
+    begin: int
+    end: int
+    size: int
+    key: Key
+    address: int
+
+
 class _Block:
     __slots__ = ("address", "after", "before", "born", "is_free", "is_mapped", "key", "order", "size")
 
@@ -132,7 +151,7 @@ class _Block:
         self.is_free, self.is_mapped, self.born = False, True, 0
 
 
-_Entry = tuple[int, int, int, _Block]  # size, order, address: the smallest is taken
+_Entry = tuple[int, int, int, int, _Block]  # size, order, address, serial: the smallest is taken
 _BEYOND: Final = LARGE_SEGMENT << 33  # addresses that no device has, whole pages
 _ROOM: Final = LARGE_SEGMENT << 20  # addresses of an expandable segment
 
@@ -158,12 +177,12 @@ class Allocator:
         self._free: dict[Key, list[_Entry]] = {}
         self._calls = 0  # of the search in the large blocks of the default pool: the clock of their ages
         self._expandable: dict[Key, list[_Block]] = {}  # first blocks, of each expandable segment
-        self._segments = 0
+        self._segments = self._serial = 0
+        self._held: set[int] = set()  # where segments are
         self._next = _BEYOND
 
-    def allocate(self, key: Key, requested: int) -> _Block | None:
-        """Return a block for a request, or None if there is no room within the limit."""
-        size = int(self.settings.rounded(np.array([requested]))[0])
+    def allocate(self, key: Key, size: int) -> _Block | None:
+        """Return a block for a rounded request, or None if there is no room within the limit."""
         block = self._found(key, size)
         if block is None:
             self._collect()
@@ -192,12 +211,11 @@ class Allocator:
     def release_cached(self) -> None:
         """Give everything back to the device that holds nothing, as ``empty_cache`` does."""
         for entries in list(self._free.values()):
-            for _, _, _, block in list(entries):
+            for *_, block in list(entries):
                 if self.settings.is_expandable:
                     self._unmap(block)
                 elif _is_whole(block):
-                    self._remove(block)
-                    self.reserved -= block.size
+                    self._give_back(block)
 
     def _found(self, key: Key, size: int) -> _Block | None:
         self._calls += key.is_large and key.pool == (0, 0)
@@ -206,9 +224,9 @@ class Allocator:
         if at == len(entries):
             return None
         if self.settings.is_expandable:
-            while at + 1 < len(entries) and _reach(entries[at + 1][3]) < _reach(entries[at][3]):
+            while at + 1 < len(entries) and _reach(entries[at + 1][-1]) < _reach(entries[at][-1]):
                 at += 1
-        block, most = entries[at][3], self.settings.max_split_size
+        block, most = entries[at][-1], self.settings.max_split_size
         if size < most <= block.size or (size >= most and block.size >= size + LARGE_SEGMENT):
             return None
         self._remove(block)
@@ -219,13 +237,14 @@ class Allocator:
         if self.reserved + asked > self.limit:
             return None
         if self.settings.is_expandable:
-            return self._mapped(key, size)
+            return self._mapped(key, size) if size <= _ROOM else None
         self.reserved += asked
         known = self._addresses.get(asked)
-        if known:
+        if known and known[-1] not in self._held:
             address = known.pop()
         else:
             address, self._next = self._next, self._next + asked
+        self._held.add(address)
         block = _Block(key, address, asked, self._segments if self._by_age else 0)
         self._segments += 1
         return block
@@ -236,7 +255,7 @@ class Allocator:
         if not self.settings.collects_at or self.limit >= UNLIMITED or target <= 0:
             return
         large = [
-            entry[3] for key, entries in self._free.items() if key.is_large and key.pool == (0, 0) for entry in entries
+            entry[-1] for key, entries in self._free.items() if key.is_large and key.pool == (0, 0) for entry in entries
         ]
         whole = [
             block for block in sorted(large, key=lambda one: (one.size, one.order, one.address)) if _is_whole(block)
@@ -247,8 +266,7 @@ class Allocator:
             released, limit = False, age // len(whole)
             for block in list(whole):
                 if self._calls - block.born >= limit and not self.settings.is_expandable:
-                    self._remove(block)
-                    self.reserved -= block.size
+                    self._give_back(block)
                     target -= block.size
                     age -= self._calls - block.born
                     whole.remove(block)
@@ -260,13 +278,18 @@ class Allocator:
             return
         left = max(size, most)
         for entry in sorted(self._free.get(key, []), reverse=True):
-            block = entry[3]
+            block = entry[-1]
             if left <= 0 or block.size < most:
                 break
             if _is_whole(block):
-                self._remove(block)
-                self.reserved -= block.size
+                self._give_back(block)
                 left -= block.size
+
+    def _give_back(self, block: _Block) -> None:
+        """Give a whole segment back to the device."""
+        self._remove(block)
+        self._held.discard(block.address)
+        self.reserved -= block.size
 
     # ---- expandable segments
 
@@ -344,11 +367,15 @@ class Allocator:
 
     def _insert(self, block: _Block) -> None:
         block.is_free, block.born = True, self._calls
-        insort(self._entries(block), (block.size, block.order, block.address, block))
+        self._serial += 1
+        insort(self._entries(block), (block.size, block.order, block.address, self._serial, block))
 
     def _remove(self, block: _Block) -> None:
         entries = self._entries(block)
-        del entries[bisect_left(entries, (block.size, block.order, block.address))]
+        at = bisect_left(entries, (block.size, block.order, block.address))
+        while entries[at][-1] is not block:
+            at += 1
+        del entries[at]
         block.is_free = False
 
     def _cut(self, block: _Block, size: int) -> _Block:
@@ -434,7 +461,8 @@ def keys_of(memory: DeviceMemory, change: Change, address: Ints, stream: Ints, r
 def replayed(
     memory: DeviceMemory,
     change: Change,
-    requests: Iterable[tuple[int, int, int, Key, int]],
+    requests: Sequence[Request],
+    refused: Mapping[int, Key],
     limit: int = UNLIMITED,
     *,
     by_age: bool = True,
@@ -444,49 +472,53 @@ def replayed(
     Args:
         memory: the device.
         change: what is other.
-        requests: of each life: the row that begins it (`-1` before all events) and the one after which its block can be
-            used again, the bytes that were asked for, its key, and its address.
+        requests: all lives.
+        refused: the rows of requests that were refused, and which blocks could have served them.
         limit: the most that the device gives.
         by_age: as for `Allocator`.
     """
+    count = len(memory.events)
     allocator = Allocator(change.settings, limit, by_age=by_age, addresses=_segment_addresses(memory))
-    requested: dict[int, tuple[Key, int]] = {}
-    begins, ends, early = {}, defaultdict(list), []
-    for life, (begin, end, size, key, address) in enumerate(requests):
-        requested[life] = (key, size)
-        ends[end].append(life)
-        if begin < 0:
-            early.append((address, life))
-        else:
-            begins[begin] = life
-    blocks = {life: allocator.allocate(*requested[life]) for _, life in sorted(early)}
-    reserved = np.full(len(memory.events) + 1, allocator.reserved, dtype=np.int64)
-    refused = []
-    for row in range(len(memory.events)):
+    begins = {request.begin: life for life, request in enumerate(requests) if request.begin >= 0}
+    ends: defaultdict[int, list[int]] = defaultdict(list)
+    for life, request in enumerate(requests):
+        ends[request.end].append(life)
+    early = sorted((request.address, life) for life, request in enumerate(requests) if request.begin < 0)
+    blocks = {life: allocator.allocate(requests[life].key, requests[life].size) for _, life in early}
+    emptied = _emptied(memory)
+    changes = [(0, allocator.reserved)]
+    without_room = []
+    for row in sorted({*begins, *ends, *emptied, *refused} - {count}):
         life = begins.get(row, -1)
         if life >= 0:
-            blocks[life] = allocator.allocate(*requested[life])
-        if (life >= 0 and blocks[life] is None) or not _replayed_otherwise(memory, row, allocator):
-            refused.append(row)
-        for life in ends.get(row, ()):
-            block = blocks.pop(life, None)
+            blocks[life] = allocator.allocate(requests[life].key, requests[life].size)
+            if blocks[life] is None:
+                without_room.append(row)
+        if row in refused and not _has_room(allocator, refused[row], int(memory.events.bytes[row])):
+            without_room.append(row)
+        for ended in ends.get(row, ()):
+            block = blocks.pop(ended, None)
             if block is not None:
                 allocator.free(block)
-        reserved[row + 1] = allocator.reserved
-    return Replayed(reserved, tuple(refused))
+        if row in emptied:
+            allocator.release_cached()
+        changes.append((row + 1, allocator.reserved))
+    at, values = (np.array(column, dtype=np.int64) for column in zip(*changes, strict=True))
+    return Replayed(np.repeat(values, np.diff(np.append(at, count + 1))), tuple(without_room))
 
 
-def _replayed_otherwise(memory: DeviceMemory, row: int, allocator: Allocator) -> bool:
-    """Replay ``empty_cache`` and requests that were refused; return whether there was room."""
-    action = memory.events.action[row]
-    if action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP) and _by_user(memory, row):
-        allocator.release_cached()
-    if action != Action.OOM:
-        return True
-    block = allocator.allocate(Key((0, 0), 0, True), int(memory.events.bytes[row]))
+def _has_room(allocator: Allocator, key: Key, size: int) -> bool:
+    """Tell whether a request that was refused finds a block; it is free again afterwards."""
+    block = allocator.allocate(key, size)
     if block is not None:
         allocator.free(block)
     return block is not None
+
+
+def _emptied(memory: DeviceMemory) -> set[int]:
+    """Return where ``empty_cache`` was called."""
+    rows = np.flatnonzero(np.isin(memory.events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)))
+    return {row for row in rows.tolist() if _by_user(memory, row)}
 
 
 def _segment_addresses(memory: DeviceMemory) -> dict[int, list[int]]:

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from opscope.analysis.memory.allocator import UNLIMITED, Change, Settings
+from opscope.analysis.memory.allocator import UNLIMITED, Change, Settings, segment_size
 from opscope.analysis.memory.case import MOST_REPLAYED, Case
 from opscope.analysis.memory.growth import growth_of, replaced_chains
 from opscope.analysis.memory.owners import by_owner
@@ -45,7 +45,8 @@ def answer(snapshot: Snapshot) -> MemoryDocument:
     devices, findings = [], []
     for memory in snapshot.devices:
         case, losses = Case(snapshot, memory, table), Losses()
-        ranked = _ranked(case, drafts(case, losses) if memory.device is not None and case.count else [])
+        is_whole = memory.device is not None and case.count and case.history.fits_together
+        ranked = _ranked(case, drafts(case, losses) if is_whole else [])
         devices.append(_device(case, ranked, losses))
         findings += ranked
     numbered = [replace(finding, id=_id(finding, findings[:at])) for at, finding in enumerate(findings)]
@@ -82,10 +83,12 @@ def _ranked(case: Case, unranked: Sequence[Draft]) -> list[MemoryFinding]:
         if now[draft.of] - draft.then_bytes >= LEAST_SHARE * now[draft.of] or draft.always
     ]
 
+    certain = {draft.rule for draft in unranked if draft.is_certain}
+
     def place(finding: MemoryFinding) -> tuple[int, int]:
         worth = finding.saves_bytes >= _WORTH[finding.of] * now[finding.of]
-        group = 0 if finding.rule in _FIRST else 1 if worth and finding.rule not in _TRADES else 2
-        return group, -finding.saves_bytes
+        before = worth and finding.rule not in _TRADES and finding.rule in certain
+        return 0 if finding.rule in _FIRST else 1 if before else 2, -finding.saves_bytes
 
     return sorted(made, key=place)
 
@@ -111,13 +114,19 @@ def _device(case: Case, findings: Sequence[MemoryFinding], losses: Losses) -> De
         oom=losses.part("the refused request", lambda: _out_of_memory(case, findings), lambda: None),
         settings=losses.part("the settings of the allocator", lambda: _settings(case), tuple),
         events=case.count,
-        steps=len(case.steps.ends) + (1 if case.steps.ends and case.steps.ends[-1] < case.count - 1 else 0),
+        steps=len(case.steps.ends) + _is_begun(case),
         steps_by=case.steps.by,
         notes=(
             *_notes(case),
             *(f"{loss.part} could not be computed, a fault of opscope's own ({loss.reason})." for loss in losses.found),
         ),
     )
+
+
+def _is_begun(case: Case) -> bool:
+    """Tell whether something is allocated after the last step that is over."""
+    ends = case.steps.ends
+    return bool(ends) and bool((case.memory.events.action[ends[-1] + 1 :] == Action.ALLOC).any())
 
 
 def _phase(case: Case) -> str:
@@ -174,7 +183,12 @@ def _unusable(segment: Segment) -> int:
 
 def _pins(case: Case) -> tuple[PinEntry, ...]:
     pinned = sorted(
-        (segment for segment in case.memory.segments if _unusable(segment) >= _MIB), key=lambda one: -_unusable(one)
+        (
+            one
+            for one in case.memory.segments
+            if _unusable(one) >= _MIB and any(block.is_active for block in one.blocks)
+        ),
+        key=lambda one: -_unusable(one),
     )
     entries = []
     for segment in pinned[:_PINS]:
@@ -238,16 +252,21 @@ def _oom_sentences(case: Case, oom: OutOfMemory, row: int, findings: Sequence[Me
         f"A request for {format_bytes(oom.asked_bytes)}{where} was refused while {format_bytes(oom.allocated_bytes)} "
         f"were allocated ({most})."
     )
-    unused = oom.reserved_bytes - oom.allocated_bytes
+    unused, elsewhere = case.unused_for(row), oom.reserved_bytes - oom.allocated_bytes
     if unused >= oom.asked_bytes:
         yield (
             f"{format_bytes(unused)} more were reserved and free, in pieces that were too small: memory was "
             "fragmented, not full."
         )
-    if oom.device_free_bytes is not None and oom.device_free_bytes >= oom.asked_bytes:
+    elif elsewhere - unused >= oom.asked_bytes:
         yield (
-            f"The device still had {format_bytes(oom.device_free_bytes)}: the program's own limit refused it "
-            "(set_per_process_memory_fraction)."
+            f"{format_bytes(elsewhere - unused)} more were reserved for other streams, sizes or pools, or still in use "
+            "by another stream, so that this request could not have them."
+        )
+    if oom.device_free_bytes is not None and oom.device_free_bytes >= segment_size(oom.asked_bytes):
+        yield (
+            f"The device still had {format_bytes(oom.device_free_bytes)}: probably the program's own limit refused"
+            " it (set_per_process_memory_fraction)."
         )
     if case.scale > 1:
         yield (
@@ -255,7 +274,7 @@ def _oom_sentences(case: Case, oom: OutOfMemory, row: int, findings: Sequence[Me
             f"{format_bytes(case.peak_bytes)}."
         )
     best = next((finding for finding in findings if finding.of == "allocated" and finding.saves_bytes), None)
-    if best is not None:
+    if best is not None and best.then_bytes < oom.allocated_bytes:
         action = best.action.split(". ")[0].rstrip(".")
         until = " up to that request" if not case.steps.ends else ""
         yield f"With this the peak{until} is {format_bytes(best.then_bytes)}: {action}."
@@ -295,6 +314,11 @@ def _notes(case: Case) -> Iterator[str]:
             "steps of interest."
         )
         return
+    if not case.history.fits_together:
+        yield (
+            "More is allocated than is reserved by the entries of this history: some are missing (skip_actions, or "
+            "several histories in one). Peaks are not to be trusted, and no change is proposed."
+        )
     if not case.table.has_python:
         yield "No stacks of Python were recorded: owners and lines are unknown (context='all', stacks='python')."
     before = int(case.history.allocated[0])

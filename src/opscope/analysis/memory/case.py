@@ -1,18 +1,24 @@
 """All that is known of one device's memory, and what its peak is with something changed."""
 
+from bisect import bisect_right
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from opscope.analysis.memory.allocator import (
+    SMALL,
+    SMALL_SEGMENT,
     UNLIMITED,
     Change,
+    Key,
     Replayed,
+    Request,
     Settings,
     keys_of,
     met_limit,
     replayed,
+    segment_size,
 )
 from opscope.analysis.memory.history import History, Lives, history_of, total_over_time
 from opscope.analysis.memory.owners import Owned, Phase, owned
@@ -21,7 +27,7 @@ from opscope.analysis.memory.steps import Steps, steps_of
 from opscope.documents.memory import Owner
 from opscope.trace.snapshot import Action, DeviceMemory, Ints, Snapshot
 
-MOST_REPLAYED: Final = 500_000  # events: a replay of as many takes some three seconds
+MOST_REPLAYED: Final = 500_000  # events: a replay of as many takes some seconds
 
 
 class Case:
@@ -39,6 +45,7 @@ class Case:
         self.history: History = history_of(memory, self.settings)
         self.steps: Steps = steps_of(memory, table)
         self.owned: Owned = owned(self.history, table, self.steps)
+        self._replays: dict[tuple[Change, int, bytes | None], Replayed] = {}
 
     @property
     def lives(self) -> Lives:
@@ -164,6 +171,27 @@ class Case:
 
     # ---- the allocator, replayed
 
+    def unused_for(self, row: int) -> int:
+        """Return how much was reserved and free where a request was refused, of its stream and size, in bytes."""
+        events, lives = self.memory.events, self.lives
+        stream, large = int(events.stream[row]), bool(events.bytes[row] > SMALL)
+        handle = self.snapshot.streams[stream]
+        held = sum(one.bytes for one in self.memory.segments if one.stream == handle and one.is_large == large)
+        later = np.arange(self.count) >= row
+        later &= (events.stream == stream) & ((events.bytes > SMALL_SEGMENT) == large)
+        gained = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+        lost = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+        held += int(events.bytes[later & lost].sum() - events.bytes[later & gained].sum())
+        used = (lives.begin < row) & (self._usable_again > row) & ((lives.bytes > SMALL) == large)
+        used &= (lives.stream == stream) | (lives.begin < 0)
+        return max(held - int(lives.bytes[used].sum()), 0)
+
+    @cached_property
+    def refused_by_pieces(self) -> bool:
+        """Whether a request was refused though as much was reserved and free for it."""
+        rows = np.flatnonzero(self.memory.events.action == Action.OOM).tolist()
+        return any(self.unused_for(row) >= int(self.memory.events.bytes[row]) for row in rows)
+
     @cached_property
     def limit(self) -> tuple[int, int]:
         """The most that the device surely gave, and the least that it surely refused."""
@@ -171,31 +199,42 @@ class Case:
         gave = int(reserved.max()) if met_limit(self.memory) else UNLIMITED
         refused = UNLIMITED
         for row in np.flatnonzero(events.action == Action.OOM).tolist():
-            asked, free = int(events.bytes[row]), int(events.address[row])
-            if free >= 0 and free < asked:  # else a fraction of the device was set as the limit
+            asked, free = segment_size(int(events.bytes[row])), int(events.address[row])
+            if 0 <= free < asked:  # else a fraction of the device was set as the limit
                 gave = max(gave, int(reserved[row]) + free)
             refused = min(refused, max(int(reserved[row]) + asked, gave + 1))
         return gave, refused
 
     def replay(self, change: Change, *, limit: int | None = None, left_out: np.ndarray | None = None) -> Replayed:
-        """Replay the allocator.
+        """Replay the allocator; each replay is done once.
 
         Args:
             change: what is other.
             limit: the most that the device gives; None for what it surely gave.
             left_out: a mask of lives that are not requested.
         """
-        lives, settings = self.lives, self.settings
-        keys = keys_of(self.memory, change, lives.address, lives.stream, settings.rounded(lives.requested))
+        most = self.limit[0] if limit is None else limit
+        key = (change, most, None if left_out is None else left_out.tobytes())
+        if key not in self._replays:
+            self._replays[key] = self._replay(change, most, left_out)
+        return self._replays[key]
+
+    def _replay(self, change: Change, limit: int, left_out: np.ndarray | None) -> Replayed:
+        lives, events = self.lives, self.memory.events
+        rounded = change.settings.rounded(lives.requested)
+        keys = keys_of(self.memory, change, lives.address, lives.stream, rounded)
         ends = self._usable_again if not change.at_once else lives.end
         kept = np.ones(len(lives), dtype=bool) if left_out is None else ~left_out
-        rows = np.flatnonzero(kept).tolist()
-        requests = (
-            (int(lives.begin[at]), int(ends[at]), int(lives.requested[at]), keys[at], int(lives.address[at]))
-            for at in rows
-        )
+        requests = [
+            Request(int(lives.begin[at]), int(ends[at]), int(rounded[at]), keys[at], int(lives.address[at]))
+            for at in np.flatnonzero(kept).tolist()
+        ]
+        refused = {
+            int(row): Key((0, 0), 0 if change.one_stream else int(events.stream[row]), bool(events.bytes[row] > SMALL))
+            for row in np.flatnonzero(events.action == Action.OOM)
+        }
         by_age = any(context.pool is not None for context in self.snapshot.contexts)  # of PyTorch 2.12 and newer
-        return replayed(self.memory, change, requests, self.limit[0] if limit is None else limit, by_age=by_age)
+        return replayed(self.memory, change, requests, refused, limit, by_age=by_age)
 
     @cached_property
     def _usable_again(self) -> Ints:
@@ -206,8 +245,9 @@ class Case:
             waiting.setdefault(int(events.address[row]), []).append(row)
         freed = np.flatnonzero(ends < self.count)
         for life in freed[events.action[ends[freed]] == Action.FREE_REQUESTED].tolist():
-            later = [row for row in waiting.get(int(self.lives.address[life]), ()) if row > ends[life]]
-            ends[life] = later[0] if later else self.count
+            rows = waiting.get(int(self.lives.address[life]), [])
+            later = bisect_right(rows, int(ends[life]))
+            ends[life] = rows[later] if later < len(rows) else self.count
         return ends
 
     @cached_property

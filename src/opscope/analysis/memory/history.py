@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from opscope.analysis.memory.allocator import MIB, Settings
 from opscope.trace.snapshot import Action, DeviceMemory, Events, Ints
@@ -65,6 +66,11 @@ class History(Struct, frozen=True):
     peak: int
 
     @property
+    def fits_together(self) -> bool:
+        """Whether never more is allocated than is reserved; else entries are missing."""
+        return bool((self.allocated <= self.reserved).all() and self.allocated.min() >= 0)
+
+    @property
     def peak_bytes(self) -> int:
         """The most that was allocated while history was recorded."""
         return int(self.allocated[self.peak])
@@ -114,23 +120,45 @@ def _reserved(memory: DeviceMemory) -> Ints:
 
 
 def _paired(memory: DeviceMemory) -> Lives:
-    """Return all lives, with the requested bytes where those of the block are not known yet (0)."""
+    """Return all lives, with 0 for the bytes of blocks that are not known yet.
+
+    A life ends with the request to free it; with its completion where requests were not recorded; or, where neither
+    was, when its address is allocated again.
+    """
     events, count = memory.events, len(memory.events)
-    is_alloc = events.action == Action.ALLOC
-    rows = np.flatnonzero(is_alloc | np.isin(events.action, (Action.FREE_REQUESTED, Action.FREED)))
+    rows = np.flatnonzero(np.isin(events.action, _OF_BLOCKS))
     rows = rows[np.lexsort((rows, events.address[rows]))]
-    address, begins = events.address[rows], is_alloc[rows]
+    rows = rows[~_completes_request(events, rows)]
+    address, begins = events.address[rows], events.action[rows] == Action.ALLOC
     follows = np.append(address[1:] == address[:-1], False)
-    freed_next = begins & follows & ~np.append(begins[1:], True)
     began = rows[begins]
-    ended = np.where(freed_next, np.append(rows[1:], 0), count)[begins]
+    ended = np.where(follows, np.append(rows[1:], 0), count)[begins]
     # A release whose allocation was not recorded, and what was alive all the time.
-    no_begin = rows[~begins & ~np.append(False, freed_next[:-1])]
+    no_begin = rows[~begins & ~np.append(False, begins[:-1] & follows[:-1])]
     order = np.argsort(began)
     known = _of_rows(events, began[order], ended[order])
     early = _of_rows(events, np.full(len(no_begin), BEFORE), no_begin)
     always, alive = _never_freed(memory, known)
     return _joined(early, always, known, alive)
+
+
+_OF_BLOCKS: Final = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.FREED)
+
+
+def _completes_request(events: Events, rows: Ints) -> np.ndarray:
+    """Tell which events, by address, complete the request before them."""
+    action, address = events.action[rows], events.address[rows]
+    result = np.zeros(len(rows), dtype=bool)
+    result[1:] = (action[1:] == Action.FREE_COMPLETED) & (action[:-1] == Action.FREE_REQUESTED)
+    result[1:] &= address[1:] == address[:-1]
+    # The first event of an address may complete a request from before the history: nothing lives then.
+    first = np.append(True, address[1:] != address[:-1]) if len(rows) else result
+    completes: np.ndarray = result | (first & (action == Action.FREE_COMPLETED) & _has_requests(events))
+    return completes
+
+
+def _has_requests(events: Events) -> bool:
+    return bool(np.isin(events.action, (Action.FREE_REQUESTED, Action.FREED)).any())
 
 
 def _of_rows(events: Events, begin: Ints, end: Ints) -> Lives:
@@ -155,7 +183,11 @@ def _never_freed(memory: DeviceMemory, known: Lives) -> tuple[Lives, dict[int, i
     """Return the blocks alive at the end that no event allocated; and the size of all alive ones, by address."""
     blocks = [block for segment in memory.segments for block in segment.blocks if block.is_allocated]
     count = len(memory.events)
-    last = set(known.address[known.end == count].tolist())
+    last = {int(known.address[life]): life for life in np.flatnonzero(known.end == count).tolist()}
+    for block in blocks:
+        life = last.get(block.address)
+        if life is not None and not known.stack[life]:  # entries without stacks: blocks may have them
+            known.stack[life] = block.stack
     always = [block for block in blocks if block.address not in last]
     numbers = np.array(
         [(block.address, block.requested or block.bytes, block.bytes, block.stack) for block in always], dtype=np.int64
@@ -187,22 +219,21 @@ def _with_block_sizes(memory: DeviceMemory, lives: Lives, settings: Settings) ->
     unknown = lives.bytes == 0
     large = rounded > MIB
     lives.bytes[unknown & ~large] = rounded[unknown & ~large]
-    if settings.is_expandable:  # any rest is split off
-        lives.bytes[unknown] = rounded[unknown]
-        return lives
-    _place_large(memory, lives, rounded, large, settings)
+    _place_large(memory, lives, rounded, large, replace(settings, is_expandable=False))
     return lives
 
 
 def _place_large(memory: DeviceMemory, lives: Lives, rounded: Ints, large: np.ndarray, settings: Settings) -> None:
     """Walk through the large blocks in order; a block's size is limited by what lies behind it."""
     borders = _first_borders(memory)
-    inside = {block.address for one in memory.segments if one.is_expandable for block in one.blocks}
+    mapped = _mapped_ranges(memory)
+    begins = [begin for begin, _ in mapped]
     starts: list[int] = sorted(lives.address[large & (lives.begin == BEFORE)].tolist())
 
     def size(life: int) -> int:
         address = int(lives.address[life])
-        if address in inside:
+        at = bisect_right(begins, address) - 1
+        if at >= 0 and address < mapped[at][1]:  # any rest is split off
             return int(rounded[life])
         return _size(address, int(rounded[life]), starts, borders, settings)
 
@@ -217,6 +248,21 @@ def _place_large(memory: DeviceMemory, lives: Lives, rounded: Ints, large: np.nd
         else:
             end = int(memory.events.address[number] + memory.events.bytes[number])
             insort(borders, end) if kind == _SEGMENT_MADE else _discard(borders, end)
+
+
+def _mapped_ranges(memory: DeviceMemory) -> list[tuple[int, int]]:
+    """Return where expandable segments ever were, joined, in order."""
+    events = memory.events
+    rows = np.isin(events.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP))
+    ranges = [*zip(events.address[rows].tolist(), (events.address[rows] + events.bytes[rows]).tolist(), strict=True)]
+    ranges += [(one.address, one.address + one.bytes) for one in memory.segments if one.is_expandable]
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
 
 
 _SEGMENT_GONE, _SEGMENT_MADE, _RELEASED, _ALLOCATED = range(4)
@@ -259,7 +305,8 @@ def _released(memory: DeviceMemory, lives: Lives, large: np.ndarray) -> list[tup
     complete = np.flatnonzero(events.action == Action.FREE_COMPLETED)
     waiting = [(int(row), int(events.address[row])) for row in complete if int(events.address[row]) in addresses]
     ended = lives.end[large & (lives.end < len(events))]
-    return waiting + [(int(row), int(events.address[row])) for row in ended if events.action[row] == Action.FREED]
+    at_once = (Action.FREED, Action.ALLOC)  # the latter where the release was not recorded
+    return waiting + [(int(row), int(events.address[row])) for row in ended if events.action[row] in at_once]
 
 
 def _size(address: int, rounded: int, starts: list[int], borders: list[int], settings: Settings) -> int:

@@ -92,6 +92,7 @@ class _Facts:
         self.parts = table.parts[self.lives.stack]
         self.end_parts = table.parts[self.lives.end_stack]
         self.native = any(stack.operator for stack in table.stacks)
+        self.knows_backward = bool((phase == Phase.BACKWARD).any())
         self.recorded = (self.lives.stack > 0) | (self.lives.begin >= 0)
         self.began = began
         self.to_end = self.lives.end == self.count
@@ -130,6 +131,7 @@ class _Facts:
             return mask
         seen: set[tuple[int, int, bool]] = set()
         sized = np.isin(self.lives.requested, _WORKSPACES) & ~self.has(Part.MADE | Part.OPTIMIZER)
+        sized &= self.has(Part.FORWARD | Part.BACKWARD) | ~self.recorded
         for life in np.flatnonzero(sized & self.to_end).tolist():
             on_thread = bool(self.parts[life] & int(Part.BACKWARD))
             key = (int(self.lives.requested[life]), int(self.lives.stream[life]), on_thread)
@@ -150,11 +152,13 @@ class _Facts:
         kept = (self.crossed > 1) | (self.to_end & (self.crossed > 0))
         reaches_backward = lives.end > self.next_backward
         workspace = self.has(Part.WORKSPACE) | self._of_workspace_size()
-        made = self.has(Part.MADE) & ~self.has(Part.FORWARD | Part.BACKWARD)
+        made = self.has(Part.MADE | Part.LOADED | Part.COPIED) & ~self.has(Part.FORWARD | Part.BACKWARD)
+        buckets = self.has(Part.BUCKET) & ~self.has(Part.MADE)
         user = self.recorded & (self.began == Phase.OTHER)
         return [
             (Owner.GRAPH_POOL, pools),
             (Owner.WORKSPACE, workspace),
+            (Owner.GRADIENT, buckets & long),
             (Owner.OPTIMIZER_STATE, self.has(Part.OPTIMIZER) & long),
             (Owner.TEMPORARY, self.has(Part.OPTIMIZER)),
             (Owner.ACTIVATION, self.has(Part.RECOMPUTED)),

@@ -150,14 +150,13 @@ class _Collected:
     def _last_use(self, freed: int) -> int:
         """Return where the temporaries begin that a node makes and frees just before it frees what it saved."""
         at = freed
-        while at > 0 and self._is_older(at - 1, freed):  # what else the node frees at its end
+        while at > max(freed - _NODE, 0) and self._is_older(at - 1, freed):  # what else the node frees at its end
             at -= 1
         used = freed
         while at > 0:
             life = self._ended.get(at - 1)
             begin = -1 if life is None else int(self._case.lives.begin[life])
-            inside = all(self._began_at(row) >= begin for row in range(begin, at - 1))
-            if begin < freed - _NODE or not inside:
+            if begin < freed - _NODE or not all(self._began_at(row) >= begin for row in range(begin, at - 1)):
                 return used
             used = at = begin
         return used
@@ -190,5 +189,5 @@ def _common_line(case: Case, lives: Ints) -> str | None:
     while all(len(chain) > common and chain[common] == chains[0][common] for chain in chains):
         common += 1
     frames = [Frame(function, file, line) for file, function, line in chains[0][:common]]
-    users = [frame for frame in frames if not is_of_library(frame)]
+    users = [frame for frame in frames if not is_of_library(frame.file)]
     return line_of(users[-1]) if users else None

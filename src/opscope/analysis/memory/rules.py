@@ -24,7 +24,9 @@ from opscope.documents.memory import MemoryRule, Owner
 from opscope.trace.snapshot import Action, Ints
 
 LEAST_SHARE: Final = 0.02  # of the peak: less is not worth a change
+_LEAST_UNUSED: Final = 32 << 20  # bytes: less is the rest of the last segments
 _MUCH: Final = 0.1  # of what is reserved
+_ALIKE: Final = 0.9  # of the parameters have a tensor of the same size in a copy
 _MUCH_DATA: Final = 0.2  # of the peak
 _CHUNKS: Final = 8
 # States in 8 bits have a scale of 32 bits for each 256 values, as bitsandbytes keeps them.
@@ -43,6 +45,9 @@ class Draft(Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...]
     wrong_if: str
     of: Literal["allocated", "reserved"] = "allocated"
+    is_certain: bool = (
+        True  # whether the history forces that it can be done; else ``action`` says under which condition
+    )
     always: bool = False  # whether it is said even if no change is known that saves anything
 
 
@@ -109,7 +114,7 @@ def _checkpointed(case: Case, blocks: Blocks) -> tuple[Ints, Ints, Ints]:
 
 def optimizer_temporaries(case: Case) -> Iterator[Draft]:
     """Update parameters without temporary tensors."""
-    mask = case.lives.begin >= 0
+    mask = (case.table.parts[case.lives.stack] & int(Part.OF_TORCH)) > 0
     mask &= case.owned.of(Owner.TEMPORARY) & (case.owned.phase[np.maximum(case.lives.begin, 0)] == Phase.OPTIMIZER)
     if not (mask & case.alive).any():
         return
@@ -127,7 +132,8 @@ def optimizer_temporaries(case: Case) -> Iterator[Draft]:
 
 def optimizer_states(case: Case) -> Iterator[Draft]:
     """Keep the optimizer's states in 8 bits."""
-    mask = case.owned.of(Owner.OPTIMIZER_STATE) & (case.lives.bytes > 1 << 14)
+    in_torch = (case.table.parts[case.lives.stack] & int(Part.OF_TORCH)) > 0  # others may be in 8 bits already
+    mask = case.owned.of(Owner.OPTIMIZER_STATE) & (case.lives.bytes > 1 << 14) & in_torch
     held = _sum(case, mask & case.alive)
     if held < 0.2 * case.history.peak_bytes:
         return
@@ -205,6 +211,7 @@ def zeroed_gradients(case: Case) -> Iterator[Draft]:
         return
     crossed = np.searchsorted(ends, lives.end, "left") - np.searchsorted(ends, lives.begin, "left")
     kept = case.owned.of(Owner.GRADIENT) & (crossed > 1)
+    kept &= (case.table.parts[lives.stack] & int(Part.BUCKET)) == 0
     held = _sum(case, kept & case.alive)
     if held < LEAST_SHARE * case.history.peak_bytes:
         return
@@ -216,7 +223,7 @@ def zeroed_gradients(case: Case) -> Iterator[Draft]:
         then_bytes=case.peak_with(begin=begin, end=end, sizes=sizes),
         action="Call optimizer.zero_grad(set_to_none=True), which is the default, before the forward pass.",
         costs="Nothing: it also saves filling them with zeros.",
-        evidence=("They are allocated in the first backward pass and not freed by zero_grad.",),
+        evidence=("They are allocated in a backward pass and live on through later steps.",),
         wrong_if="gradients are added up over several batches on purpose",
     )
 
@@ -248,11 +255,15 @@ def growth(case: Case) -> Iterator[Draft]:
     grown = growth_of(case)
     if grown is None:
         return
-    with_graph = len(grown.stacks) > 1
+    # One tensor is kept by itself; those of several lines of forward passes are what a graph keeps.
+    with_graph = sum(bool(case.table.stacks[stack].parts & Part.FORWARD) for stack in grown.stacks) > 2
     end = case.lives.end.copy()
     end[grown.lives] = np.minimum(_next_made(case, grown.lives), end[grown.lives])
     line = grown.lines[0]
-    kept = "whole graphs of earlier steps are kept" if with_graph else f"what {line or 'one line'} makes is kept"
+    others = f" and {len(grown.lines) - 1} other lines" if len(grown.lines) > 1 else ""
+    kept = (
+        "whole graphs of earlier steps are kept" if with_graph else f"what {line or 'one line'}{others} makes is kept"
+    )
     yield Draft(
         rule=MemoryRule.GROWTH,
         title=f"{format_bytes(grown.bytes_per_step)} more in each step: {kept}",
@@ -332,12 +343,15 @@ def evaluation_graph(case: Case) -> Iterator[Draft]:
     # Without a graph, a forward pass frees most of what it makes before it ends.
     if len(alive) < 8 or held < 0.6 * lives.bytes[made].sum():
         return
+    certain = _keeps_for_backward(case, alive)
+    never = "for a backward pass that never comes" if certain else "to its end, and no backward pass follows"
     yield Draft(
         rule=MemoryRule.EVALUATION_GRAPH,
-        title=f"A forward pass keeps {format_bytes(held)} for a backward pass that never comes",
+        title=f"A forward pass keeps {format_bytes(held)} {never}",
         where=_main_line(case, np.isin(np.arange(len(lives)), alive)),
         then_bytes=_without_graphs(case),
-        action="Run it under torch.no_grad() or torch.inference_mode().",
+        is_certain=certain,
+        action="Run it under torch.no_grad() or torch.inference_mode()" + ("." if certain else ", if it does not yet."),
         costs="Nothing: it also saves building the graph.",
         evidence=(
             f"{len(alive)} of the {len(made)} tensors of the forward pass are alive when it ends, and no backward pass "
@@ -345,6 +359,19 @@ def evaluation_graph(case: Case) -> Iterator[Draft]:
         ),
         wrong_if="the program uses the intermediate results itself",
     )
+
+
+def _keeps_for_backward(case: Case, alive: Ints) -> bool:
+    """Tell whether some of what is alive only a backward pass needs: the statistics of normalisations, and masks."""
+    largest = int(case.lives.requested[alive].max())
+    for life in alive[case.lives.requested[alive] < largest // 16].tolist():
+        stack = case.table.stacks[int(case.lives.stack[life])]
+        if any(function in _NEEDED_BACKWARD for _, function, _ in stack.lines):
+            return True
+    return False
+
+
+_NEEDED_BACKWARD: Final = frozenset({"layer_norm", "batch_norm", "group_norm", "dropout", "instance_norm", "rms_norm"})
 
 
 def _without_graphs(case: Case) -> int:
@@ -415,25 +442,32 @@ def loaded_copy(case: Case) -> Iterator[Draft]:
     lives = case.lives
     parameters = case.owned.of(Owner.PARAMETER) & case.alive & (lives.bytes > 1 << 14)
     wanted = Counter(lives.requested[parameters].tolist())
-    if sum(wanted.values()) < 4:
+    forward = case.phase_rows(Phase.FORWARD)
+    if sum(wanted.values()) < 4 or not len(forward):
         return
-    other = case.alive & ~case.owned.of(*(set(Owner) - {Owner.INPUT, Owner.KEPT, Owner.UNKNOWN, Owner.PARAMETER}))
-    for line in {case.line_of(life) for life in np.flatnonzero(other & ~parameters & (lives.bytes > 1 << 14)).tolist()}:
-        mask = np.array(
-            [bool(other[life]) and not parameters[life] and case.line_of(life) == line for life in range(len(lives))]
-        )
-        sizes = Counter(lives.requested[mask].tolist())
-        if sum((sizes & wanted).values()) < 0.9 * sum(wanted.values()):
+    # What optimizers and DistributedDataParallel make themselves comes later; a deep copy is made on purpose.
+    other = case.alive & ~parameters & (lives.begin < forward[0]) & (lives.bytes > 1 << 14)
+    other &= case.owned.of(Owner.INPUT, Owner.KEPT, Owner.UNKNOWN, Owner.PARAMETER)
+    other &= (case.table.parts[lives.stack] & int(Part.COPIED)) == 0
+    by_line: dict[str | None, list[int]] = {}
+    for life in np.flatnonzero(other).tolist():
+        by_line.setdefault(case.line_of(life), []).append(life)
+    for line, members in by_line.items():
+        sizes = Counter(lives.requested[members].tolist())
+        if sum((sizes & wanted).values()) < _ALIKE * sum(wanted.values()):
             continue
+        mask = np.isin(np.arange(len(lives)), members)
         yield Draft(
             rule=MemoryRule.LOADED_COPY,
             title=f"A second copy of the parameters takes {format_bytes(_sum(case, mask & case.alive))}",
             where=line,
             then_bytes=case.peak_with(sizes=np.where(mask, 0, case.sizes)),
-            action='Load checkpoints to the host (torch.load(path, map_location="cpu")) and delete them after '
-            "load_state_dict.",
+            action='If it is a checkpoint, load it to the host (torch.load(path, map_location="cpu")), and delete it '
+            "after load_state_dict.",
             costs="Nothing but the copy to the device, which happens once.",
-            evidence=(f"{line or 'One line'} holds tensors of the sizes of the parameters, all at once.",),
+            evidence=(
+                f"{line or 'One line'} holds tensors of the sizes of the parameters, from before the first step on.",
+            ),
             wrong_if="it is a copy that the training needs, such as an average of the weights",
         )
 
@@ -447,19 +481,24 @@ def whole_dataset(case: Case) -> Iterator[Draft]:
     mask = case.alive & case.owned.of(Owner.INPUT, Owner.UNKNOWN) & (lives.begin < begin) & (lives.begin >= 0)
     mask &= lives.end > case.steps.ends[-1] if case.steps.ends else lives.end == case.count
     line = _main_line(case, mask)
-    mask &= np.array([case.line_of(life) == line for life in range(len(lives))], dtype=bool)
+    chosen = [life for life in np.flatnonzero(mask).tolist() if case.line_of(life) == line]
+    mask = np.isin(np.arange(len(lives)), chosen)
     held = _sum(case, mask)
     if held < _MUCH_DATA * case.history.peak_bytes or not len(forward):
         return
+    batches = len(chosen) > 2 and len(set(lives.requested[chosen].tolist())) == 1
     yield Draft(
         rule=MemoryRule.WHOLE_DATASET,
-        title=f"{format_bytes(held)} of data lie on the device from before the first step to after the last one",
+        title=f"{format_bytes(held)} that {line or 'one line'} made lie on the device from before the first step to "
+        "after the last one",
         where=line,
         then_bytes=case.peak_with(sizes=np.where(mask & ~_largest(case, mask), 0, case.sizes)),
-        action="Keep it in pinned memory of the host and copy each step's part (x.to(device, non_blocking=True)).",
+        is_certain=batches,
+        action="If each step uses a part, as of a data set, keep it in pinned memory of the host and copy each step's "
+        "part (x.to(device, non_blocking=True)).",
         costs="A copy in each step, which can run beside the step before.",
         evidence=("It is allocated outside of modules before the first forward pass, and not freed while steps run.",),
-        wrong_if="each step needs all of it, or copying its part takes longer than a step",
+        wrong_if="each step needs all of it, as of a cache, or copying its part takes longer than a step",
     )
 
 
@@ -489,10 +528,13 @@ def reserved(case: Case) -> Iterator[Draft]:
     if not case.is_replayed_right:
         return
     unused = now - allocated
-    drafts = [_replayed(case, tried) for tried in _tried(case)] if unused >= max(LEAST_SHARE * now, 32 << 20) else []
+    drafts = (
+        [_replayed(case, tried) for tried in _tried(case)] if unused >= max(LEAST_SHARE * now, _LEAST_UNUSED) else []
+    )
     yield from drafts
     best = min((draft.then_bytes for draft in drafts), default=now)
-    if best > (1 - LEAST_SHARE) * now and (unused >= _MUCH * now or _refused_by_pieces(case)):
+    much = unused >= max(_MUCH * now, _LEAST_UNUSED)
+    if best > (1 - LEAST_SHARE) * now and (much or case.refused_by_pieces):
         yield _in_pieces(case)
 
 
@@ -501,7 +543,7 @@ def _in_pieces(case: Case) -> Draft:
     row = _most_unused(case)
     held, free = int(case.history.allocated[row]), int(case.history.reserved[row] - case.history.allocated[row])
     then = case.replay(Change(replace(case.settings, is_expandable=True)), limit=case.limit[1] - 1)
-    fits = _refused_by_pieces(case) and not case.settings.is_expandable and not then.refused
+    fits = case.refused_by_pieces and not case.settings.is_expandable and not then.refused
     needed = int(then.reserved.max()) if fits else int(case.history.reserved.max())
     return Draft(
         rule=MemoryRule.FRAGMENTATION,
@@ -525,16 +567,12 @@ def _in_pieces(case: Case) -> Draft:
 
 
 def _most_unused(case: Case) -> int:
-    """Return when most was reserved and free: where a request was refused, if one was."""
+    """Return when most was reserved, after its request; where one was refused, that."""
     refused = np.flatnonzero(case.memory.events.action == Action.OOM)
-    return int(refused[-1]) if len(refused) else int(np.argmax(case.history.reserved - case.history.allocated))
-
-
-def _refused_by_pieces(case: Case) -> bool:
-    """Tell whether a request was refused though as much was reserved and free."""
-    rows = np.flatnonzero(case.memory.events.action == Action.OOM)
-    unused = case.history.reserved[rows] - case.history.allocated[rows]
-    return bool((unused >= case.memory.events.bytes[rows]).any())
+    if len(refused):
+        return int(refused[-1])
+    row = int(np.argmax(case.history.reserved))
+    return min(row + 1, case.count)
 
 
 def _replayed(case: Case, tried: _Tried) -> Draft:
@@ -560,7 +598,7 @@ def _replayed(case: Case, tried: _Tried) -> Draft:
 def _tried(case: Case) -> Iterator[_Tried]:
     settings = case.settings
     now, allocated = format_bytes(int(case.history.reserved.max())), format_bytes(case.history.peak_bytes)
-    pools = {segment.pool for segment in case.memory.segments} - {(0, 0)}
+    pools = {segment.pool for segment in case.memory.segments if segment.pool[0]}  # made by captures
     streams = set(case.lives.stream[case.lives.begin >= 0].tolist())
     if not settings.is_expandable:
         yield _Tried(

@@ -14,6 +14,7 @@ _PROFILER_STEP: Final = "ProfilerStep#"
 _OPTIMIZER_STEP: Final = "Optimizer.step#"
 _FEWEST: Final = 3  # of iterations that make a loop: two alike may be chance
 _DEEPEST: Final = 60
+_OFTEN: Final = 0.3  # of the line that it goes back to most often: an outer loop goes back less often
 
 
 class Steps(Struct, frozen=True):
@@ -40,14 +41,39 @@ class Steps(Struct, frozen=True):
 
 def steps_of(memory: DeviceMemory, table: StackTable) -> Steps:
     """Find the steps."""
-    for find in (_annotated, _optimizer_runs, _loop):
-        steps = find(memory, table)
+    if not len(memory.events):
+        return Steps((), _NOT_KNOWN)
+    for steps in (
+        _one_optimizer(memory, table, _annotated(memory)),
+        _optimizer_runs(memory, table),
+        _loop(memory, table),
+    ):
         if len(steps.ends) > 1:
             return steps
-    return Steps((), "no step was recognised")
+    return Steps((), _NOT_KNOWN)
 
 
-def _annotated(memory: DeviceMemory, table: StackTable) -> Steps:  # noqa: ARG001 - one form for all three
+_NOT_KNOWN: Final = "no step was recognised"
+
+
+def _one_optimizer(memory: DeviceMemory, table: StackTable, steps: Steps) -> Steps:
+    """Keep the ends of one optimizer where several of one class take turns, as in a GAN: those of the last line."""
+    stack = memory.events.stack
+    inside = np.flatnonzero(table.has(Part.OPTIMIZER)[stack] & ~table.has(Part.ZERO_GRADIENTS)[stack])
+    places: list[str | None] = []
+    for begin, end in zip((-1, *steps.ends), steps.ends, strict=False):
+        last = int(np.searchsorted(inside, end, "right")) - 1
+        known = last >= 0 and inside[last] > begin
+        places.append(table.stacks[int(stack[inside[last]])].place if known else None)
+    counts = Counter(places)  # None is a line too: that of an optimizer whose step allocates nothing
+    often = [place for place, count in counts.items() if count >= max(_OFTEN * max(counts.values()), 2)]
+    if len(often) < 2:
+        return steps
+    ends = tuple(end for end, place in zip(steps.ends, places, strict=True) if place == places[-1])
+    return Steps(ends, f"{steps.by} of the last of {len(often)} optimizers")
+
+
+def _annotated(memory: DeviceMemory) -> Steps:
     ends: dict[str, list[int]] = {}
     for note in memory.annotations:
         if not note.is_begin and note.name.startswith((_PROFILER_STEP, _OPTIMIZER_STEP)):
@@ -55,9 +81,10 @@ def _annotated(memory: DeviceMemory, table: StackTable) -> Steps:  # noqa: ARG00
             ends.setdefault(_PROFILER_STEP if is_profiler else note.name, []).append(note.time_us)
     if not ends:
         return Steps((), "")
-    name = _PROFILER_STEP if _PROFILER_STEP in ends else next(iter(ends))
-    rows = np.searchsorted(memory.events.time_us, sorted(ends[name]), side="right") - 1
-    return Steps(tuple(dict.fromkeys(rows.tolist())), f"a step ends with {name.rstrip('#')}")
+    name = _PROFILER_STEP if _PROFILER_STEP in ends else max(ends, key=lambda one: len(ends[one]))
+    times = np.maximum.accumulate(memory.events.time_us)  # threads may be out of order by a little
+    rows = np.searchsorted(times, sorted(ends[name]), side="right") - 1
+    return Steps(tuple(row for row in dict.fromkeys(rows.tolist()) if row >= 0), f"a step ends with {name.rstrip('#')}")
 
 
 def _optimizer_runs(memory: DeviceMemory, table: StackTable) -> Steps:
@@ -86,7 +113,7 @@ def _loop(memory: DeviceMemory, table: StackTable) -> Steps:
         function = Counter(chains[at][depth][:2] for at in reach).most_common(1)[0][0]
         inside = [at for at in reach if chains[at][depth][:2] == function]
         lines = [chains[at][depth][2] for at in inside]
-        wraps = [inside[at + 1] for at in range(len(lines) - 1) if lines[at + 1] < lines[at]]
+        wraps = _rounds(lines, inside)
         if len(wraps) >= _FEWEST - 1:
             file = function[0].replace("\\", "/").rsplit("/", 1)[-1]
             ends = tuple(int(rows[at]) - 1 for at in wraps)
@@ -95,3 +122,12 @@ def _loop(memory: DeviceMemory, table: StackTable) -> Steps:
         keep = [at for at in inside if chains[at][depth][2] == line]
         rows, chains = rows[keep], [chains[at] for at in keep]
     return Steps((), "")
+
+
+def _rounds(lines: Sequence[int], places: Sequence[int]) -> list[int]:
+    """Return where a loop begins anew: where the line goes back to the first one that it often goes back to."""
+    back = [at + 1 for at in range(len(lines) - 1) if lines[at + 1] < lines[at]]
+    counts = Counter(lines[at] for at in back)
+    often = _OFTEN * max(counts.values(), default=0)
+    first = min((line for line, count in counts.items() if count >= often), default=0)
+    return [places[at] for at in back if lines[at] == first]

@@ -114,6 +114,7 @@ constexpr size_t kMostValues = size_t{1} << 25;      // on the stack
 constexpr size_t kMostContainers = size_t{1} << 21;  // that are no rows
 constexpr size_t kMostTexts = size_t{1} << 22;
 constexpr int kDeepest = 8;
+constexpr size_t kLongest = size_t{1} << 16;  // of the settings, as text
 
 struct Failure {
     std::string why;
@@ -803,7 +804,8 @@ private:
 
     void write(std::string& out, Value value, int depth) const {
         Value held = resolved(value);
-        if (depth > kDeepest) throw Failure{"its settings are nested too deeply"};
+        if (depth > kDeepest || out.size() > kLongest)
+            throw Failure{"its settings are larger than those of a snapshot"};
         char shown[40];
         switch (held.kind()) {
             case kBool: out += held.number() ? "true" : "false"; return;
