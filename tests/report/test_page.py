@@ -43,6 +43,27 @@ def document_of(text: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("name", ["kept_outputs", "oom_forward", "graph_pools", "recorded_streams"])
+def test_a_snapshots_picture_adds_up(tmp_path: Path, name: str) -> None:
+    path = DATA / "memory" / f"{name}.pickle.xz"
+    written = document_of(page(tmp_path / "page.html", path))
+    (picture,) = written["snapshots"][0]
+    (device,) = json.loads(opscope("memory", str(path), "--format", "json").stdout)["devices"]
+    totals = [sum(column[at] for column in picture["bytes"]) for at in range(len(picture["time_us"]))]
+    assert max(totals) == totals[picture["peak"]] == picture["peak_bytes"] == device["peak_bytes"]
+    assert totals[-1] == device["allocated_bytes"]
+    assert picture["reserved_bytes"][-1] == device["reserved_bytes"]
+    assert picture["time_us"] == sorted(picture["time_us"])
+    for at, lines in enumerate(picture["top"]):
+        assert sum(held for _, _, held in lines) <= totals[at]
+        assert [held for _, _, held in lines] == sorted((held for _, _, held in lines), reverse=True)
+    drawn = sum(one["bytes"] for one in picture["segments"]) + picture["empty_bytes"]
+    assert picture["left_out"] or drawn == device["reserved_bytes"]
+    for segment in picture["segments"]:
+        assert sum(block[1] for block in segment["blocks"]) == segment["bytes"]
+        assert sum(block[1] for block in segment["blocks"] if block[2] == -1) == segment["free_bytes"]
+
+
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
     return shutil.copytree(DATA / "h200_bert_small", tmp_path / "sweep")

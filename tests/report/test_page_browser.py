@@ -193,6 +193,30 @@ def test_a_cpu_only_run_and_an_empty_trace_open(browser: Any, made: Callable[...
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (700, "dark")])
+def test_memory_snapshots_open(browser: Any, made: Callable[..., Path], width: int, scheme: str) -> None:
+    paths = [DATA / "memory" / f"activations{part}.pickle.xz" for part in ("", ".fixed")]
+    with opened(browser, made(*paths), width=width, scheme=scheme) as page:
+        page.show("snapshots")
+        search_everywhere(page, "snapshots")
+        shown = " ".join(page.page.inner_text("main").split())
+        assert "The peak is 3.157 GiB lower (4.132 GiB, then 998.3 MiB): activations -3.220 GiB" in shown
+        assert "GPU 0: at most 4.132 GiB allocated (step 1, in the backward pass), 4.355 GiB reserved." in shown
+        assert "1. 12 blocks keep 3.376 GiB of activations for the backward pass: saves 3.158 GiB" in shown
+        assert "Lines that held most at the peak" in shown
+        held = page.page.inner_text("table[aria-label='lines that held most']").split("\n")[1]
+        assert held.split("\t") == ["activations", "memory_programs.py:41 (forward)", "3.720 GiB", "90.0 %"]
+        # Segments that hold something, and the blocks in them.
+        document = json.loads(opscope("memory", str(paths[0]), "--format", "json").stdout)
+        first = page.evaluate("opscopePage.document.snapshots[0][0]")
+        assert sum(column[first["peak"]] for column in first["bytes"]) == document["devices"][0]["peak_bytes"]
+        blocks = sum(block[2] != -1 for one in first["segments"] for block in one["blocks"])
+        assert (
+            page.evaluate("document.querySelectorAll('section .lanes')[0].querySelectorAll('i').length") == blocks > 0
+        )
+        assert_clean(page)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (700, "dark")])
 def test_the_ranks_of_a_job_open(
     browser: Any, made: Callable[..., Path], tmp_path: Path, width: int, scheme: str
 ) -> None:

@@ -4,7 +4,7 @@ import itertools
 import webbrowser
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -26,7 +26,11 @@ from opscope.cli.say import say
 from opscope.cli.startup import import_libraries, tune_for_one_analysis
 from opscope.cli.stats_output import JoinedCounters, is_counters_file
 from opscope.knowledge.devices import Device
+from opscope.readers.formats import is_snapshot_file
 from opscope.runs.inputs import measured_of, traces_below
+
+if TYPE_CHECKING:
+    from opscope.documents.memory import MemoryDocument, MemoryPicture
 
 _BENCH: Final = b'"opscope.bench/1"'
 _ADVICE: Final = b'"opscope.advise/1"'
@@ -62,7 +66,8 @@ def command(
     INPUT is a trace of torch.profiler, a run directory of opscope profile (then also with the sweep), a recording of
     opscope exec, a directory that opscope export --parquet made, a benchmark that opscope bench --save wrote, or what
     opscope advise or opscope ranks printed with --format json, or a CSV file of Nsight Compute (ncu --csv), whose
-    counters then give a roofline of what kernels did; or several of these. The page is one file that loads nothing: it
+    counters then give a roofline of what kernels did, or a memory snapshot of PyTorch (of two, the difference too); or
+    several of these. The page is one file that loads nothing: it
     can be sent, kept, and opened offline.
     """
     tune_for_one_analysis()
@@ -70,7 +75,8 @@ def command(
     advised = [path for path in inputs if _is_document(path, _ADVICE)]
     of_jobs = [path for path in inputs if _is_document(path, _RANKS)]
     counted = tuple(path for path in inputs if is_counters_file(path))
-    others = [path for path in inputs if path not in {*benches, *advised, *of_jobs, *counted}]
+    of_memory = [path for path in inputs if is_snapshot_file(path)]
+    others = [path for path in inputs if path not in {*benches, *advised, *of_jobs, *counted, *of_memory}]
     target = output or _default(inputs[0])
     refuse_output(target, inputs, overwrite=overwrite)
     if opened and target == STANDARD_OUTPUT:
@@ -97,7 +103,8 @@ def command(
             raw = capture.record.traces[capture.cycle].file
             parts.add(measured, functions, raw, capture.directory, capture.cycle)
         doubted.append(Doubted.of(str(file), measured.trust))
-    page = page_html(parts.page(title, benchmarks, advice, jobs, counters.document() if counters else None))
+    snapshots = [_snapshot_of(path, max_input) for path in of_memory]
+    page = page_html(parts.page(title, benchmarks, advice, jobs, counters.document() if counters else None, snapshots))
     write_output(target, page)
     if target != STANDARD_OUTPUT:
         say(f"{target}: {len(page):,} bytes")
@@ -106,10 +113,20 @@ def command(
     end_with(doubted, unreadable, allow_damaged=allow_damaged)
 
 
+def _snapshot_of(path: Path, max_input: int) -> "tuple[MemoryDocument, tuple[MemoryPicture, ...]]":
+    from opscope.analysis.memory.answered import answer, cases_of
+    from opscope.analysis.memory.pictures import picture_of
+    from opscope.readers.snapshot import read_snapshot
+
+    snapshot = read_snapshot(path, max_bytes=max_input)
+    cases = cases_of(snapshot)
+    return answer(snapshot, cases), tuple(map(picture_of, cases))
+
+
 def _default(path: Path) -> Path:
     """Return a name in the current folder that is free: the input's, with the ending of a page."""
     name = path.resolve().name if path.is_dir() else path.name
-    for ending in (".gz", ".xz", ".zst", ".json", ".sqlite", ".cudarec", ".csv"):
+    for ending in (".gz", ".xz", ".zst", ".json", ".pickle", ".pkl", ".sqlite", ".cudarec", ".csv"):
         name = name.removesuffix(ending)
     numbered = (Path(f"{name}-{number}.html") for number in itertools.count(2))
     candidates = itertools.chain((Path(f"{name or 'page'}.html" if name != "-" else "page.html"),), numbered)

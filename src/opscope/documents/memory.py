@@ -238,6 +238,64 @@ class MemoryDocument(Struct, frozen=True, kw_only=True):
     findings: tuple[MemoryFinding, ...]
 
 
+# ---------------------------------------------------------------- pictures
+
+
+class SegmentPicture(Struct, frozen=True):
+    """A segment at the end, as the page draws it.
+
+    Attributes:
+        bytes: its size.
+        free_bytes: how much of it holds nothing.
+        stream: the stream's handle.
+        pool: what holds it: ``default``, or the private pool's number.
+        blocks: where each block begins, its bytes, its owner as a position in the picture's owners (-1: free, -2:
+            another stream may still use it), and the line as a position in the picture's lines (-1: unknown).
+    """
+
+    bytes: int
+    free_bytes: int
+    stream: int
+    pool: str
+    blocks: tuple[tuple[int, int, int, int], ...]
+
+
+class MemoryPicture(Struct, frozen=True, kw_only=True):
+    """One device over time, and its segments at the end.
+
+    Attributes:
+        device: its number; null for pinned memory of the host.
+        owners: those that ever hold something, by their largest sum.
+        lines: of the user's code, that ``top`` and ``segments`` refer to.
+        time_us: of each drawn moment, since the first event; of several events that are drawn as one, the one with
+            most allocated.
+        bytes: per owner, its sum at each of these moments.
+        reserved_bytes: what was reserved then.
+        top: per moment the lines that held most, as a position in ``lines``, one in ``owners``, and bytes.
+        peak: the position of the moment with most.
+        peak_bytes: how much that was.
+        segments: those that hold something, in the order of their addresses; if there are too many, those with most
+            free memory.
+        left_out: how many of them are not drawn.
+        empty_segments: how many segments hold nothing.
+        empty_bytes: how much these are.
+    """
+
+    device: int | None
+    owners: tuple[str, ...]
+    lines: tuple[str, ...]
+    time_us: tuple[int, ...]
+    bytes: tuple[tuple[int, ...], ...]
+    reserved_bytes: tuple[int, ...]
+    top: tuple[tuple[tuple[int, int, int], ...], ...]
+    peak: int
+    peak_bytes: int
+    segments: tuple[SegmentPicture, ...]
+    left_out: int
+    empty_segments: int
+    empty_bytes: int
+
+
 # ---------------------------------------------------------------- two snapshots
 
 

@@ -12,6 +12,7 @@ from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.difference import DiffDocument
+from opscope.documents.memory import MemoryPicture
 from opscope.documents.ranks import RanksDocument
 from opscope.documents.stats import CountersDocument
 from opscope.documents.trace import TraceDocument
@@ -499,6 +500,8 @@ class PageDocument(Struct, frozen=True, kw_only=True):
         job_sections: the same in words.
         counters: what Nsight Compute counted, without its launches; null without.
         counted: the same below the roofs of the device; null without.
+        snapshots: per memory snapshot, a picture of each device.
+        snapshot_sections: what each of them says, in words; then the difference of two, if there are two.
         difference: of two runs; null without.
         pair_sections: what each pair of the difference is, in words; and what was not compared.
         cause_colors: of the causes of idle time, by their words.
@@ -518,6 +521,8 @@ class PageDocument(Struct, frozen=True, kw_only=True):
     job_sections: tuple[SectionEntry, ...] = ()
     counters: CountersDocument | None = None
     counted: Roofline | None = None
+    snapshots: tuple[tuple[MemoryPicture, ...], ...] = ()
+    snapshot_sections: tuple[SectionEntry, ...] = ()
     difference: DiffDocument | None = None
     pair_sections: tuple[SectionEntry, ...] = ()
     cause_colors: dict[str, str] = field(default_factory=dict)

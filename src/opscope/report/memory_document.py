@@ -34,7 +34,7 @@ def memory_section(document: MemoryDocument, top: int | None) -> Section:
     for device in document.devices:
         blocks += _first(device)
     found = document.findings
-    blocks += [Bullets(tuple(_lines(found[:_FINDINGS])))] if found else [Paragraph.of(_nothing(document))]
+    blocks += map(Paragraph, _lines(found[:_FINDINGS])) if found else [Paragraph.of(_nothing(document))]
     if found[_FINDINGS:]:
         more = ", ".join(f"{finding.id} ({format_bytes(finding.saves_bytes)})" for finding in found[_FINDINGS:])
         blocks.append(Paragraph.of(f"Also: {more}. --format json has all of each."))
@@ -90,9 +90,9 @@ def _lines(findings: Sequence[MemoryFinding]) -> Iterator[Inline]:
     for number, finding in enumerate(findings, 1):
         of = "the peak" if finding.of == "allocated" else "what is reserved"
         saving = f": saves {format_bytes(finding.saves_bytes)}, {of} is then {format_bytes(finding.then_bytes)}"
-        yield (Toned(f"{number}. {finding.title}{saving if finding.saves_bytes else ''}", Tone.STRONG),)
+        yield (Toned(f"  {number}. {finding.title}{saving if finding.saves_bytes else ''}", Tone.STRONG),)
         where = (" (", Name(finding.where), ")") if finding.where else ()
-        yield ("   ", finding.action, *where, f" Costs: {_lowered(finding.costs)}")
+        yield ("     ", finding.action, *where, f" Costs: {_lowered(finding.costs)}")
 
 
 def _lowered(text: str) -> str:

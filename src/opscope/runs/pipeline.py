@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from opscope._version import __version__
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.measured import LightPass, Measured, light_pass
+from opscope.analysis.memory.difference import difference_of
 from opscope.analysis.structure.origin import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.parts import Losses, raises
@@ -25,6 +26,7 @@ from opscope.documents.advise import AdviseDocument
 from opscope.documents.bench import BenchDocument
 from opscope.documents.comparison import SweepComparison
 from opscope.documents.difference import DiffDocument
+from opscope.documents.memory import MemoryDocument, MemoryPicture
 from opscope.documents.page import PageDocument, PageTrace, SectionEntry
 from opscope.documents.ranks import RanksDocument
 from opscope.documents.stats import CountersDocument
@@ -48,6 +50,7 @@ from opscope.report.comparison_report import comparison_report
 from opscope.report.difference_sections import pair_sections
 from opscope.report.guide_keys import statistics_json
 from opscope.report.kernel_report import kernel_report
+from opscope.report.memory_document import memory_difference_section, memory_section
 from opscope.report.page.html import page_html, section_entry
 from opscope.report.page.roofs import counted_roofline
 from opscope.report.page.traces import MOST_ROWS, MOST_SLICES, page_trace, pictures_of, sweep_entry
@@ -249,6 +252,7 @@ class PageParts:
         advice: Sequence[AdviseDocument] = (),
         jobs: Sequence[RanksDocument] = (),
         counters: CountersDocument | None = None,
+        snapshots: Sequence[tuple[MemoryDocument, tuple[MemoryPicture, ...]]] = (),
     ) -> PageDocument:
         """Return the page of all added traces, with the comparisons of their runs.
 
@@ -258,6 +262,7 @@ class PageParts:
             advice: what was tried on steps.
             jobs: what was said of the ranks of jobs.
             counters: what Nsight Compute counted; None without.
+            snapshots: what memory snapshots say, and their pictures.
 
         Raises:
             BadInputError: the manifest of a run cannot be read.
@@ -272,6 +277,7 @@ class PageParts:
             *(f"advice on {one.target}" for one in advice),
             *(f"job of {one.world or len(one.ranks)} ranks" for one in jobs),
             *(f"counters of {Path(file).name}" for file in (counters.files if counters else ())),
+            *(f"memory of {Path(document.snapshot).name}" for document, _ in snapshots),
         ]
         default = ", ".join([*names, *others])
         shown = [_first_results(one) for one in benchmarks]
@@ -287,7 +293,20 @@ class PageParts:
             counters=None if counters is None else replace(counters, launches=()),
             counted=None if counters is None else counted_roofline(counters),
             benchmark_sections=tuple(map(section_entry, map(bench_section_of_page, shown, more))),
+            snapshots=tuple(pictures for _, pictures in snapshots),
+            snapshot_sections=tuple(map(section_entry, _of_snapshots([document for document, _ in snapshots]))),
         )
+
+
+def _of_snapshots(documents: Sequence[MemoryDocument]) -> Iterator[Section]:
+    """Yield what snapshots say, and what changed where there are two."""
+    for document in documents:
+        yield memory_section(document, _MOST_ALIVE)
+    if len(documents) == 2:
+        yield memory_difference_section(difference_of(*documents), _MOST_ALIVE)
+
+
+_MOST_ALIVE: Final = 40  # rows
 
 
 def _first_results(document: BenchDocument) -> BenchDocument:

@@ -39,12 +39,22 @@ _TRADES: Final = (MemoryRule.CHECKPOINT, MemoryRule.OPTIMIZER_STATES)
 _WORTH: Final = {"allocated": 0.05, "reserved": 0.15}
 
 
-def answer(snapshot: Snapshot) -> MemoryDocument:
-    """Answer what fills each device of a snapshot, and what would change it."""
+def cases_of(snapshot: Snapshot) -> tuple[Case, ...]:
+    """Return all that is known of each device."""
     table = stacks_of(snapshot)
+    return tuple(Case(snapshot, memory, table) for memory in snapshot.devices)
+
+
+def answer(snapshot: Snapshot, cases: Sequence[Case] | None = None) -> MemoryDocument:
+    """Answer what fills each device of a snapshot, and what would change it.
+
+    Args:
+        snapshot: the file.
+        cases: its devices, where they were looked at already.
+    """
     devices, findings = [], []
-    for memory in snapshot.devices:
-        case, losses = Case(snapshot, memory, table), Losses()
+    for case in cases_of(snapshot) if cases is None else cases:
+        memory, losses = case.memory, Losses()
         is_whole = memory.device is not None and case.count and case.history.fits_together
         ranked = _ranked(case, drafts(case, losses) if is_whole else [])
         devices.append(_device(case, ranked, losses))

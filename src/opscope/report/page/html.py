@@ -28,7 +28,7 @@ _SCRIPTS: Final = (
     "units.js", "dom.js", "data.js", "table.js", "canvas.js", "ticks.js", "charts.js", "blocks.js", "details.js",
     "overview.js", "operators.js", "lanes.js", "measure.js", "timeline_drawing.js", "timeline.js", "steps.js",
     "flame.js", "roofline.js", "counters.js", "memory.js", "sweep.js", "bench.js", "advise.js", "ranks.js", "diff.js",
-    "app.js",
+    "snapshots.js", "app.js",
 )  # fmt: skip
 _MODULE_WORDS: Final = re.compile(r"^import [^;]*;\n|^export (?=async |function|const |let |class )", re.MULTILINE)
 _LIBRARY: Final = "echarts.min.js"

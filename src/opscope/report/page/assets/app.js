@@ -16,6 +16,7 @@ import { details, overview } from "./overview.js";
 import { ranksView } from "./ranks.js";
 import { rooflineView } from "./roofline.js";
 import { hasSteps, stepsView } from "./steps.js";
+import { snapshotsView } from "./snapshots.js";
 import { sweepView } from "./sweep.js";
 import { closeTimes, roundPowers, roundScale, timeTicks, withoutZeros } from "./ticks.js";
 import { timelineView } from "./timeline.js";
@@ -47,6 +48,7 @@ const PAGE_VIEWS = [
     ["diff", "Difference", diffView, (page) => page.difference !== null],
     ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)],
     ["ranks", "Ranks", ranksView, (page) => page.jobs.length > 0],
+    ["snapshots", "Memory snapshot", snapshotsView, (page) => page.snapshots.length > 0],
     ["advice", "Advice", adviceView, (page) => page.advice.length > 0],
     ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0],
 ];
