@@ -350,7 +350,7 @@ WORDS = {
     "diff": ("{bench}", "{bench}"), "gpus": ("h100",),
     "export": ("{trace}", "-o", "{out}/e.json"), "sql": ("select name from operators", "{trace}"),
     "skill": (), "show": ("{trace}#bound",),
-    "whatif": ("{trace}",), "ranks": ("{ranks}", "--jobs", "1"),
+    "whatif": ("{trace}",), "ranks": ("{ranks}", "--jobs", "1"), "memory": ("{snapshot}",),
 }  # fmt: skip
 FORBIDDEN = """
 import sys
@@ -367,7 +367,8 @@ main()
 # Further things that commands do with files.
 ALSO = [
     ("analyze", "--stats", "all", "{trace}"), ("analyze", "--brief", "{trace}"), ("explain", "--in", "{trace}"),
-    ("diff", "{trace}", "{trace}"), ("export", "{trace}", "--parquet", "{out}/store"), ("export", "--reports", "{run}"),
+    ("diff", "{trace}", "{trace}"), ("diff", "{snapshot}", "{snapshot}"), ("page", "{snapshot}", "-o", "{out}/s.html"),
+    ("export", "{trace}", "--parquet", "{out}/store"), ("export", "--reports", "{run}"),
 ]  # fmt: skip
 
 
@@ -390,7 +391,7 @@ def test_a_command_that_reads_files_starts_no_process_and_imports_nothing_of_the
     places = {
         "trace": DATA / "traces" / "gpt2_train_amp_stacks.json.gz", "out": tmp_path, "runs": tmp_path / "runs",
         "run": tmp_path / "runs" / "one", "bench": tmp_path / "bench.json",
-        "ranks": tmp_path / "ranks",
+        "ranks": tmp_path / "ranks", "snapshot": DATA / "memory" / "kept_graphs.pickle.xz",
     }  # fmt: skip
     shutil.copytree(DATA / "ranks" / "healthy_ddp", tmp_path / "ranks")
     done = opscope(*(word.format(**places) for word in words), cwd=tmp_path, code=FORBIDDEN)
