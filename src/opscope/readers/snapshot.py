@@ -7,6 +7,7 @@ imports or calls anything: a file with one is refused, and nothing is run. ``nat
 
 import ctypes
 import json
+import os
 import struct
 from array import array
 from base64 import b64decode
@@ -19,6 +20,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from opscope.base.compiled import load_library
@@ -164,8 +166,6 @@ class _PageReader:
 
 
 def _read_into(reader: Any, file: int, piece: int) -> tuple[int, list[bytes]]:
-    import os
-
     content = os.read(file, piece)
     return len(content), reader.feed(content)
 
@@ -829,8 +829,6 @@ def _segments(tables: Tables) -> list[tuple[int, Segment]]:
 
 def _placed(address: int, blocks: Sequence[Block]) -> list[Block]:
     """Give blocks without an address theirs: they lie one after the other."""
-    from msgspec.structs import replace
-
     placed = []
     for block in blocks:
         placed.append(block if block.address != UNKNOWN else replace(block, address=address))

@@ -56,7 +56,8 @@ def growth_of(case: Case) -> Grown | None:
 def replaced_chains(case: Case) -> tuple[Ints, ...]:
     """Return chains of blocks of one stack: each is freed as soon as a larger one is there in its place."""
     lives = case.lives
-    by_begin: dict[int, int] = {int(row): life for life, row in enumerate(lives.begin.tolist()) if row >= 0}
+    large = np.flatnonzero((lives.begin >= 0) & (lives.requested > _LEAST))  # what replaces is larger than that
+    by_begin: dict[int, int] = dict(zip(lives.begin[large].tolist(), large.tolist(), strict=True))
     following: dict[int, int] = {}
     for life in np.flatnonzero((lives.end < case.count) & (lives.requested >= _LEAST)).tolist():
         end = int(lives.end[life])

@@ -58,7 +58,6 @@ class Part(IntFlag):
     COPIED = auto()  # copy.deepcopy
     BUCKET = auto()  # what DistributedDataParallel keeps gradients in
     LOSS = auto()  # cross entropy
-    CAT = auto()
 
 
 class Stack(Struct, frozen=True):
@@ -252,8 +251,6 @@ def _native_parts(native: Sequence[str]) -> Part:
             parts |= Part.BACKWARD
         if any(workspace in name for workspace in _WORKSPACES):
             parts |= Part.WORKSPACE
-        if "at::_ops::cat::" in name:
-            parts |= Part.CAT
     return parts
 
 
