@@ -5,6 +5,7 @@ Samples are summarised here, by order statistics only.
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,9 @@ from opscope.analysis.advice.advised import Advice
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.unlike import in_short
+from opscope.analysis.memory.answered import Answered, answered
+from opscope.analysis.memory.case import Case
+from opscope.analysis.memory.traced import Recorded, cases_of_trace, joined_cases, recorded_in
 from opscope.analysis.structure.arrays import column, end_of
 from opscope.analysis.structure.links import Links, link
 from opscope.analysis.structure.nesting import Ints
@@ -33,13 +37,16 @@ from opscope.analysis.trust.plausible import plausible
 from opscope.analysis.trust.step_time import RUN_TO_RUN, RUN_TO_RUN_ON_CPU, steadiness_of, step_time
 from opscope.analysis.verdict.bounds import bound_of
 from opscope.analysis.verdict.step_evidence import LightEvidence, StepEvidence, busiest
+from opscope.base.errors import BadInputError
 from opscope.base.medians import median_rank
 from opscope.base.parts import Stage, staged
 from opscope.base.text import or_unknown
-from opscope.base.units import NS_PER_S
+from opscope.base.units import NS_PER_S, format_bytes
 from opscope.documents.findings import Finding, StepBasis, StepFigure
 from opscope.documents.trace import Measurement, SampleSummary, StepTime
 from opscope.documents.verdict import Bound, BoundKind, Check, CheckName, Trust
+from opscope.readers.reading import read
+from opscope.readers.snapshot import read_snapshot
 from opscope.record.capture import Benchmark, CaptureRecord
 from opscope.trace.model import Trace
 
@@ -190,6 +197,9 @@ def summarise_samples(samples_ns: Sequence[int]) -> SampleSummary | None:
     )
 
 
+_SAME_PEAK: Final = 1.001  # what the profiler itself allocates between two steps is no other peak
+
+
 class Measured(Struct, frozen=True, dict=True):
     """What one trace and its record say together; without a record, what the trace alone says.
 
@@ -198,12 +208,16 @@ class Measured(Struct, frozen=True, dict=True):
         record: what the capture left beside it; None for a trace that opscope did not capture.
         step_time_ns: how long a step takes without a profiler, if the user says so; used where the record has no time.
         light: the light pass; None where the capture has none.
+        snapshot: the file of the memory snapshot; None where the capture has none.
+        snapshot_trace: the trace of the steps that it is of; None where that is this one, or unknown.
     """
 
     analysis: Analysis
     record: CaptureRecord | None = None
     step_time_ns: float | None = None
     light: LightPass | None = None
+    snapshot: Path | None = None
+    snapshot_trace: Path | None = None
 
     @property
     def timed(self) -> Analysis:
@@ -297,6 +311,37 @@ class Measured(Struct, frozen=True, dict=True):
     def bound(self) -> Bound:
         """What bounds a step: by the unprofiled step time where there is one."""
         return self.analysis.losses.part("the verdict", lambda: bound_of(self.step_evidence), lambda: _NO_VERDICT)
+
+    @cached_property
+    def memory(self) -> Answered | None:
+        """What fills the GPUs: by the capture's snapshot, else by the trace; None where neither recorded it."""
+        return self.analysis.losses.part("what fills the memory", self._memory, lambda: None)
+
+    def _memory(self) -> Answered | None:
+        recording = None if self.record is None else self.record.memory_recording
+        analysis = self.analysis
+        recorded = Recorded(analysis.trace, analysis.links, analysis.origins, analysis.backward_pass)
+        if self.snapshot is None:
+            reason = () if recording is None else (f"No memory was recorded: {recording.reason}.",)
+            cases = cases_of_trace(recorded)
+            return answered(analysis.source.path, cases, reason) if cases or reason else None
+        try:
+            snapshot = read_snapshot(self.snapshot)
+            if self.snapshot_trace is not None:
+                recorded = recorded_in(read(self.snapshot_trace))
+        except BadInputError as error:
+            return answered(str(self.snapshot), (), (f"The memory that was recorded cannot be read: {error}",))
+        cases, apart = joined_cases(snapshot, recorded)
+        notes = (None if recording is None else recording.sentence, apart, self._peak_elsewhere(cases))
+        return answered(snapshot.path, cases, [note for note in notes if note is not None])
+
+    def _peak_elsewhere(self, cases: Sequence[Case]) -> str | None:
+        """Say that the run had a higher peak than the recorded steps."""
+        whole = None if self.record is None else self.record.memory.allocated_bytes
+        highest = max((case.history.peak_bytes for case in cases if case.memory.device is not None), default=0)
+        if whole is None or whole <= highest * _SAME_PEAK:
+            return None
+        return f"Outside of these steps the run had a higher peak: {format_bytes(whole)} allocated."
 
     @cached_property
     def advice(self) -> Advice:

@@ -114,13 +114,12 @@ def command(
 
 
 def _snapshot_of(path: Path, max_input: int) -> "tuple[MemoryDocument, tuple[MemoryPicture, ...]]":
-    from opscope.analysis.memory.answered import answer, cases_of
-    from opscope.analysis.memory.pictures import picture_of
+    from opscope.analysis.memory.answered import answered, cases_of
     from opscope.readers.snapshot import read_snapshot
 
     snapshot = read_snapshot(path, max_bytes=max_input)
-    cases = cases_of(snapshot)
-    return answer(snapshot, cases), tuple(map(picture_of, cases))
+    found = answered(snapshot.path, cases_of(snapshot))
+    return found.document, found.pictures
 
 
 def _default(path: Path) -> Path:

@@ -148,6 +148,12 @@ def _listed(name: str, kind: click.ParamType[Any], **attributes: Any) -> Callabl
 @click.option("--with-stack", is_flag=True, help="Record Python stacks, to show where operators are called from.")
 @click.option("--profile-memory", is_flag=True, help="Record allocations, to show which operators allocate.")
 @click.option(
+    "--memory",
+    is_flag=True,
+    help="Record what fills the GPU over a few more steps, and what would take less (see opscope memory). Where a "
+    "script runs out of memory, a snapshot is kept and explained, and the exit code is the script's.",
+)
+@click.option(
     "--quick",
     is_flag=True,
     help="Time a script's steps for a second or two, instead of 200 steps or thirty seconds: waits that come in bursts "
@@ -389,6 +395,7 @@ def _capture_options(settings: dict[str, Any]) -> CaptureOptions:
         once=settings["once"],
         quick=settings["quick"],
         check_clock=settings["check_clock"],
+        memory=settings["memory"],
     )
 
 
@@ -454,5 +461,8 @@ def _exit_code(manifests: Sequence[Manifest], target: str = "", arguments: Seque
             return code
     if failed:
         say_why_failed(target, arguments, [entry.failure.message for entry in failed if entry.failure])
+    codes = {entry.failure.exit_code for entry in failed if entry.failure}
+    if len(codes) == 1 and (of_script := codes.pop()) is not None:
+        return of_script
     worthless = any(worthless_entries(manifest) for manifest in manifests)
     return 1 if failed or worthless else 0

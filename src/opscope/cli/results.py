@@ -6,14 +6,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from opscope.base.errors import BadInputError
+from opscope.base.errors import BadInputError, OpscopeError
 from opscope.base.text import shell_path
 from opscope.cli.say import say, show
 from opscope.cli.terminal import echo_block, echo_table
 from opscope.documents.comparison import SweepComparison, SweepComparisons
 from opscope.documents.trace import TraceDocument
+from opscope.readers.unpacked import MAX_UNPACKED_BYTES
 from opscope.record.codec import encode
-from opscope.record.sweep import Manifest
+from opscope.record.sweep import Entry, Manifest
 from opscope.render.blocks import Block, Name, Paragraph, Section, Tone, Toned, Whole
 from opscope.render.table_formats import as_csv, as_markdown
 from opscope.report.brief import screen_blocks
@@ -130,7 +131,11 @@ def _files(directory: RunDirectory, manifest: Manifest) -> Iterator[str]:
     for entry in manifest.entries:
         if entry.status == "done":
             first = entry.files.cycles[0]
-            yield f"  {first.report}, {first.statistics}, {first.trace}"
+            snapshot = entry.files.snapshot
+            kept = f", {snapshot}" if snapshot is not None and directory.inside(snapshot).is_file() else ""
+            yield f"  {first.report}, {first.statistics}, {first.trace}{kept}"
+            if kept:
+                yield f"  What fills the memory: opscope memory {shell_path(str(directory.path / str(snapshot)))}"
 
 
 def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
@@ -140,6 +145,7 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
             log = f" (log: {directory.path / entry.failure.log})" if entry.failure.log else ""
             lines.append(f"{entry.configuration.id} failed: {entry.failure.message}{log}")
             lines += last_lines(directory, entry.failure.log)
+            lines += _why_out_of_memory(directory, entry)
     if manifest.page_failure is not None:
         lines.append(f"{PAGE} was not written: {manifest.page_failure}")
     for entry in worthless_entries(manifest):
@@ -151,6 +157,26 @@ def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
         lines.append(f"not run: {', '.join(pending)}; --resume runs them")
     for line in lines:
         say(line if line.startswith(_QUOTE) else f"opscope: {line}")
+
+
+def _why_out_of_memory(directory: RunDirectory, entry: Entry) -> Iterator[str]:
+    """Yield what a snapshot says that was kept when a script ran out of memory."""
+    failure, name = entry.failure, entry.files.snapshot
+    if failure is None or failure.kind != "out of memory" or name is None or failure.log is None:
+        return
+    path = directory.path / Path(failure.log).parent.parent / name  # where the log is, also if nothing is replaced
+    if not path.is_file():
+        return
+    from opscope.report.memory_document import out_of_memory_lines
+    from opscope.runs.inputs import memory_of
+
+    try:
+        document = memory_of(path, max_bytes=MAX_UNPACKED_BYTES).document
+    except OpscopeError as error:
+        yield f"{path} was kept and cannot be explained: {error}"
+        return
+    yield from out_of_memory_lines(document)
+    yield f"all of it: opscope memory {shell_path(str(path))}"
 
 
 def last_lines(directory: RunDirectory, log: str | None) -> Sequence[str]:

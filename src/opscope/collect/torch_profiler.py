@@ -20,9 +20,10 @@ from opscope.base.errors import EnvironmentLacksError, OpscopeError, UsageError
 from opscope.base.files import partial_prefix
 from opscope.base.units import format_bytes
 from opscope.collect.collector import Collected
-from opscope.measuring.clock import synchronize
+from opscope.collect.memory_history import MemoryHistory
+from opscope.measuring.clock import synchronize, time_once
 from opscope.readers.content import repaired
-from opscope.record.capture import RawTrace
+from opscope.record.capture import MemoryRecording, RawTrace
 from opscope.record.configuration import Activity, CaptureOptions, Schedule
 from opscope.workloads.stepping import Workload
 
@@ -154,6 +155,48 @@ class TorchProfiler(Struct, frozen=True):
         plan = replace(plan, wait=0, repeat=1, active=plan.active + 1)
         alone = replace(alone, options=replace(alone.options, schedule=plan), traces=(name,), progress=lambda _: None)
         return alone.collect(subject, folder).record[0]
+
+    def memory(self, subject: Workload, folder: Path, name: str, history: MemoryHistory) -> MemoryRecording:
+        """Collect operators and allocations over the steps of a cycle, beside the history of a GPU's memory.
+
+        As many steps without that history come before, under the same profiler: what they take is compared.
+
+        Args:
+            subject: the workload.
+            folder: where the trace goes.
+            name: the trace's file.
+            history: what records the history; it writes the snapshot.
+
+        Returns:
+            What was recorded, without the snapshot's name.
+
+        Raises:
+            OpscopeError: see `collect`.
+        """
+        plan = self.options.schedule or Schedule()
+        with_memory = replace(self, options=replace(self.options, profile_memory=True))
+
+        def steps(begin: Callable[[], None]) -> tuple[int, ...]:
+            subject.step()
+            synchronize(self.device)
+            begin()
+            took = []
+            for number in range(plan.active):
+                with torch.profiler.record_function(f"ProfilerStep#{number}"):
+                    took.append(time_once(subject.step, self.device))
+            return tuple(took)
+
+        refuse_second_profiler()
+        with with_memory.profiler():
+            without_ns = steps(lambda: None)
+        history.only_alive()
+        with with_memory.block() as profiler:
+            with_ns = steps(history.anew)
+        write_trace(profiler, folder / name)
+        if not history.keep():
+            return MemoryRecording(reason=history.reason)
+        history.pause()
+        return MemoryRecording(None, name, with_ns, without_ns)
 
     def of_device_only(self) -> "TorchProfiler | None":
         """Return a collector of device activities only, which costs the host the least.

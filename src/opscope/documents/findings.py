@@ -363,6 +363,7 @@ class FirstScreen(Struct, frozen=True, kw_only=True):
         together: what all of them save, in a sentence; null where no replay tells.
         left: the same in a few words; null likewise.
         not_measured: what was not, and why.
+        memory: the highest peak of a GPU's memory, in a sentence; null where it was not recorded.
     """
 
     bound: str
@@ -382,6 +383,7 @@ class FirstScreen(Struct, frozen=True, kw_only=True):
     together: str | None
     left: str | None
     not_measured: tuple[Unmeasured, ...]
+    memory: str | None = None
 
 
 class BriefDocument(FirstScreen, frozen=True, kw_only=True):

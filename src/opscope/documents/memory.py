@@ -1,9 +1,11 @@
 """What fills a device's memory, how it came to that, and what to do: the schema ``opscope.memory/1``."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
+
+from opscope.base.units import format_bytes, format_share
 
 
 class Owner(StrEnum):
@@ -39,6 +41,30 @@ class MemoryRule(StrEnum):
     RECORDED_STREAMS = "recorded_streams"
     LOADED_COPY = "loaded_copy"
     WHOLE_DATASET = "whole_dataset"
+
+    @property
+    def change(self) -> str:
+        """What changes, in a few words: the subject of a sentence."""
+        return _CHANGES[self]
+
+
+_CHANGES: Final = {
+    MemoryRule.CHECKPOINT: "checkpointing its blocks",
+    MemoryRule.OPTIMIZER_TEMPORARIES: "a fused optimizer",
+    MemoryRule.OPTIMIZER_STATES: "optimizer states in 8 bits",
+    MemoryRule.VOCABULARY_LOSS: "the loss in parts",
+    MemoryRule.ZEROED_GRADIENTS: "setting gradients to None",
+    MemoryRule.GROWTH: "letting go of what grows",
+    MemoryRule.GROWING_CACHE: "a static cache",
+    MemoryRule.EVALUATION_GRAPH: "no_grad",
+    MemoryRule.PREVIOUS_OUTPUT: "letting go of the last step's result",
+    MemoryRule.FRAGMENTATION: "other settings of the allocator",
+    MemoryRule.GRAPH_POOLS: "one pool for all CUDA graphs",
+    MemoryRule.SEVERAL_STREAMS: "allocating on one stream",
+    MemoryRule.RECORDED_STREAMS: "waiting for streams instead of record_stream",
+    MemoryRule.LOADED_COPY: "deleting the second copy of the parameters",
+    MemoryRule.WHOLE_DATASET: "keeping data on the host",
+}
 
 
 class AliveEntry(Struct, frozen=True, kw_only=True):
@@ -160,7 +186,8 @@ class DeviceMemoryEntry(Struct, frozen=True, kw_only=True):
         peak_phase: the part of the step, in words.
         owners: what was alive at the peak, by owner; adds up to ``peak_bytes``.
         peak: the same by owner and place, the largest first.
-        fragmentation_bytes: what is free in segments that hold something and so cannot be given back.
+        fragmentation_bytes: what is free in segments that hold something and so cannot be given back; null where a
+            trace was read, which does not have segments.
         pins: such segments, those with most free memory first, at most ten.
         growth: lines whose memory grows from step to step.
         oom: the request that was refused; null if none was.
@@ -180,7 +207,7 @@ class DeviceMemoryEntry(Struct, frozen=True, kw_only=True):
     peak_phase: str
     owners: tuple[OwnerEntry, ...]
     peak: tuple[AliveEntry, ...]
-    fragmentation_bytes: int
+    fragmentation_bytes: int | None
     pins: tuple[PinEntry, ...]
     growth: tuple[GrowthEntry, ...]
     oom: OutOfMemory | None
@@ -224,18 +251,34 @@ class MemoryFinding(Struct, frozen=True, kw_only=True):
 
 
 class MemoryDocument(Struct, frozen=True, kw_only=True):
-    """One snapshot.
+    """One snapshot, or the memory that a trace has recorded.
 
     Attributes:
         snapshot: its file.
         devices: by number; pinned memory of the host last.
         findings: what would take less memory, by how much it saves.
+        notes: over which steps it was recorded, and what that cost; empty where this is not known.
     """
 
     schema: Literal["opscope.memory/1"] = "opscope.memory/1"
     snapshot: str
     devices: tuple[DeviceMemoryEntry, ...]
     findings: tuple[MemoryFinding, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str | None:
+        """The highest peak, whose it is, and what saves most of it, in one line; None where nothing was allocated."""
+        known = [device for device in self.devices if device.device is not None and device.peak_bytes]
+        if not known:
+            return None
+        most = max(known, key=lambda device: device.peak_bytes)
+        owners = ", ".join(
+            f"{entry.owner} {format_share(entry.bytes, most.peak_bytes)}" for entry in most.owners[:2] if entry.bytes
+        )
+        first = next((one for one in self.findings if one.device == most.device and one.saves_bytes), None)
+        less = "" if first is None else f"; {first.rule.change} saves {format_bytes(first.saves_bytes)}"
+        return f"GPU {most.device} holds at most {format_bytes(most.peak_bytes)}: {owners}{less}."
 
 
 # ---------------------------------------------------------------- pictures

@@ -16,6 +16,7 @@ from msgspec import Struct
 from opscope.documents.explain import NativeFunctionDetail, SourceEntry
 from opscope.documents.findings import Finding, FirstScreen, StepFigure, Together
 from opscope.documents.limits import LimitsEntry
+from opscope.documents.memory import MemoryDocument
 from opscope.documents.statements import OperatorStatements
 from opscope.documents.verdict import Bound, Trust
 from opscope.record.capture import Clocks, OwnClock, PeakMemory, StepsFound, WorkloadInfo
@@ -759,6 +760,8 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         trust: the checks that tell whether the figures can be believed.
         annotations: the named ranges.
         memory: recorded allocations per device; empty if they were not recorded.
+        device_memory: what fills the GPUs at the peak, by a snapshot of the same steps or by the recorded allocations;
+            null where neither was recorded.
         counters: what was sampled of devices within the steps, or in a recording without steps; empty if nothing was.
         measurement: times of whole steps, profiled and not.
         step_time: what a step takes, by the best of them; null where no steps are known.
@@ -783,6 +786,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     annotations: tuple[AnnotationRow, ...] = ()
     device_times_reason: str | None = None
     memory: tuple[MemoryEntry, ...] = ()
+    device_memory: MemoryDocument | None = None
     trace: str | None = None
     step_count: int = 0
     measurement: Measurement = Measurement()

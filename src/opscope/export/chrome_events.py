@@ -56,6 +56,7 @@ _ALLOCATION_NUMBERS = {
     "Device Id": "device",
     "Bytes": "bytes",
     "Total Allocated": "total_allocated_bytes",
+    "Total Reserved": "total_reserved_bytes",
     "Addr": "address",
 }
 

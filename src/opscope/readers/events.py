@@ -590,6 +590,7 @@ def _add_allocation(rows: Rows, event: Mapping[str, Any], start: int, args: Mapp
         device=integer(args.get("Device Id"), _INT32),
         bytes=integer(args.get("Bytes")),
         total_allocated_bytes=integer(args.get("Total Allocated")),
+        total_reserved_bytes=integer(args.get("Total Reserved")),
         address=integer(args.get("Addr")),
     )
 

@@ -45,7 +45,8 @@ _ALWAYS_KNOWN: Final = frozenset({"name", "kind", "thread", "start_ns", "duratio
 _ADDED_LATER: Final = frozenset({"ranges", "synchronizations", "migrations", "communications", "counters"})
 _COLUMNS_ADDED_LATER: Final = frozenset(
     {
-        ("launches", "status"), ("allocations", "address"), ("activities", "context"),
+        ("launches", "status"), ("allocations", "address"), ("allocations", "total_reserved_bytes"),
+        ("activities", "context"),
         ("synchronizations", "awaited_stream"), ("synchronizations", "recorded_by"),
     }
 )  # fmt: skip

@@ -1,10 +1,12 @@
 """What was measured of one configuration or program, and which steps a script was found to have."""
 
 from enum import StrEnum
+from statistics import median
 from typing import Final, Literal
 
 from msgspec import Struct, field
 
+from opscope.base.units import format_ns
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.machine import Framework, Machine, Rank
 
@@ -341,6 +343,36 @@ class RawTrace(Struct, frozen=True):
     replaced_bytes: int = 0
 
 
+class MemoryRecording(Struct, frozen=True):
+    """PyTorch's history of a GPU's memory, recorded over a few steps more than the profile has.
+
+    Attributes:
+        snapshot: the snapshot's file, relative to the run directory; None where there is none.
+        trace: the trace of the same steps, likewise.
+        with_ns: how long these steps took, by the host's clock; empty where the profile itself is of them.
+        without_ns: how long the steps of the profile took, by the same clock, without that history.
+        reason: why there is no snapshot; None where there is one.
+    """
+
+    snapshot: str | None = None
+    trace: str | None = None
+    with_ns: tuple[int, ...] = ()
+    without_ns: tuple[int, ...] = ()
+    reason: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """Over which steps it was recorded, and what that cost."""
+        if not self.with_ns or not self.without_ns:
+            return "It was recorded together with the profile: profiled times contain its cost, which is not known."
+        took, without = median(self.with_ns), median(self.without_ns)
+        count = "1 step" if len(self.with_ns) == 1 else f"{len(self.with_ns)} steps"
+        return (
+            f"It was recorded over {count} after the profile, of which no other figure is: a step took "
+            f"{format_ns(took)}, and {format_ns(without)} without it ({100 * (took / without - 1):+.0f} %)."
+        )
+
+
 class CaptureRecord(Struct, frozen=True, kw_only=True):
     """One measured configuration.
 
@@ -365,6 +397,7 @@ class CaptureRecord(Struct, frozen=True, kw_only=True):
         steady_state: how the steps of a script were found, in a sentence; None for workloads that have a step.
         steps: which steps they are; None in records of earlier versions.
         own_clock: their times in a run with nothing but a clock; None if there was no such run.
+        memory_recording: the history of a GPU's memory; None if that was not asked for.
     """
 
     schema: Literal["opscope.capture/1"] = "opscope.capture/1"
@@ -388,6 +421,7 @@ class CaptureRecord(Struct, frozen=True, kw_only=True):
     steps: StepsFound | None = None
     benchmark_reason: str | None = None
     own_clock: OwnClock | None = None
+    memory_recording: MemoryRecording | None = None
 
     @property
     def ran_on_gpu(self) -> bool:

@@ -170,6 +170,7 @@ class CaptureOptions(Struct, frozen=True):
         schedule: its schedule; None for a ``with`` block, which is collected whole.
         with_stack: whether Python stacks are recorded.
         profile_memory: whether allocations are recorded.
+        memory: whether PyTorch's history of a GPU's memory is recorded over a few more steps, and a snapshot kept.
         benchmark: whether unprofiled steps are timed beside the profile.
         steps: which steps of a script: ``training``, ``calls``, ``replays``, ``evaluation``, ``operators`` or
             ``annotation:NAME``; None lets opscope choose.
@@ -188,3 +189,4 @@ class CaptureOptions(Struct, frozen=True):
     once: bool = False
     quick: bool = False
     check_clock: bool = False
+    memory: bool = False

@@ -129,11 +129,13 @@ class Failure(Struct, frozen=True):
         kind: what went wrong; ``usage`` and ``environment`` would stop every configuration alike.
         message: one line for people.
         log: the process's output, relative to the run directory.
+        exit_code: what a script ended with that ran out of the device's memory while that was recorded; else None.
     """
 
     kind: FailureKind
     message: str
     log: str | None = None
+    exit_code: int | None = None
 
 
 class CycleFiles(Struct, frozen=True):
@@ -152,12 +154,16 @@ class EntryFiles(Struct, frozen=True):
         log: the output of the process that measured.
         cycles: the files of each cycle of the profiler's schedule.
         light: the trace of the pass that collects device activities only; None without one.
+        snapshot: the memory snapshot; None without one.
+        memory: the trace of the pass that records memory; None without one.
     """
 
     record: str
     log: str
     cycles: tuple[CycleFiles, ...]
     light: str | None = None
+    snapshot: str | None = None
+    memory: str | None = None
 
 
 EntryStatus = Literal["pending", "done", "failed"]

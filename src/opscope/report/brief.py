@@ -164,6 +164,7 @@ def first_screen(measured: Measured) -> FirstScreen:
         if together is None or any(one.likely_ns > together.likely_ns for one in first)
         else left_text(together),
         not_measured=not_measured,
+        memory=None if measured.memory is None else measured.memory.document.sentence,
     )
 
 
@@ -316,6 +317,8 @@ def screen_blocks(screen: FirstScreen, *, on_page: bool = False) -> Iterator[Blo
         yield Table(("", "Do first", saves, "Where"), rows, frozenset({2}))
     if screen.left is not None:
         yield Paragraph.of(f"  {screen.left}")
+    if screen.memory is not None:
+        yield Paragraph.of(f"  {screen.memory}")
     reason = screen.findings_reason
     if (
         reason is not None
@@ -372,6 +375,8 @@ def _facts(brief: BriefDocument) -> Iterator[Inline]:
             if one.share >= _LEAST_PART
         )
         yield (f"where {whole}: {parts} [{brief.parts_address}]",)
+    if brief.memory is not None:
+        yield (f"memory: {brief.memory} [device_memory]",)
     yield (f"trust: {brief.trust} [trust]",)
     yield from ((doubt,) for doubt in brief.doubts[:_DOUBTS])
     if len(brief.doubts) > _DOUBTS:

@@ -30,6 +30,7 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.render.table_formats import Column, table_of
 from opscope.report.explain_sections import statement_blocks
 from opscope.report.limits_document import limits_blocks
+from opscope.report.memory_document import memory_section
 from opscope.report.overview import overview_section
 from opscope.report.step_parts import of_trust, or_reason
 
@@ -46,6 +47,7 @@ _HOW_TO_READ = (
     "Wall, event and profiled times are measured differently and are never mixed in one column.",
     "Theoretical occupancy follows from the launch geometry and the device's limits; it was not measured.",
 )
+_ALIVE = 15  # rows of what was alive at the peak
 _LIMITS = 10  # calls with their limits
 _MARKS = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 _TOP = 10
@@ -167,6 +169,7 @@ def kernel_report(document: TraceDocument, losses: Losses | None = None) -> Sect
         ("Time by category", lambda document: (_categories(document),)),
         ("Operators", lambda document: (operator_sections(document),)),
         ("How far from the devices' limits", _limits),
+        ("Memory", _memory),
         ("Trust checks", lambda document: (_trust(document),)),
         ("How to read this", lambda document: (_how_to_read(document),)),
     )
@@ -324,6 +327,11 @@ def _categories(document: TraceDocument) -> Section:
 def _limits(document: TraceDocument) -> Iterator[Section]:
     if document.limits is not None:
         yield Section(("How far from the devices' limits",), tuple(limits_blocks(document.limits, top=_LIMITS)))
+
+
+def _memory(document: TraceDocument) -> Iterator[Section]:
+    if document.device_memory is not None:
+        yield replace(memory_section(document.device_memory, _ALIVE), title=("Memory",))
 
 
 def _trust(document: TraceDocument) -> Section:

@@ -15,7 +15,7 @@ from opscope.documents.memory import (
     PinEntry,
     SettingEntry,
 )
-from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned
+from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, joined
 from opscope.render.table_formats import Column, field_values, table_of
 
 _OWNERS: Final = 5
@@ -33,6 +33,7 @@ def memory_section(document: MemoryDocument, top: int | None) -> Section:
     blocks: list[Block] = []
     for device in document.devices:
         blocks += _first(device)
+    blocks += map(Paragraph.of, document.notes)
     found = document.findings
     blocks += map(Paragraph, _lines(found[:_FINDINGS])) if found else [Paragraph.of(_nothing(document))]
     if found[_FINDINGS:]:
@@ -41,6 +42,15 @@ def memory_section(document: MemoryDocument, top: int | None) -> Section:
     for device in document.devices:
         blocks += _tables(device, top)
     return Section((Name(document.snapshot),), tuple(blocks))
+
+
+def out_of_memory_lines(document: MemoryDocument) -> Iterator[str]:
+    """Yield what is said where a program ran out of memory: the request that was refused, and what to do first."""
+    for device in document.devices:
+        if device.oom is not None:
+            yield f"{device_name(device.device)} was out of memory. {device.oom.sentence}"
+    for line in _lines(document.findings[:_FINDINGS]):
+        yield joined(line)
 
 
 def memory_values(document: MemoryDocument) -> Table:
@@ -100,6 +110,8 @@ def _lowered(text: str) -> str:
 
 
 def _nothing(document: MemoryDocument) -> str:
+    if not document.devices and document.notes:
+        return "So nothing can be said of it."
     if not document.devices:
         return "The snapshot has no memory of any device: nothing had been allocated when it was taken."
     if any(device.events for device in document.devices):

@@ -104,6 +104,7 @@ def build_trace_document(
         annotations=_rows(analysis, "annotations", doc.AnnotationRow),
         device_times_reason=measured.device_times_reason,
         memory=part("memory", lambda: tuple(_memory(analysis)), tuple),
+        device_memory=None if measured.memory is None else measured.memory.document,
         counters=part("counters", lambda: analysis.counters, tuple),
         trace=trace,
         step_count=measured.step_count,

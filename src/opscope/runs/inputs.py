@@ -16,7 +16,7 @@ from opscope.base.files import path_text, regular
 from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_MS
 from opscope.readers.archives import is_archive, unpacked
-from opscope.readers.formats import TRACE_ENDINGS
+from opscope.readers.formats import TRACE_ENDINGS, is_snapshot_file
 from opscope.readers.unpacked import STORE_MANIFEST
 from opscope.record.capture import EXECUTION, RAW, RECORDING_ENDING, Execution
 from opscope.record.sweep import MANIFEST, document_kind
@@ -26,6 +26,7 @@ _RECORDING: Final = lazy_pattern(rf"[\w.-]{{1,200}}{re.escape(RECORDING_ENDING)}
 
 if TYPE_CHECKING:
     from opscope.analysis.measured import Measured
+    from opscope.analysis.memory.answered import Answered
     from opscope.knowledge.devices import Device
     from opscope.knowledge.native_functions import NativeFunctions
     from opscope.record.capture import CaptureRecord
@@ -283,6 +284,60 @@ def measured_of(
     own = functions_of(capture.directory, capture.record)
     measured = measured_capture(trace, capture.record, capture.cycle, own, graph_capture, directory=capture.directory)
     return measured, own
+
+
+def memory_of(path: Path, *, max_bytes: int) -> "Answered":
+    """Return what fills the memory, by a snapshot, a run that recorded it, or a trace with allocations.
+
+    Args:
+        path: the file, or the run directory.
+        max_bytes: the largest input that is read.
+
+    Raises:
+        UsageError: a trace has no allocations of GPUs, or a run none or several snapshots.
+        BadInputError: something cannot be read.
+    """
+    from opscope.analysis.memory.answered import answered, cases_of
+    from opscope.readers.snapshot import read_snapshot
+    from opscope.runs.pipeline import measured_cycle
+    from opscope.runs.store import RunDirectory
+
+    directory = RunDirectory(path if path.is_dir() else path.parent)
+    entries = {} if not directory.manifest.is_file() else directory.with_snapshots(directory.read_manifest())
+    if path.is_dir() and entries:
+        if len(entries) > 1:
+            raise UsageError(f"{path} holds {len(entries)} memory snapshots: name one, such as {next(iter(entries))}")
+        (path,) = entries
+    entry = entries.get(path)
+    if entry is not None and entry.measured:
+        measured, _ = measured_cycle(directory, directory.read_record(entry), 0, allow_damaged=True)
+        if measured.memory is not None:
+            return measured.memory
+    if is_snapshot_file(path) or _is_page_of_snapshot(path):
+        snapshot = read_snapshot(path, max_bytes=max_bytes)
+        return answered(snapshot.path, cases_of(snapshot))
+    return _memory_in_trace(path, max_bytes)
+
+
+def _is_page_of_snapshot(path: Path) -> bool:
+    return path.suffix in (".html", ".htm")
+
+
+def _memory_in_trace(path: Path, max_bytes: int) -> "Answered":
+    from opscope.knowledge.native_functions import NativeFunctions
+    from opscope.readers.reading import read
+
+    files = list(traces_below([path]))
+    if len(files) > 1:
+        raise UsageError(f"{path} holds {len(files)} traces: name one, such as {files[0].name}")
+    trace = read(files[0].path, max_bytes=max_bytes)
+    measured, _ = measured_of(files[0], trace, NativeFunctions.shipped())
+    if measured.memory is None:
+        raise UsageError(
+            f"{path} has no allocations of a GPU: record them with opscope profile --memory, or with "
+            "torch.profiler.profile(profile_memory=True)"
+        )
+    return measured.memory
 
 
 def distinct(files: Iterable[TraceFile]) -> Iterator[TraceFile]:

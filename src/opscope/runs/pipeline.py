@@ -199,6 +199,7 @@ class PageParts:
         self._traces: list[PageTrace] = []
         self._runs: dict[Path, list[TraceDocument]] = {}
         self._names: dict[Path, str] = {}
+        self._snapshots: list[tuple[MemoryDocument, tuple[MemoryPicture, ...]]] = []
 
     def add(
         self,
@@ -238,6 +239,11 @@ class PageParts:
             if cycle == 0:
                 documents.append(document)
         self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
+        if (memory := measured.memory) is not None and memory.cases:
+            drawn = measured.analysis.losses.part(
+                "the picture of memory", lambda: memory.pictures, tuple[MemoryPicture]
+            )
+            self._snapshots.append((memory.document, drawn))
 
     def _called(self, path: Path) -> str:
         """Return the name of a run: its folder's name, or the whole path if another run has that name."""
@@ -267,6 +273,7 @@ class PageParts:
         Raises:
             BadInputError: the manifest of a run cannot be read.
         """
+        drawn = (*self._snapshots, *snapshots)
         sweeps = tuple(
             sweep_entry(self._called(path), comparison_of(documents, RunDirectory(path).read_manifest()))
             for path, documents in self._runs.items()
@@ -293,8 +300,8 @@ class PageParts:
             counters=None if counters is None else replace(counters, launches=()),
             counted=None if counters is None else counted_roofline(counters),
             benchmark_sections=tuple(map(section_entry, map(bench_section_of_page, shown, more))),
-            snapshots=tuple(pictures for _, pictures in snapshots),
-            snapshot_sections=tuple(map(section_entry, _of_snapshots([document for document, _ in snapshots]))),
+            snapshots=tuple(pictures for _, pictures in drawn),
+            snapshot_sections=tuple(map(section_entry, _of_snapshots([document for document, _ in drawn]))),
         )
 
 
@@ -469,7 +476,24 @@ def measured_capture(
         graph_capture=graph_capture,
         as_marked=True,  # what was timed beside it is of all steps
     )
-    return Measured(analysis, record, light=_light(record, analysis, directory))
+    snapshot, snapshot_trace = _memory_files(record, directory)
+    return Measured(
+        analysis,
+        record,
+        light=_light(record, analysis, directory),
+        snapshot=snapshot,
+        snapshot_trace=snapshot_trace,
+    )
+
+
+def _memory_files(record: CaptureRecord, directory: RunDirectory) -> tuple[Path | None, Path | None]:
+    """Return the memory snapshot of a capture, and the trace of its steps where that is another than the capture's."""
+    recording = record.memory_recording
+    if recording is None or recording.snapshot is None:
+        return None, None
+    own = any(recording.trace == trace.file for trace in record.traces)
+    trace = None if own or recording.trace is None else directory.trace_path(recording.trace)
+    return directory.inside(recording.snapshot), trace
 
 
 def _light(record: CaptureRecord, analysis: Analysis, directory: RunDirectory) -> LightPass | None:

@@ -9,6 +9,7 @@
         profiling_stats_bs8_seq128.json              statistics of one configuration (schema opscope.analysis/1)
         kernel_analysis_report_bs8_seq128.md         its report
         bert_trace_bs8_seq128.json                   its Chrome trace; later cycles have _cycle2 and so on
+        bert_memory_bs8_seq128.pickle                its memory snapshot, where one was asked for
         raw/capture_bs8_seq128.json                  what else was measured: step times, memory, machine, framework
         raw/log_bs8_seq128.txt                       what its process printed
         raw/native_functions-2.11.0+cu130-cuda.json.gz   the operators of the PyTorch that ran
@@ -33,7 +34,7 @@ from opscope.base.errors import BadInputError, EnvironmentLacksError, UsageError
 from opscope.base.files import digest_of, partial_prefix, regular, sweep, write_whole
 from opscope.base.text import lazy_pattern
 from opscope.base.units import NS_PER_S
-from opscope.record.capture import CaptureRecord
+from opscope.record.capture import CaptureRecord, MemoryRecording
 from opscope.record.codec import decode, encode
 from opscope.record.configuration import Configuration
 from opscope.record.sweep import KEPT, MANIFEST, TRACE_NAME, WORD, CycleFiles, Entry, EntryFiles, Manifest
@@ -44,6 +45,8 @@ _FORMS: Final = {
     "record": lazy_pattern(rf"raw/capture_{WORD}\.json"),
     "log": lazy_pattern(rf"raw/log_{WORD}\.txt"),
     "light": lazy_pattern(rf"raw/light_{WORD}\.json"),
+    "memory": lazy_pattern(rf"raw/memory_{WORD}\.json"),
+    "snapshot": lazy_pattern(rf"{WORD}_memory_{WORD}\.pickle"),
     "trace": TRACE_NAME,
     "statistics": lazy_pattern(rf"profiling_stats_{WORD}\.json"),
     "report": lazy_pattern(rf"kernel_analysis_report_{WORD}\.md"),
@@ -257,6 +260,11 @@ class RunDirectory(Struct, frozen=True):
                 seen.add(name)
         return manifest
 
+    def with_snapshots(self, manifest: Manifest) -> dict[Path, Entry]:
+        """Return the configurations that have a memory snapshot, by its path."""
+        named = {self.inside(entry.files.snapshot): entry for entry in manifest.entries if entry.files.snapshot}
+        return {path: entry for path, entry in named.items() if path.is_file()}
+
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest.
 
@@ -281,6 +289,10 @@ class RunDirectory(Struct, frozen=True):
         names = [trace.file for trace in record.traces]
         if len(set(names)) < len(names) or not all(_FORMS["trace"].fullmatch(name) for name in names):
             raise BadInputError(f"{path} names traces as opscope does not: {', '.join(names[:3])}")
+        kept = record.memory_recording or MemoryRecording()
+        for name, form in ((kept.snapshot, "snapshot"), (kept.trace, "memory")):
+            if name is not None and not (_FORMS[form].fullmatch(name) or name in names):
+                raise BadInputError(f"{path} names a file as opscope does not: {name}")
         return record
 
     def write(self, name: str, content: bytes) -> None:
@@ -327,8 +339,9 @@ def _formed(files: EntryFiles) -> Iterator[tuple[str, re.Pattern[str]]]:
     """Yield the name of each file of a configuration with the pattern that it must match."""
     yield files.record, _FORMS["record"]
     yield files.log, _FORMS["log"]
-    if files.light is not None:
-        yield files.light, _FORMS["light"]
+    for kind in ("light", "snapshot", "memory"):
+        if (name := getattr(files, kind)) is not None:
+            yield name, _FORMS[kind]
     for cycle in files.cycles:
         yield from ((getattr(cycle, kind), _FORMS[kind]) for kind in ("trace", "statistics", "report"))
 
@@ -337,7 +350,7 @@ def _names(files: EntryFiles) -> Iterator[str]:
     """Yield the names of all files that a configuration may have, including packed ones."""
     for name, form in _formed(files):
         yield name
-        if form in (_FORMS["trace"], _FORMS["light"]):
+        if form in (_FORMS["trace"], _FORMS["light"], _FORMS["memory"]):
             yield _packed(name)
 
 
@@ -372,6 +385,8 @@ def allot(workload: str, configuration: Configuration, cycles: int) -> EntryFile
         log=f"raw/log_{name}.txt",
         cycles=tuple(_cycle_files(workload, f"{name}{suffix}") for suffix in _suffixes(cycles)),
         light=f"raw/light_{name}.json",
+        snapshot=f"{workload}_memory_{name}.pickle",
+        memory=f"raw/memory_{name}.json",
     )
 
 

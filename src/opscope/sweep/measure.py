@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope._version import __version__
-from opscope.base.errors import EnvironmentLacksError
+from opscope.base.errors import EnvironmentLacksError, UsageError
 from opscope.base.units import utc_timestamp
 from opscope.collect.environment import (
     describe_framework,
@@ -17,10 +18,20 @@ from opscope.collect.environment import (
     peak_memory,
     reset_peak_memory,
 )
+from opscope.collect.memory_history import MemoryHistory
 from opscope.collect.native_functions import installed_table
 from opscope.collect.torch_profiler import TorchProfiler, collected_activities
 from opscope.measuring.clock import time_once
-from opscope.record.capture import Benchmark, CaptureRecord, PeakMemory, RawTrace, StepKind, StepsFound, WorkloadInfo
+from opscope.record.capture import (
+    Benchmark,
+    CaptureRecord,
+    MemoryRecording,
+    PeakMemory,
+    RawTrace,
+    StepKind,
+    StepsFound,
+    WorkloadInfo,
+)
 from opscope.record.codec import encode
 from opscope.record.configuration import CaptureOptions, Configuration
 from opscope.record.sweep import EntryFiles
@@ -69,6 +80,7 @@ class MeasurementResult(Struct, frozen=True):
     light: RawTrace | None = None
     steps: StepsFound = field(default_factory=lambda: StepsFound(StepKind.FUNCTION))
     benchmark_reason: str | None = None
+    memory_recording: MemoryRecording | None = None
 
 
 def measure(task: Task, report: _Report) -> CaptureRecord:
@@ -79,15 +91,35 @@ def measure(task: Task, report: _Report) -> CaptureRecord:
     """
     report(PhaseProgress("building", 0.0))
     device = resolve_device(task.options.device)
+    if task.options.memory and device.type != "cuda":
+        raise UsageError(f"--memory records what a GPU holds, but the workload runs on {device}: try --profile-memory")
     collected_activities(task.options.activities, device)  # refuses what cannot be collected before anything is built
     with current(device):
-        return measure_workload(build_workload(task.actual or task.configuration, device), task, report)
+        history = _memory_history(task)
+        return measure_workload(build_workload(task.actual or task.configuration, device), task, report, history)
 
 
-def measure_workload(workload: Workload, task: Task, report: _Report) -> CaptureRecord:
+def _memory_history(task: Task) -> MemoryHistory | None:
+    """Begin the history of a GPU's memory, if that is asked for."""
+    if not task.options.memory or task.files.snapshot is None or task.files.memory is None:
+        return None
+    history = MemoryHistory(task.directory.inside(task.files.snapshot))
+    history.begin()
+    return history
+
+
+def measure_workload(
+    workload: Workload, task: Task, report: _Report, history: MemoryHistory | None = None
+) -> CaptureRecord:
     """Measure a workload that is already built, and write its trace and its record.
 
-    The cold step comes first, the profile last.
+    The cold step comes first, then steps without a profiler, then the profile, then memory.
+
+    Args:
+        workload: what is measured.
+        task: how, and where it goes.
+        report: called with how far it is.
+        history: the history of a GPU's memory, which was begun before; None without.
 
     Raises:
         OpscopeError: it cannot be measured.
@@ -102,6 +134,8 @@ def measure_workload(workload: Workload, task: Task, report: _Report) -> Capture
             cold = time_once(lambda: results.append(step()), device)
             refuse_unstarted(results.pop())
         timed = None
+        if history is not None:
+            history.pause()
         if task.options.benchmark:
             timed = benchmark(step, device, lambda done: report(PhaseProgress("timing", done)))
         memory = peak_memory(device)
@@ -112,10 +146,15 @@ def measure_workload(workload: Workload, task: Task, report: _Report) -> Capture
         if task.files.light is not None and task.options.benchmark:
             light = collector.light(workload, task.directory.path, task.files.light)
         collected = collector.collect(workload, task.directory.path)
+        recording = None
+        if history is not None and task.files.memory is not None and task.files.snapshot is not None:
+            report(PhaseProgress("memory", 0.0))
+            recording = collector.memory(workload, task.directory.path, task.files.memory, history)
+            if recording.reason is None:
+                recording = replace(recording, snapshot=task.files.snapshot)
         report(PhaseProgress("operators", 0.0))
-        return write_record(
-            task, device, workload.info, MeasurementResult(cold, timed, memory, collected.record, light=light)
-        )
+        outcome = MeasurementResult(cold, timed, memory, collected.record, light=light, memory_recording=recording)
+        return write_record(task, device, workload.info, outcome)
 
 
 def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: MeasurementResult) -> CaptureRecord:
@@ -145,6 +184,7 @@ def write_record(task: Task, device: torch.device, info: WorkloadInfo, outcome: 
         steady_state=outcome.steady_state,
         steps=outcome.steps,
         benchmark_reason=outcome.benchmark_reason,
+        memory_recording=outcome.memory_recording,
     )
     task.directory.write(task.files.record, encode(record))
     return record

@@ -60,6 +60,19 @@ class ScriptTask(Struct, frozen=True):
     restart: Callable[[Mapping[str, str]], None] | None = None
 
 
+class OutOfMemoryError(OpscopeError):
+    """A script ended after its GPU ran out of memory, and a snapshot of that was kept.
+
+    Attributes:
+        script_code: the script's exit code.
+    """
+
+    def __init__(self, script: Path, error: BaseException) -> None:
+        code = error.code if isinstance(error, SystemExit) else 1
+        self.script_code = code if isinstance(code, int) else 1
+        super().__init__(f"{script} ran out of the GPU's memory before anything was measured ({_one_line(error)})")
+
+
 class RunAgain(Struct, frozen=True):
     """A script that has to run again.
 
@@ -115,7 +128,7 @@ def measure_script(
         kept()
 
     trace = directory.inside(files.cycles[0].trace).absolute()
-    light = None if files.light is None or not options.benchmark else directory.inside(files.light).absolute()
+    light, snapshot, memory = _further_paths(options, directory, files)
     run_on = bool(configuration.get("run_on"))
     watcher = Watcher(
         options,
@@ -123,6 +136,8 @@ def measure_script(
         keep,
         run=task.run,
         light=light,
+        snapshot=snapshot,
+        memory=memory,
         run_on=run_on,
         among_ranks=task.among_ranks,
         progress=phase,
@@ -167,6 +182,16 @@ def measure_script(
     return _unmeasured(script, watcher, children, error if failed else None)
 
 
+def _further_paths(
+    options: CaptureOptions, directory: RunDirectory, files: EntryFiles
+) -> tuple[Path | None, Path | None, Path | None]:
+    """Return where the light pass, a snapshot of memory and the trace of its steps go; None for what is not asked."""
+    wanted = (files.light if options.benchmark else None, *((files.snapshot, files.memory) if options.memory else ()))
+    paths = [None if name is None else directory.inside(name).absolute() for name in wanted]
+    light, snapshot, memory = (*paths, None, None)[:3]
+    return light, snapshot, memory
+
+
 def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseException | None) -> RunAgain:
     """Return what makes up for a run in which nothing was measured.
 
@@ -187,6 +212,8 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
         return RunAgain(watcher.again, None if error is None else _one_line(error))
     if error is None:
         raise UsageError(f"{script} ended, and {watcher.missed}{'' if elsewhere is None else f'; {elsewhere}'}")
+    if watcher.ran_out_of_memory:
+        raise OutOfMemoryError(script, error)
     if isinstance(error, SystemExit):
         if isinstance(error.code, str):
             raise OpscopeError(f"{script} ended before anything was measured: {error.code}") from error
@@ -288,11 +315,23 @@ def _write(
     if result.times.wall_ns and options.benchmark:
         benchmark, untimed = _benchmark_of(result), None
     light = None if result.light is None or files.light is None else replace(result.light, file=files.light)
+    memory = result.memory
+    if memory is not None and memory.snapshot is not None:
+        pass_of_its_own = memory.trace is not None and bool(memory.with_ns)
+        memory = replace(memory, snapshot=files.snapshot, trace=files.memory if pass_of_its_own else memory.trace)
     steps = StepsFound(
         result.kind, result.source, result.also, result.events, result.before, result.timed, result.ranks, result.part
     )
     outcome = MeasurementResult(
-        None, benchmark, peak_memory(device), (result.trace,), result.sentence(), light, steps, benchmark_reason=untimed
+        None,
+        benchmark,
+        peak_memory(device),
+        (result.trace,),
+        result.sentence(),
+        light,
+        steps,
+        benchmark_reason=untimed,
+        memory_recording=memory,
     )
     write_record(Task(configuration, options, directory, files), device, info, outcome)
 

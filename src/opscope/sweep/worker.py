@@ -210,7 +210,7 @@ def _measure_script(
 
 def failure_of(error: BaseException) -> Failure:
     """Say in one line what an exception means for a configuration."""
-    return Failure(_kind(error), describe(error))
+    return Failure(_kind(error), describe(error), exit_code=getattr(error, "script_code", None))
 
 
 def describe(error: BaseException) -> str:

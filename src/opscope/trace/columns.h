@@ -72,6 +72,7 @@
     COLUMN(device, INT32, "the device") \
     COLUMN(bytes, INT64, "how much; negative for a release") \
     COLUMN(total_allocated_bytes, INT64, "how much was allocated then") \
+    COLUMN(total_reserved_bytes, INT64, "how much the allocator then held of the device") \
     COLUMN(address, INT64, "the address: what links a release to its allocation")
 
 #define OPSCOPE_OVERHEADS(COLUMN) /* what the profiler and the driver record of themselves, one row each */ \

@@ -149,6 +149,18 @@ class Annotation(Struct, frozen=True):
     time_us: int
 
 
+class Traced(Struct, frozen=True):
+    """What a trace says in place of segments: totals before all events, and after each of them.
+
+    Attributes:
+        allocated: bytes in blocks that hold something.
+        reserved: bytes that the allocator holds of the device.
+    """
+
+    allocated: Ints
+    reserved: Ints
+
+
 class DeviceMemory(Struct, frozen=True):
     """One device.
 
@@ -157,12 +169,14 @@ class DeviceMemory(Struct, frozen=True):
         events: what happened, oldest first; empty if no history was recorded.
         segments: what the allocator holds at the end.
         annotations: the ranges that PyTorch recorded beside it.
+        traced: the totals of a trace, whose events have the sizes of blocks; None for a snapshot.
     """
 
     device: int | None
     events: Events
     segments: tuple[Segment, ...]
     annotations: tuple[Annotation, ...]
+    traced: Traced | None = None
 
 
 class Snapshot(Struct, frozen=True):

@@ -4,12 +4,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.memory.allocator import UNLIMITED, Change, Settings, segment_size
 from opscope.analysis.memory.case import MOST_REPLAYED, Case
 from opscope.analysis.memory.growth import growth_of, replaced_chains
 from opscope.analysis.memory.owners import by_owner
+from opscope.analysis.memory.pictures import picture_of
 from opscope.analysis.memory.rules import LEAST_SHARE, Draft, drafts
 from opscope.analysis.memory.stacks import stacks_of
 from opscope.base.parts import Losses
@@ -20,6 +22,7 @@ from opscope.documents.memory import (
     GrowthEntry,
     MemoryDocument,
     MemoryFinding,
+    MemoryPicture,
     MemoryRule,
     OutOfMemory,
     Owner,
@@ -39,28 +42,52 @@ _TRADES: Final = (MemoryRule.CHECKPOINT, MemoryRule.OPTIMIZER_STATES)
 _WORTH: Final = {"allocated": 0.05, "reserved": 0.15}
 
 
+def answer(snapshot: Snapshot) -> MemoryDocument:
+    """Answer for a snapshot alone."""
+    return answered(snapshot.path, cases_of(snapshot)).document
+
+
 def cases_of(snapshot: Snapshot) -> tuple[Case, ...]:
     """Return all that is known of each device."""
     table = stacks_of(snapshot)
     return tuple(Case(snapshot, memory, table) for memory in snapshot.devices)
 
 
-def answer(snapshot: Snapshot, cases: Sequence[Case] | None = None) -> MemoryDocument:
-    """Answer what fills each device of a snapshot, and what would change it.
+class Answered(Struct, frozen=True):
+    """What is said of a snapshot or a trace, and what it rests on.
+
+    Attributes:
+        document: what is said.
+        cases: its devices.
+    """
+
+    document: MemoryDocument
+    cases: tuple[Case, ...]
+
+    @property
+    def pictures(self) -> tuple[MemoryPicture, ...]:
+        """What the page draws of each device."""
+        return tuple(map(picture_of, self.cases))
+
+
+def answered(path: str, cases: Sequence[Case], notes: Sequence[str] = ()) -> Answered:
+    """Answer what fills each device, and what would change it.
 
     Args:
-        snapshot: the file.
-        cases: its devices, where they were looked at already.
+        path: the file that they are of.
+        cases: its devices.
+        notes: what else is known of the recording.
     """
     devices, findings = [], []
-    for case in cases_of(snapshot) if cases is None else cases:
+    for case in cases:
         memory, losses = case.memory, Losses()
         is_whole = memory.device is not None and case.count and case.history.fits_together
         ranked = _ranked(case, drafts(case, losses) if is_whole else [])
         devices.append(_device(case, ranked, losses))
         findings += ranked
     numbered = [replace(finding, id=_id(finding, findings[:at])) for at, finding in enumerate(findings)]
-    return MemoryDocument(snapshot=snapshot.path, devices=tuple(devices), findings=tuple(numbered))
+    document = MemoryDocument(snapshot=path, devices=tuple(devices), findings=tuple(numbered), notes=tuple(notes))
+    return Answered(document, tuple(cases))
 
 
 def _id(finding: MemoryFinding, before: Sequence[MemoryFinding]) -> str:
@@ -118,7 +145,7 @@ def _device(case: Case, findings: Sequence[MemoryFinding], losses: Losses) -> De
         peak_phase=_phase(case),
         owners=_owners(case),
         peak=_alive(case),
-        fragmentation_bytes=sum(map(_unusable, memory.segments)),
+        fragmentation_bytes=None if memory.traced is not None else sum(map(_unusable, memory.segments)),
         pins=_pins(case),
         growth=losses.part("growth", lambda: _growth(case), tuple),
         oom=losses.part("the refused request", lambda: _out_of_memory(case, findings), lambda: None),
@@ -326,17 +353,20 @@ def _notes(case: Case) -> Iterator[str]:
         return
     if not case.history.fits_together:
         yield (
-            "More is allocated than is reserved by the entries of this history: some are missing (skip_actions, or "
-            "several histories in one). Peaks are not to be trusted, and no change is proposed."
+            "The entries of this history do not add up: some are missing (skip_actions, or several histories in one). "
+            "Peaks are not to be trusted, and no change is proposed."
         )
     if not case.table.has_python:
-        yield "No stacks of Python were recorded: owners and lines are unknown (context='all', stacks='python')."
+        stacks = "with_stack=True" if case.memory.traced is not None else "context='all', stacks='python'"
+        yield f"No lines of Python were recorded, which tell owners ({stacks})."
     before = int(case.history.allocated[0])
     if before:
         yield (
             f"{format_bytes(before)} were allocated before the history begins; a higher peak before that is not in it."
         )
-    if case.count > MOST_REPLAYED:
+    if case.memory.traced is not None:
+        yield "The allocator's settings were not replayed: a trace has no segments, a snapshot has (--memory)."
+    elif case.count > MOST_REPLAYED:
         yield f"The allocator's settings were not replayed: {case.count:,} events are more than {MOST_REPLAYED:,}."
     elif not case.is_replayed_right:
         yield "The allocator's settings were not replayed: a replay of the recording itself is off by more than 2 %."

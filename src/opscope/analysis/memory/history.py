@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.memory.allocator import MIB, Settings
-from opscope.trace.snapshot import Action, DeviceMemory, Events, Ints
+from opscope.trace.snapshot import Action, DeviceMemory, Events, Ints, Traced
 
 BEFORE: Final = -1  # the row of what happened before the history begins
 
@@ -57,6 +57,7 @@ class History(Struct, frozen=True):
         allocated: bytes in blocks that hold something, after each event; the first value is before all events.
         reserved: bytes that the allocator holds of the device, likewise.
         peak: position in ``allocated`` of the highest value, the first if there are several.
+        is_whole: whether the lives add up to the totals that a trace has; always so of a snapshot.
     """
 
     memory: DeviceMemory
@@ -64,11 +65,12 @@ class History(Struct, frozen=True):
     allocated: Ints
     reserved: Ints
     peak: int
+    is_whole: bool = True
 
     @property
     def fits_together(self) -> bool:
         """Whether never more is allocated than is reserved; else entries are missing."""
-        return bool((self.allocated <= self.reserved).all() and self.allocated.min() >= 0)
+        return bool(self.is_whole and (self.allocated <= self.reserved).all() and self.allocated.min() >= 0)
 
     @property
     def peak_bytes(self) -> int:
@@ -84,10 +86,26 @@ class History(Struct, frozen=True):
 
 def history_of(memory: DeviceMemory, settings: Settings) -> History:
     """Follow the memory of a device through its events."""
+    if memory.traced is not None:
+        return _traced(memory, memory.traced)
     lives = _with_block_sizes(memory, _paired(memory), settings)
     count = len(memory.events)
     allocated = total_over_time(count, lives.begin, lives.end, lives.bytes)
     return History(memory, lives, allocated, _reserved(memory), int(np.argmax(allocated)))
+
+
+def _traced(memory: DeviceMemory, totals: Traced) -> History:
+    """Follow the events of a trace; what it begins with and does not free is one block of unknown origin."""
+    lives = _paired(memory)
+    lives.bytes[:] = lives.requested
+    count, early = len(memory.events), int(lives.bytes[lives.begin == BEFORE].sum())
+    numbers = (-1, *(int(totals.allocated[0]) - early,) * 2, BEFORE, count, 0, 0, 0)
+    before = Lives(*(np.array([number], dtype=np.int64) for number in numbers))
+    names = Lives.__struct_fields__
+    lives = Lives(*(np.concatenate((getattr(before, name), getattr(lives, name))) for name in names))
+    allocated = total_over_time(count, lives.begin, lives.end, lives.bytes)
+    is_whole = bool((allocated == totals.allocated).all()) and int(lives.bytes[0]) >= 0
+    return History(memory, lives, totals.allocated, totals.reserved, int(np.argmax(totals.allocated)), is_whole)
 
 
 def total_over_time(count: int, begin: Ints, end: Ints, sizes: Ints) -> Ints:

@@ -91,7 +91,7 @@ class _Facts:
         self.count = len(history.memory.events)
         self.parts = table.parts[self.lives.stack]
         self.end_parts = table.parts[self.lives.end_stack]
-        self.native = any(stack.operator for stack in table.stacks)
+        self.native = table.has_native
         self.knows_backward = bool((phase == Phase.BACKWARD).any())
         self.recorded = (self.lives.stack > 0) | (self.lives.begin >= 0)
         self.began = began
@@ -164,6 +164,8 @@ class _Facts:
             (Owner.ACTIVATION, self.has(Part.RECOMPUTED)),
             (Owner.GRADIENT, backward & (updated | self.to_end)),
             (Owner.TEMPORARY, backward),
+            # Autograd's threads have no stack of Python, so that of what they made before the history none is known.
+            (Owner.GRADIENT, ~self.recorded & ((self.end_parts & int(Part.ZERO_GRADIENTS)) > 0)),
             (Owner.PARAMETER, made & long),
             (Owner.TEMPORARY, made),
             (Owner.KEPT, (forward | (user & self.after_forward)) & kept),

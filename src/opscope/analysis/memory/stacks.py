@@ -19,6 +19,8 @@ _LIBRARY: Final = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]torchinductor_|[/\\]c[a-z0-9]{50,}\.py$"
     r"|^<(?!ipython|stdin|string)"
 )
+# Our own frames are in snapshots that `opscope profile` has taken: they say nothing of the program.
+_OURS: Final = re.compile(r"[/\\]opscope[/\\](?:collect|measuring|sweep|torch_support|workloads)[/\\][\w/\\]+\.py$")
 # Optimizers of PyTorch and of other packages; those that users write run inside the wrapper of ``torch/optim``.
 _OPTIMIZER: Final = re.compile(
     r"/(?:torch|bitsandbytes|torchao|apex|deepspeed|megatron)/(?:[^/]+/)*(?:optim|optimizers?|low_bit_optim)/"
@@ -90,11 +92,19 @@ class StackTable(Struct, frozen=True):
         stacks: one for each position in the snapshot's stacks.
         parts: their parts, as an array.
         has_python: whether any has a line of Python.
+        has_native: whether frames of C++ were recorded.
     """
 
     stacks: tuple[Stack, ...]
     parts: np.ndarray
     has_python: bool
+    has_native: bool
+
+    @classmethod
+    def of(cls, stacks: Sequence[Stack], *, has_native: bool) -> "StackTable":
+        """Join stacks."""
+        parts = np.array([int(stack.parts) for stack in stacks], dtype=np.int64)
+        return cls(tuple(stacks), parts, any(stack.lines for stack in stacks), has_native)
 
     def has(self, part: Part) -> np.ndarray:
         """Return a mask of the stacks that have a part."""
@@ -104,14 +114,16 @@ class StackTable(Struct, frozen=True):
 
 def stacks_of(snapshot: Snapshot) -> StackTable:
     """Look at every frame and every stack once."""
-    frames = [_Seen.of(frame) for frame in snapshot.frames]
-    stacks = tuple(_stack([frames[at] for at in snapshot.stacks[number]]) for number in range(len(snapshot.stacks)))
+    frames = [None if _OURS.search(frame.file) else _Seen.of(frame) for frame in snapshot.frames]
+    stacks = tuple(
+        _stack([one for at in snapshot.stacks[number] if (one := frames[at]) is not None])
+        for number in range(len(snapshot.stacks))
+    )
     has_python = any(stack.lines for stack in stacks)
     if has_python and _entries_have_stacks(snapshot, stacks):
         # Autograd's threads have no line of Python: what has none ran there.
         stacks = tuple(stack if stack.lines or stack.parts else replace(stack, parts=Part.BACKWARD) for stack in stacks)
-    parts = np.array([int(stack.parts) for stack in stacks], dtype=np.int64)
-    return StackTable(stacks, parts, has_python)
+    return StackTable.of(stacks, has_native=any(stack.operator for stack in stacks))
 
 
 _SOME: Final = 0.1  # of the allocations: a backward pass makes more of them than the rest of a step, but not all

@@ -6,20 +6,12 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.api_masks import names_that
-from opscope.analysis.structure.arrays import column, costliest_first
-from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.arrays import costliest_first
+from opscope.analysis.structure.links import Links, operators_of_allocations
 from opscope.analysis.structure.modules import MODULE_FRAME, Origins
-from opscope.analysis.structure.nesting import Ints, nearest
+from opscope.analysis.structure.nesting import Ints
 from opscope.trace.model import Trace
 
-# Operators that only allocate: the operator that called them says more.
-_ALLOCATORS: Final = frozenset(
-    {
-        "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
-        "aten::resize_", "aten::empty_quantized", "aten::_resize_output_", "aten::empty_permuted",
-    }
-)  # fmt: skip
 _GROUPS: Final = ("operator", "input_dims", "module", "python")
 
 
@@ -53,7 +45,8 @@ def live_memory(trace: Trace, links: Links, origins: Origins) -> tuple[LiveMemor
     on_host = trace.allocations["device_type"].fill_null(0) == 0
     events = (
         trace.allocations.with_columns(
-            device=pl.when(on_host).then(None).otherwise(pl.col("device").fill_null(0)), owner=_owners(trace, links)
+            device=pl.when(on_host).then(None).otherwise(pl.col("device").fill_null(0)),
+            owner=pl.Series(operators_of_allocations(trace, links)),
         )
         .drop_nulls(["total_allocated_bytes", "bytes"])
         .sort("time_ns", maintain_order=True)
@@ -61,15 +54,6 @@ def live_memory(trace: Trace, links: Links, origins: Origins) -> tuple[LiveMemor
     groups = {device: group for (device,), group in events.group_by("device", maintain_order=True)}
     ordered = sorted(groups, key=lambda device: (device is not None, device or 0))
     return tuple(_of_device(trace, origins, device, groups[device]) for device in ordered)
-
-
-def _owners(trace: Trace, links: Links) -> pl.Series:
-    """Return per allocation the row of the operator that made it, or -1."""
-    innermost = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
-    does_more = ~names_that(trace.operators, _ALLOCATORS.__contains__)
-    # -1, no operator, picks the appended -1.
-    above = np.append(nearest(links.operators.parent, does_more), -1)[innermost]
-    return pl.Series(np.where(above >= 0, above, innermost), dtype=pl.Int64)
 
 
 def _of_device(trace: Trace, origins: Origins, device: object, events: pl.DataFrame) -> LiveMemory:

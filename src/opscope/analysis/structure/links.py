@@ -10,16 +10,26 @@ thread. Such links are marked, and a check counts them. What has no link by any 
 never given to an operator by guess.
 """
 
+from typing import Final
+
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from opscope.analysis.structure.api_masks import calls_that
+from opscope.analysis.structure.api_masks import calls_that, names_that
 from opscope.analysis.structure.arrays import column, nesting_of, numbers_in
-from opscope.analysis.structure.nesting import Bools, Ints, Nesting
+from opscope.analysis.structure.nesting import Bools, Ints, Nesting, nearest
 from opscope.base.parts import Stage, staged
 from opscope.base.processes import together
 from opscope.trace.model import Trace
+
+# Operators that only allocate: the operator that called them says more.
+_ALLOCATORS: Final = frozenset(
+    {
+        "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+        "aten::resize_", "aten::empty_quantized", "aten::_resize_output_", "aten::empty_permuted",
+    }
+)  # fmt: skip
 
 
 class Links(Struct, frozen=True):
@@ -163,6 +173,16 @@ def device_time_of_operators(trace: Trace, links: Links) -> Ints:
     linked = links.activity_operator >= 0
     np.add.at(result, links.activity_operator[linked], trace.activities["duration_ns"].to_numpy()[linked])
     return result
+
+
+def operators_of_allocations(trace: Trace, links: Links) -> Ints:
+    """Return per allocation the row of the innermost operator that does more than allocate; -1 without any."""
+    innermost = links.operators.innermost_at(column(trace.allocations, "thread"), column(trace.allocations, "time_ns"))
+    does_more = ~names_that(trace.operators, _ALLOCATORS.__contains__)
+    # -1, no operator, picks the appended -1.
+    above = np.append(nearest(links.operators.parent, does_more), -1)[innermost]
+    rows: Ints = np.where(above >= 0, above, innermost)
+    return rows
 
 
 def operator_self_cpu(links: Links) -> pl.Series:

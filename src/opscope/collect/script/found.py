@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from opscope.base.units import format_ns
 from opscope.collect.script.step_events import LEVELS
-from opscope.record.capture import AlsoSeen, RawTrace, StepKind, Timed
+from opscope.record.capture import AlsoSeen, MemoryRecording, RawTrace, StepKind, Timed
 
 # ---------------------------------------------------------------- questions
 
@@ -129,6 +129,7 @@ class Found(Struct):
         profiled_ns: durations of the profiled steps, by the host's clock.
         trace: the trace that was written; None if there is none.
         light: the trace of a pass over as many steps that recorded device activities only; None without one.
+        memory: the history of a GPU's memory; None if that was not asked for.
         ranks: how many ranks of a job chose these steps together; None where it has one, or where they did not.
         own: whether the trace is that of the script's own profiler.
         at_work: the share of the recording in which the program was at work (`EarlyWindow.at_work`), where steps were
@@ -154,6 +155,7 @@ class Found(Struct):
     profiled_ns: list[int] = field(default_factory=list)
     trace: RawTrace | None = None
     light: RawTrace | None = None
+    memory: MemoryRecording | None = None
     ranks: int | None = None
     own: bool = False
     at_work: float | None = None

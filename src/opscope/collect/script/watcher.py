@@ -56,7 +56,7 @@ from opscope.collect.script.phases import (
 from opscope.collect.script.step_events import PATIENCE_S, Generations, Pattern, Stream, next_run, what
 from opscope.collect.script.together import RankAgreement, group_here
 from opscope.collect.script.windows import EarlyWindow, OwnProfiler
-from opscope.record.capture import ScriptRun, StepKind, Timed
+from opscope.record.capture import MemoryRecording, ScriptRun, StepKind, Timed
 from opscope.record.configuration import CaptureOptions
 
 _ENDINGS: Final = 3  # how often a script is asked to end
@@ -93,6 +93,8 @@ class Watcher(StepFinder):
         *,
         run: ScriptRun | None = None,
         light: Path | None = None,
+        snapshot: Path | None = None,
+        memory: Path | None = None,
         run_on: bool = False,
         among_ranks: bool = False,
         progress: Callable[[str], None] = lambda _: None,
@@ -106,6 +108,8 @@ class Watcher(StepFinder):
             done: called with what was found, once there is a trace.
             run: which run of the script this is; None for the first one, of any steps.
             light: where the trace of device activities only goes; None for no such pass.
+            snapshot: where a snapshot of a GPU's memory goes; None for none.
+            memory: where the trace of the steps goes over which that is recorded; None with ``snapshot``.
             among_ranks: whether the other ranks of the script's process group are watched too.
             run_on: whether the script then runs on to its own end, instead of being ended.
             progress: called with the name of a phase when it begins.
@@ -124,8 +128,11 @@ class Watcher(StepFinder):
         self._waits = HostWaits()
         self._waited: int | None = None  # how long threads had waited for a core when timing began
         self._timing_began = 0
-        self._passes = Passes(options, trace, light)
-        self._early = EarlyWindow(options, trace)
+        self._snapshot = snapshot
+        self._passes = Passes(options, trace, light, memory)
+        # What is recorded from the beginning is recorded once: with memory, where that is asked for.
+        with_memory = options.profile_memory or snapshot is not None
+        self._early = EarlyWindow(replace(options, profile_memory=with_memory), trace)
         self._window_s = first_window_s(self._run.ended_after_s)
         self._allocations = 0  # of device memory, when it was asked last
         self._has_model = False
@@ -173,6 +180,12 @@ class Watcher(StepFinder):
         return asked is not None and asked.events.count < 2
 
     @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether a request was refused whose snapshot was asked for, and no steps were measured."""
+        history = self._passes.history
+        return history is not None and history.refused > 0 and self.result.trace is None
+
+    @property
     def saw_something(self) -> bool:
         """Whether anything was seen that may be a step, or was recorded; an optimizer may still step."""
         return self.has_events or self.result.trace is not None or self._own.was_used
@@ -211,6 +224,11 @@ class Watcher(StepFinder):
 
         self._waits.listen()
         self._expected.began = time.monotonic()
+        if self._snapshot is not None:
+            from opscope.collect.memory_history import MemoryHistory
+
+            self._passes.history = MemoryHistory(self._snapshot)
+            self._passes.history.begin()
         if self._run.records and (torch.version.cuda is None or not _DRIVER.exists()):
             self._start_early()
 
@@ -327,6 +345,8 @@ class Watcher(StepFinder):
     def _begin_timing(self, now: int) -> None:
         self._go_to(Phase.TIME)
         self._progress("timing")
+        if self._passes.history is not None:
+            self._passes.history.pause()
         self._waited, self._timing_began = waited_for_cpu_ns(), time.perf_counter_ns()
         assert self._stream is not None
         self.result.before = self._stream.events.count
@@ -401,6 +421,8 @@ class Watcher(StepFinder):
 
     def _look_again(self) -> None:
         super()._look_again()
+        if self._passes.history is not None and not self._passes.history.recording:
+            self._passes.history.resume()
         self._state, self._clock, self._generations = State(), None, None
         self.result.times, self.result.profiled_ns, self.result.untimed = Timed(), [], None
 
@@ -439,10 +461,22 @@ class Watcher(StepFinder):
         """Keep what the passes wrote."""
         self.result.profiled_ns = self._passes.durations_ns
         self.result.trace, self.result.light = self._passes.trace, self._passes.light
+        self.result.memory = self._passes.memory
         self._finished()
+
+    def _keep_memory(self) -> None:
+        """Keep a snapshot of what was recorded from the beginning, without a pass of its own."""
+        history = self._passes.history
+        if history is None or self.result.memory is not None:
+            return
+        kept = history.keep()
+        trace = None if self.result.own or self.result.trace is None else self.result.trace.file
+        self.result.memory = MemoryRecording("", trace) if kept else MemoryRecording(reason=history.reason)
+        history.pause()
 
     def _finished(self) -> None:
         self._go_to(Phase.DONE)
+        self._keep_memory()
         if self._steps_elsewhere > CYCLES_OF_OTHERS:
             self.result.notes.append(
                 f"Optimizers have stepped {self._steps_elsewhere:,} times on other threads than the main one: those "
@@ -643,7 +677,10 @@ class Watcher(StepFinder):
                 failed=failure is not None,
                 own=self._own.was_used,
                 recorded=self._run.records or self._early.began,
-                may_repeat=self._run.may_repeat and "torch" in sys.modules and not self._unseen,
+                may_repeat=self._run.may_repeat
+                and "torch" in sys.modules
+                and not self._unseen
+                and not (failure is not None and self.ran_out_of_memory),
                 seen=seen,
             )
         ):

@@ -306,10 +306,10 @@ struct Event {
     Token ph, cat, name, pid, tid, ts, dur, args;
     Token external_id, old_external_id, correlation, sequence, forward_thread, dims, old_dims, types, strides, concrete,
         kernel_file, device, stream, original_stream, context, graph, node, bytes, grid, block, registers,
-        shared_memory, occupancy, collective, memory_bytes, total_allocated, address, device_id, device_type,
-        elements_in, elements_out, element_type, awaited_stream, recorded_by, awaited_event, group, group_description,
-        group_ranks, group_size, group_rank, first_rank, rank_stride, communication_sequence, splits_in, splits_out,
-        source_rank, destination_rank, copy_kind, copy_source, copy_target, value;
+        shared_memory, occupancy, collective, memory_bytes, total_allocated, total_reserved, address, device_id,
+        device_type, elements_in, elements_out, element_type, awaited_stream, recorded_by, awaited_event, group,
+        group_description, group_ranks, group_size, group_rank, first_rank, rank_stride, communication_sequence,
+        splits_in, splits_out, source_rank, destination_rank, copy_kind, copy_source, copy_target, value;
     bool odd_args = false, has_args = false;
     int arguments = 0;  // how many; the value of the last one
 };
@@ -616,6 +616,7 @@ Token* argument_of(Event& event, std::string_view key) {
             return is(key, "shared memory") ? &event.shared_memory : nullptr;
         case 14:
             if (is(key, "wait_on_stream")) return &event.awaited_stream;
+            if (is(key, "Total Reserved")) return &event.total_reserved;
             if (is(key, "Out split size")) return &event.splits_out;
             return is(key, "Out msg nelems") ? &event.elements_out : nullptr;
         case 15:
@@ -1333,11 +1334,12 @@ private:
     }
 
     bool add_allocation(const Event& event) {
-        int64_t time, type, device, bytes, total, address;
+        int64_t time, type, device, bytes, total, reserved, address;
         if (event.ts.is_null() || !plain_identity(event.pid) || !plain_identity(event.tid)) return false;
         if (event.odd_args || !nanoseconds(event.ts, time) || !integer(event.device_type, type, kInt32) ||
             !integer(event.device_id, device, kInt32) || !integer(event.memory_bytes, bytes) ||
-            !integer(event.total_allocated, total) || !integer(event.address, address))
+            !integer(event.total_allocated, total) || !integer(event.total_reserved, reserved) ||
+            !integer(event.address, address))
             return false;
         if (!wanted_.all && (wanted_.outline || time < wanted_.begin || time >= wanted_.end)) return true;
         tables_.Allocations.add({.thread = thread(event),
@@ -1346,6 +1348,7 @@ private:
                                  .device = device,
                                  .bytes = bytes,
                                  .total_allocated_bytes = total,
+                                 .total_reserved_bytes = reserved,
                                  .address = address});
         return true;
     }

@@ -48,13 +48,15 @@ const PAGE_VIEWS = [
     ["diff", "Difference", diffView, (page) => page.difference !== null],
     ["sweep", "Sweep", sweepView, (page) => page.sweeps.length > 1 || page.sweeps.some(isSweep)],
     ["ranks", "Ranks", ranksView, (page) => page.jobs.length > 0],
-    ["snapshots", "Memory snapshot", snapshotsView, (page) => page.snapshots.length > 0],
     ["advice", "Advice", adviceView, (page) => page.advice.length > 0],
     ["bench", "Benchmarks", benchView, (page) => page.benchmarks.length > 0],
 ];
-// Beside a trace, what was counted comes after what was timed.
+// Beside a trace, what was counted and what was allocated come after what was timed.
 /** @type {View[]} */
-const LAST_VIEWS = [["counters", "Counters", countersView, (page) => page.counters !== null]];
+const LAST_VIEWS = [
+    ["snapshots", "Memory by owner", snapshotsView, (page) => page.snapshots.length > 0],
+    ["counters", "Counters", countersView, (page) => page.counters !== null],
+];
 
 // A run of one configuration has nothing to compare.
 const isSweep = ({ comparison }) => comparison.rows.length + comparison.failed.length + comparison.pending.length > 1;

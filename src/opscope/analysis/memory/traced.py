@@ -1,0 +1,281 @@
+"""Memory as a trace of PyTorch's profiler records it: joined with a snapshot of the same steps, or in place of one.
+
+A trace has operators, modules and the threads of autograd; a snapshot has segments and lines of Python. Both record the
+same requests in the same order, so addresses tell which entry of the one is which of the other; no clock is compared.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opscope.analysis.memory.case import Case
+from opscope.analysis.memory.stacks import Part, Stack, StackTable, line_of, stacks_of
+from opscope.analysis.structure.api_masks import names_that
+from opscope.analysis.structure.arrays import Intervals, column, end_of
+from opscope.analysis.structure.autograd import BackwardPass
+from opscope.analysis.structure.links import Links, link, operators_of_allocations
+from opscope.analysis.structure.modules import MODULE_FRAME, Origins
+from opscope.analysis.structure.nesting import nearest
+from opscope.trace.model import Trace
+from opscope.trace.snapshot import Action, Annotation, DeviceMemory, Events, Frame, Ints, Snapshot, Stacks, Traced
+
+_CUDA: Final = 1  # c10::DeviceType
+_STEPS: Final = ("ProfilerStep#", "Optimizer.step#")
+_FRAME: Final = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")  # as PyTorch names frames
+_NUMBER: Final = re.compile(r"_\d+$")  # of a module among those of its class
+_LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd", "aten::log_softmax"})
+_COMPARED: Final = 64  # entries, by which the place of a trace in a snapshot is recognised
+_ALIKE: Final = 0.9  # of these: threads may be out of order by a little
+
+
+class Recorded(Struct, frozen=True):
+    """A trace, as far as it says where memory was allocated.
+
+    Attributes:
+        trace: the trace.
+        links: its links.
+        origins: the modules and lines of its operators.
+        backward: its backward pass.
+    """
+
+    trace: Trace
+    links: Links
+    origins: Origins
+    backward: BackwardPass
+
+
+def recorded_in(trace: Trace) -> Recorded:
+    """Look at a trace that is not analysed further."""
+    links = link(trace)
+    backward = BackwardPass.of(trace, links)
+    return Recorded(trace, links, Origins.of(trace, backward), backward)
+
+
+# ---------------------------------------------------------------- a trace alone
+
+
+def cases_of_trace(recorded: Recorded) -> tuple[Case, ...]:
+    """Return all that a trace says of the memory of GPUs; nothing where totals or addresses were not recorded."""
+    rows = _events_of(recorded)
+    if not rows.height:
+        return ()
+    places = _Places(recorded)
+    table = StackTable.of(places.stacks, has_native=False)
+    devices = tuple(
+        _memory_of(recorded.trace, int(str(device)), group, places)
+        for (device,), group in sorted(rows.group_by("device", maintain_order=True), key=lambda one: str(one[0]))
+    )
+    source = recorded.trace.source
+    empty = Stacks(np.empty(0, np.int32), np.zeros(len(table.stacks), np.int64))
+    snapshot = Snapshot(source.path, devices, (), empty, (0,), (), {}, source.size_bytes)
+    return tuple(Case(snapshot, memory, table) for memory in devices)
+
+
+def _events_of(recorded: Recorded) -> pl.DataFrame:
+    """Return the recorded events of GPUs in order, each with its row in the trace."""
+    allocations = recorded.trace.allocations.with_row_index("row")
+    events = allocations.filter(pl.col("device_type") == _CUDA).with_columns(pl.col("device").fill_null(0))
+    needed = ("bytes", "address", "total_allocated_bytes", "total_reserved_bytes")
+    if any(events[name].null_count() for name in needed):
+        return events.clear()
+    return events.filter(pl.col("bytes") != 0).sort("time_ns", maintain_order=True)
+
+
+def _memory_of(trace: Trace, device: int, events: pl.DataFrame, places: "_Places") -> DeviceMemory:
+    size, total = events["bytes"].to_numpy(), events["total_allocated_bytes"].to_numpy()
+    reserved = events["total_reserved_bytes"].to_numpy()
+    time_us = events["time_ns"].to_numpy() // 1_000
+    count = events.height
+    return DeviceMemory(
+        device=device,
+        events=Events(
+            action=np.where(size > 0, Action.ALLOC, Action.FREED).astype(np.uint8),
+            address=events["address"].to_numpy(),
+            bytes=np.abs(size),
+            stream=np.zeros(count, np.uint16),
+            time_us=time_us,
+            stack=places.of_allocation[events["row"].to_numpy()].astype(np.uint32),
+            context=np.zeros(count, np.uint32),
+        ),
+        segments=(),
+        annotations=tuple(_annotations(trace)),
+        traced=Traced(
+            allocated=np.concatenate(([total[0] - size[0]], total)), reserved=np.concatenate((reserved[:1], reserved))
+        ),
+    )
+
+
+def _annotations(trace: Trace) -> list[Annotation]:
+    """Return the ranges that end steps."""
+    ranges = trace.annotations
+    rows = np.flatnonzero(names_that(ranges, lambda name: name.startswith(_STEPS)))
+    return [
+        Annotation(str(ranges["name"][int(row)]), is_begin=False, time_us=int(end_of(ranges)[row]) // 1_000)
+        for row in rows
+    ]
+
+
+class _Places:
+    """Where a trace's allocations were made, as stacks.
+
+    Attributes:
+        stacks: one for each place; the first is of none.
+        of_allocation: per row of the trace's allocations, its place.
+    """
+
+    def __init__(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        trace = recorded.trace
+        self.owner = operators_of_allocations(trace, recorded.links)
+        parts = self._parts()
+        module, frame = (np.append(rows, -1)[self.owner] for rows in (recorded.origins.module, recorded.origins.frame))
+        keys = np.stack((_codes(trace.operators, self.owner), _codes(trace.frames, module), frame, parts), axis=1)
+        unique, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        self.of_allocation: Ints = place.reshape(-1) + 1
+        names = [
+            (_name(trace.operators, self.owner[at]), _name(trace.frames, module[at]), _name(trace.frames, frame[at]))
+            for at in first.tolist()
+        ]
+        self.stacks = (
+            Stack(Part.NONE, None, None, None, None, (), ()),
+            *(_stack(Part(int(row[3])), *name) for row, name in zip(unique, names, strict=True)),
+        )
+
+    def _parts(self) -> Ints:
+        """Return per allocation its `Part`s: by autograd's engine, by PyTorch's ranges, by modules and operators."""
+        trace, backward = self._recorded.trace, self._recorded.backward
+        time, owner = column(trace.allocations, "time_ns"), self.owner
+        inside = np.append(backward.inside, False)[owner]
+        parts: Ints = np.where(inside, int(Part.BACKWARD), 0)
+        for prefix, part in (
+            ("Optimizer.step#", Part.OPTIMIZER | Part.OF_TORCH),
+            ("Optimizer.zero_grad#", Part.ZERO_GRADIENTS),
+        ):
+            rows = np.flatnonzero(names_that(trace.annotations, lambda name, prefix=prefix: name.startswith(prefix)))  # type: ignore[misc]
+            begin, end = column(trace.annotations, "start_ns")[rows], end_of(trace.annotations)[rows]
+            parts |= np.where(Intervals.union_of(begin, end).holds(time, time), int(part), 0)
+        # Outside of modules, what autograd records is a forward pass, too.
+        module = np.append(self._recorded.origins.module, -1)[owner] >= 0
+        numbered = np.append(backward.sequence, -1)[owner] >= 0
+        parts |= np.where((module | numbered) & (parts == 0), int(Part.FORWARD), 0)
+        losses = nearest(self._recorded.links.operators.parent, names_that(trace.operators, _LOSSES.__contains__))
+        parts |= np.where(np.append(losses, -1)[owner] >= 0, int(Part.LOSS), 0)
+        return parts
+
+
+def _codes(table: pl.DataFrame, rows: Ints) -> Ints:
+    """Return a number for the name of each row; -1 for none."""
+    codes: Ints = np.append(table["name"].to_physical().cast(pl.Int64).to_numpy(), -1)[rows]
+    return codes
+
+
+def _name(table: pl.DataFrame, row: int) -> str | None:
+    return None if row < 0 else str(table["name"][int(row)])
+
+
+def _stack(parts: Part, operator: str | None, module: str | None, frame: str | None) -> Stack:
+    match = None if frame is None else _FRAME.fullmatch(frame)
+    found = None if match is None else Frame(match["function"], match["file"], int(match["line"]))
+    lines = () if found is None else ((found.file, found.function, found.line),)
+    line = frame if found is None else line_of(found)
+    modules = None if module is None else _NUMBER.sub("", module.removeprefix(MODULE_FRAME))
+    return Stack(parts, line, frame, modules, operator, lines, lines)
+
+
+# ---------------------------------------------------------------- a snapshot and a trace
+
+
+def joined_cases(snapshot: Snapshot, recorded: Recorded) -> tuple[tuple[Case, ...], str | None]:
+    """Return all that is known of each device of a snapshot, with the operators and modules of a trace.
+
+    Args:
+        snapshot: of the steps that the trace has, or more.
+        recorded: the trace, with memory.
+
+    Returns:
+        The devices, and why they have no operators; None where they have.
+    """
+    table = stacks_of(snapshot)
+    events = _events_of(recorded)
+    places = _Places(recorded)
+    devices, joined = [], 0
+    for memory in snapshot.devices:
+        group = events.filter((pl.col("device") == memory.device) & (pl.col("bytes") > 0))
+        begin = _begin_in(memory, group["address"].to_numpy()) if group.height else None
+        if begin is None:
+            devices.append(memory)
+            continue
+        joined += 1
+        table, with_operators = _with_operators(memory, table, recorded, places, group, begin)
+        devices.append(with_operators)
+    whole = replace(snapshot, devices=tuple(devices))
+    reason = (
+        None if joined else "The trace of these steps could not be joined with the snapshot: operators are unknown."
+    )
+    return tuple(Case(whole, memory, table) for memory in devices), reason
+
+
+def _begin_in(memory: DeviceMemory, addresses: Ints) -> int | None:
+    """Return at which of a snapshot's allocations the trace's first one is; None if it is not there."""
+    known = memory.events.address[memory.events.action == Action.ALLOC]
+    head = addresses[:_COMPARED]
+    best = (0.0, -1)
+    for start in np.flatnonzero(known == head[0]).tolist():
+        there = known[start : start + len(head)]
+        alike = float((there == head[: len(there)]).mean()) * len(there) / len(head)
+        best = max(best, (alike, -start))
+    return -best[1] if best[0] >= _ALIKE else None
+
+
+def _with_operators(
+    memory: DeviceMemory, table: StackTable, recorded: Recorded, places: _Places, group: pl.DataFrame, begin: int
+) -> tuple[StackTable, DeviceMemory]:
+    """Give the entries of a snapshot, from its allocation number ``begin`` on, the operators of a trace."""
+    entries = np.flatnonzero(memory.events.action == Action.ALLOC)[begin : begin + group.height]
+    rows = group["row"].to_numpy()[: len(entries)]
+    same = memory.events.address[entries] == group["address"].to_numpy()[: len(entries)]
+    entries, rows = entries[same], rows[same]
+    stack = memory.events.stack.astype(np.int64)
+    forward = _forward_stacks(recorded, places.owner[rows], stack[entries])
+    pairs = np.stack((stack[entries], places.of_allocation[rows], forward), axis=1)
+    unique, number = np.unique(pairs, axis=0, return_inverse=True)
+    added = tuple(_both(table.stacks, places.stacks, *row) for row in unique.tolist())
+    stack[entries] = len(table.stacks) + number.reshape(-1)
+    first = int(group["time_ns"][0]) // 1_000
+    shift = int(memory.events.time_us[entries[0]]) - first if len(entries) else 0
+    notes = memory.annotations or tuple(
+        replace(one, time_us=one.time_us + shift) for one in _annotations(recorded.trace)
+    )
+    events = replace(memory.events, stack=stack.astype(np.uint32))
+    return StackTable.of((*table.stacks, *added), has_native=table.has_native), replace(
+        memory, events=events, annotations=notes
+    )
+
+
+def _forward_stacks(recorded: Recorded, owner: Ints, stack: Ints) -> Ints:
+    """Return for operators of the backward pass the stack of the forward operator that they belong to; else -1."""
+    known = np.full(recorded.trace.operators.height, -1, np.int64)
+    forward = (owner >= 0) & ~np.append(recorded.backward.inside, False)[owner]
+    known[owner[forward]] = stack[forward]
+    # A sequence number is of the outermost operator, and its own operators allocate.
+    parent = recorded.links.operators.parent
+    for row in np.flatnonzero(known >= 0)[::-1].tolist():
+        above = int(parent[row])
+        if above >= 0 and known[above] < 0:
+            known[above] = known[row]
+    through = np.append(recorded.backward.through_forward(known), -1)
+    result: Ints = np.where(np.append(recorded.backward.inside, False)[owner], through[owner], -1)
+    return result
+
+
+def _both(stacks: tuple[Stack, ...], places: tuple[Stack, ...], stack: int, place: int, forward: int) -> Stack:
+    """Return a stack of a snapshot with what a trace adds; in the backward pass the line of the forward pass."""
+    own, traced = stacks[stack], places[place]
+    line = own.line if own.line is not None or forward < 0 else stacks[forward].line
+    parts = own.parts | (traced.parts & (Part.BACKWARD | Part.LOSS))
+    modules = traced.modules or own.modules or (stacks[forward].modules if forward >= 0 else None)
+    return replace(own, parts=parts, line=line, modules=modules, operator=traced.operator or own.operator)
