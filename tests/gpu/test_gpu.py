@@ -1,6 +1,7 @@
 """What only a GPU can show: device times against PyTorch's own table, overheads, clocks, memory, toggling."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,79 @@ def test_a_script_that_ends_soon_is_run_again_and_recorded(tmp_path: Path) -> No
     once = command("profile", "--once", "--output-dir", str(tmp_path / "once"), str(script))
     assert once.returncode == 2
     assert "Without --once it is run again, and recorded" in once.stderr
+
+
+MEMORY_SCRIPT = """
+import sys
+import torch
+
+torch.manual_seed(0)
+limit, after = float(sys.argv[1]), int(sys.argv[2])
+torch.cuda.set_per_process_memory_fraction(limit)
+block = lambda: torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024))
+net = torch.nn.Sequential(*[block() for _ in range(6)]).cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+try:
+    for number in range(3000):
+        rows = 1024 if number < after else 1024 * 1024
+        loss = net(torch.randn(rows, 1024, device="cuda")).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+except torch.OutOfMemoryError:
+    print("too many rows")
+    sys.exit(7)
+print("most", torch.cuda.max_memory_allocated())
+"""
+
+
+def test_the_memory_of_a_scripts_steps_is_recorded_to_the_byte(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MEMORY_SCRIPT)
+    arguments = ["--memory", "--run-on", "--quick", "--output-dir", str(tmp_path / "r"), str(script), "0.5", "9999"]
+    result = command("profile", *arguments)
+    assert result.returncode == 0, result.stderr
+    document = json.loads((tmp_path / "r" / "profiling_stats_default.json").read_text())
+    most = re.search(r"most (\d+)", (tmp_path / "r" / "raw" / "log_default.txt").read_text())
+    assert most is not None
+    memory = document["device_memory"]
+    (device,) = memory["devices"]
+    assert device["peak_bytes"] == int(most[1])  # every step needs the same, and no more is needed before
+    owners = {one["owner"]: one["bytes"] for one in device["owners"]}
+    assert sum(owners.values()) == device["peak_bytes"]
+    weights = sum(4 * (1024 * 4096 * 2 + 4096 + 1024) for _ in range(6))
+    assert 0 <= owners["parameters"] - weights <= 512
+    assert 0 <= owners["gradients"] - weights <= 512  # the loss's own, if it still lives
+    assert 2 * weights <= owners["optimizer state"] <= 2 * weights + 512 * 24  # and the numbers of steps
+    assert {one["line"] for one in device["peak"] if one["owner"] == "parameters"} == {"train.py:9 (<module>)"}
+    made = {one["operator"] for one in device["peak"] if one["owner"] == "activations"}
+    assert made >= {"aten::addmm", "aten::gelu"} or device["peak_phase"] == "in the optimizer's step"
+    assert any("after the profile, of which no other figure is" in note for note in memory["notes"])
+    assert "GPU 0 holds at most" in result.stdout
+    # The profile's own steps are those without that history.
+    assert document["light"]["agrees"], document["light"]
+
+
+def test_running_out_of_memory_is_explained_with_the_scripts_exit_code(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MEMORY_SCRIPT)
+    result = command("profile", "--memory", "--output-dir", str(tmp_path / "r"), str(script), "0.05", "3")
+    assert result.returncode == 7, result.stderr
+    assert "GPU 0 was out of memory. A request for" in result.stderr
+    assert "train.py:14 (<module>)" in result.stderr
+    again = command("memory", str(tmp_path / "r"))
+    assert again.returncode == 0, again.stderr
+    assert "Out of memory: A request for" in again.stdout
+
+
+def test_a_workloads_memory_is_recorded(tmp_path: Path) -> None:
+    result = command("profile", "gpt2", "--memory", "--mode", "training", "--layers", "2", "--batch-sizes", "2",
+                     "--seq-lens", "64", "--output-dir", str(tmp_path / "r"))  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    document = json.loads((tmp_path / "r" / "profiling_stats_bs2_seq64.json").read_text())
+    (device,) = document["device_memory"]["devices"]
+    assert device["peak_bytes"] == document["measurement"]["memory"]["allocated_bytes"]
+    assert any(one["operator"] for one in device["peak"])
 
 
 def test_a_triton_kernel_far_from_the_bytes_of_its_arguments_is_named(tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ class MemoryRecording(Struct, frozen=True):
         snapshot: the snapshot's file, relative to the run directory; None where there is none.
         trace: the trace of the same steps, likewise.
         with_ns: how long these steps took, by the host's clock; empty where the profile itself is of them.
-        without_ns: how long the steps of the profile took, by the same clock, without that history.
+        without_ns: how long as many steps took just before, recorded alike but for that history.
         reason: why there is no snapshot; None where there is one.
     """
 
@@ -367,9 +367,12 @@ class MemoryRecording(Struct, frozen=True):
             return "It was recorded together with the profile: profiled times contain its cost, which is not known."
         took, without = median(self.with_ns), median(self.without_ns)
         count = "1 step" if len(self.with_ns) == 1 else f"{len(self.with_ns)} steps"
+        costs = f"and {format_ns(without)} without it ({100 * (took / without - 1):+.0f} %)"
+        if took <= without:
+            costs = f"no longer than without it ({format_ns(without)})"
         return (
             f"It was recorded over {count} after the profile, of which no other figure is: a step took "
-            f"{format_ns(took)}, and {format_ns(without)} without it ({100 * (took / without - 1):+.0f} %)."
+            f"{format_ns(took)}, {costs}."
         )
 
 

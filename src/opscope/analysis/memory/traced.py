@@ -29,6 +29,7 @@ _FRAME: Final = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")  
 _NUMBER: Final = re.compile(r"_\d+$")  # of a module among those of its class
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd", "aten::log_softmax"})
 _COMPARED: Final = 64  # entries, by which the place of a trace in a snapshot is recognised
+_TRIED: Final = 50  # places whose beginning fits
 _ALIKE: Final = 0.9  # of these: threads may be out of order by a little
 
 
@@ -220,15 +221,23 @@ def joined_cases(snapshot: Snapshot, recorded: Recorded) -> tuple[tuple[Case, ..
 
 
 def _begin_in(memory: DeviceMemory, addresses: Ints) -> int | None:
-    """Return at which of a snapshot's allocations the trace's first one is; None if it is not there."""
+    """Return at which of a snapshot's allocations the trace's first one is; None if it is not there.
+
+    Steps repeat, and so do their addresses. A snapshot is taken where its trace ends: of places that fit equally well
+    the last one is right.
+    """
     known = memory.events.address[memory.events.action == Action.ALLOC]
     head = addresses[:_COMPARED]
+    starts = np.flatnonzero(known[: max(len(known) - len(head) + 1, 0)] == head[0])
+    alike = np.zeros(len(starts))
+    for place, address in enumerate(head.tolist()):
+        alike += known[starts + place] == address
+    fitting = starts[alike >= _ALIKE * len(head)][-_TRIED:]
     best = (0.0, -1)
-    for start in np.flatnonzero(known == head[0]).tolist():
-        there = known[start : start + len(head)]
-        alike = float((there == head[: len(there)]).mean()) * len(there) / len(head)
-        best = max(best, (alike, -start))
-    return -best[1] if best[0] >= _ALIKE else None
+    for start in fitting.tolist():
+        there = known[start : start + len(addresses)]
+        best = max(best, (float((there == addresses[: len(there)]).sum()), start))
+    return best[1] if best[1] >= 0 else None
 
 
 def _with_operators(

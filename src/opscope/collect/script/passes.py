@@ -13,12 +13,14 @@ from opscope.record.configuration import CaptureOptions, Schedule
 if TYPE_CHECKING:
     from opscope.collect.memory_history import MemoryHistory
 
+_INTERRUPTED: Final = "something interrupted the steps while memory was recorded"
 _WARM_UP: Final = 1  # cycles of each pass before those that are recorded
 
 
 class _Pass(Enum):
     LIGHT = "device activities only"
     NAMES = "operators"
+    BESIDE = "operators and allocations, to see what the next one costs; nothing of it is kept"
     MEMORY = "operators, allocations and the history of a GPU's memory"
 
 
@@ -27,7 +29,8 @@ class Passes:
 
     A process in which operators were profiled stays slower, so the light pass, which records device activities only,
     comes first. There is no light pass without a GPU, or if only one kind of activities is asked for. To record memory
-    takes the host time, so that pass comes last, and no figure of the others is of it.
+    takes the host time, so that pass comes last, and no figure of the others is of it; one just like it without that
+    history comes before.
     """
 
     def __init__(self, options: CaptureOptions, trace: Path, light: Path | None, memory: Path | None = None) -> None:
@@ -50,7 +53,7 @@ class Passes:
         self._paths = {_Pass.LIGHT: light, _Pass.NAMES: trace, _Pass.MEMORY: memory}
         self._profiler: Any = None
         self._pass = _Pass.NAMES
-        self._memory_ns: list[int] = []
+        self._further_ns: dict[_Pass, list[int]] = {}  # durations of the passes after that
         self._cycles = 0
 
     @property
@@ -69,7 +72,7 @@ class Passes:
 
     def begin(self) -> None:
         """Start the first pass."""
-        self.light, self.trace, self.memory = None, None, None
+        self.light, self.trace, self.memory, self._further_ns = None, None, None, {}
         if self.history is not None:
             self.history.pause()
         self._start(_Pass.NAMES if self._paths[_Pass.LIGHT] is None else _Pass.LIGHT)
@@ -85,7 +88,7 @@ class Passes:
         """
         self._cycles += 1
         if self._cycles > _WARM_UP and self._pass is not _Pass.LIGHT:
-            (self._memory_ns if self._pass is _Pass.MEMORY else self.durations_ns).append(duration_ns)
+            self._further_ns.get(self._pass, self.durations_ns).append(duration_ns)
         # The light pass has one more cycle in front, whose end tells where the first of the others begins.
         if self._cycles < _WARM_UP + self.active + (self._pass is _Pass.LIGHT):
             if self._cycles == _WARM_UP:
@@ -106,6 +109,8 @@ class Passes:
 
         synchronize_if_used()
         self._profiler.stop()
+        if self._pass is _Pass.BESIDE:
+            return self._goes_on()
         path = self._paths[self._pass]
         assert path is not None
         written = RawTrace(path.name, write_trace(self._profiler, path))
@@ -121,18 +126,28 @@ class Passes:
         if self._paths[_Pass.MEMORY] is None or self.history is None or not self.history.usable or not on_device():
             self.memory = None if self.history is None else MemoryRecording(reason=self.history.reason)
             return True
+        self._start(_Pass.BESIDE)
+        return False
+
+    def _goes_on(self) -> bool:
+        """Begin to record memory, unless the steps before were interrupted; return whether all traces are written."""
+        self._profiler = None
+        if len(self._further_ns[_Pass.BESIDE]) < self.active:
+            self.memory = MemoryRecording(reason=_INTERRUPTED)
+            return True
         self._start(_Pass.MEMORY)
         return False
 
     def _kept(self, trace: str) -> MemoryRecording:
         """Keep a snapshot of the pass that has just ended."""
         assert self.history is not None
-        if not self._memory_ns:
-            return MemoryRecording(reason="something interrupted the steps while memory was recorded")
+        if not self._further_ns[_Pass.MEMORY]:
+            return MemoryRecording(reason=_INTERRUPTED)
         if not self.history.keep():
             return MemoryRecording(reason=self.history.reason)
         self.history.pause()
-        return MemoryRecording("", trace, tuple(self._memory_ns), tuple(self.durations_ns))
+        with_ns, without_ns = (tuple(self._further_ns[one]) for one in (_Pass.MEMORY, _Pass.BESIDE))
+        return MemoryRecording("", trace, with_ns, without_ns)
 
     def abandon(self) -> None:
         """Stop the running pass and keep no trace, not even that of an earlier pass."""
@@ -157,14 +172,15 @@ class Passes:
         alone = collector.of_device_only() if which is _Pass.LIGHT else None
         if which is _Pass.LIGHT and alone is None:
             which = _Pass.NAMES
-        if which is _Pass.MEMORY:
-            collector = replace(collector, options=replace(self._options, profile_memory=True))
-            if self.history is not None:
-                self.history.only_alive()
-        else:
+        if which in (_Pass.LIGHT, _Pass.NAMES):
             self.durations_ns = []
+        else:
+            collector = replace(collector, options=replace(self._options, profile_memory=True))
+            self._further_ns[which] = []
+            if which is _Pass.MEMORY and self.history is not None:
+                self.history.only_alive()
         collector = alone or collector
-        self._pass, self._cycles, self._memory_ns = which, 0, []
+        self._pass, self._cycles = which, 0
         self._profiler = collector.profiler(Schedule(0, _WARM_UP, self.active + (which is _Pass.LIGHT), 1))
         self.starting = self.began = True
         try:

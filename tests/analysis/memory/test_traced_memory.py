@@ -1,0 +1,223 @@
+"""Memory by a trace's own records, and by a snapshot that is joined with the trace of the same steps."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opscope.analysis.analyzed import Analysis
+from opscope.analysis.analyzed import analyze as opscope_analysis
+from opscope.analysis.measured import Measured
+from opscope.analysis.memory.answered import Answered, answered
+from opscope.analysis.memory.traced import Recorded, joined_cases, recorded_in
+from opscope.documents.memory import MemoryDocument
+from opscope.readers.reading import read
+from opscope.readers.snapshot import read_snapshot
+from opscope.trace.model import Trace
+from tests.kineto import KinetoTrace
+from tests.snapshots import IN_MODULE, MIB, SEGMENTS_AT, MadeSnapshot, frame
+
+Analyze = Callable[[KinetoTrace], Analysis]
+DATA = Path(__file__).parent.parent.parent / "data"
+CUDA = 1
+STACKS = "gpt2_train_amp_stacks"
+MODEL = [*IN_MODULE, frame("/home/user/train.py", 5, "forward")]
+
+
+def memory_event(
+    trace: KinetoTrace,
+    time: int,
+    size: int,
+    totals: tuple[int, int | None],
+    address: int,
+    *,
+    tid: int = 100,
+    **more: Any,
+) -> None:
+    """Add an allocation, or a release; ``totals`` are allocated and reserved."""
+    args = {"Device Type": CUDA, "Device Id": 0, "Bytes": size, "Total Allocated": totals[0], "Addr": address}
+    if totals[1] is not None:
+        args["Total Reserved"] = totals[1]
+    event = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 100, "tid": tid, "ts": time / 1000}
+    trace.events.append({**event, "args": {**args, **more}})
+
+
+def said_of(analysis: Analysis) -> Answered | None:
+    return Measured(analysis).memory
+
+
+def document_of(analysis: Analysis) -> MemoryDocument:
+    found = said_of(analysis)
+    assert found is not None
+    return found.document
+
+
+def training(*, losing: int | None = None) -> KinetoTrace:
+    """Two steps: 1,024 bytes of a forward pass live until the backward pass, which makes 512 bytes of gradients.
+
+    4,096 bytes were there before.
+    """
+    trace = KinetoTrace()
+    total, now, row = 4_096, 0, 0
+
+    def allocate(size: int, address: int, time: int, tid: int = 100) -> None:
+        nonlocal total, row
+        total += size
+        if row != losing:
+            memory_event(trace, time, size, (total, 20_480), address, tid=tid)
+        row += 1
+
+    for number in range(2):
+        trace.step(number + 1, now, 90_000)
+        trace.operator("aten::linear", now + 1_000, 9_000, **{"Sequence number": 7 + number})
+        trace.operator("aten::addmm", now + 2_000, 5_000)
+        allocate(1_024, 0xA000, now + 3_000)
+        trace.operator(
+            "autograd::engine::evaluate_function: AddmmBackward0", now + 20_000, 20_000, tid=200,
+            **{"Sequence number": 7 + number, "Fwd thread id": 1},
+        )  # fmt: skip
+        trace.operator("aten::mm", now + 22_000, 5_000, tid=200)
+        allocate(512, 0xB000, now + 23_000, 200)
+        allocate(-1_024, 0xA000, now + 39_000, 200)
+        trace.annotation("Optimizer.step#SGD.step", now + 50_000, 10_000)
+        trace.annotation("Optimizer.zero_grad#SGD.zero_grad", now + 70_000, 10_000)
+        allocate(-512, 0xB000, now + 72_000)
+        now += 100_000
+    return trace
+
+
+def test_owners_follow_from_operators_autograd_and_ranges(analyzed: Analyze) -> None:
+    found = document_of(analyzed(training()))
+    (device,) = found.devices
+    assert (device.device, device.peak_bytes, device.peak_reserved_bytes) == (0, 4_096 + 1_024 + 512, 20_480)
+    assert (device.allocated_bytes, device.fragmentation_bytes, device.peak_step) == (4_096, None, 0)
+    assert device.peak_phase == "in the backward pass"
+    assert {str(one.owner): one.bytes for one in device.owners if one.bytes} == {
+        "unknown": 4_096,
+        "activations": 1_024,
+        "gradients": 512,
+    }
+    assert {(one.operator, one.bytes) for one in device.peak} == {
+        (None, 4_096),
+        ("aten::addmm", 1_024),
+        ("aten::mm", 512),
+    }
+    assert found.sentence == "GPU 0 holds at most 5.500 KiB: unknown 72.7 %, activations 18.2 %."
+
+
+def test_a_lost_record_is_said_and_the_peak_stays_the_allocators(analyzed: Analyze) -> None:
+    (device,) = document_of(analyzed(training(losing=2))).devices
+    assert device.peak_bytes == 4_096 + 1_024 + 512
+    assert any("do not add up" in note for note in device.notes)
+    assert not document_of(analyzed(training(losing=2))).findings
+
+
+@pytest.mark.parametrize("key", ["Total Allocated", "Total Reserved", "Addr"])
+def test_nothing_is_said_without_totals_or_addresses(analyzed: Analyze, key: str) -> None:
+    trace = training()
+    for event in trace.events:
+        event["args"].pop(key, None)
+    assert said_of(analyzed(trace)) is None
+
+
+def test_a_recorded_trace_has_the_peak_of_a_plain_simulation(recorded: Callable[[str], Trace]) -> None:
+    found = document_of(opscope_analysis(recorded(STACKS)))
+    (device,) = found.devices
+    raw = json.loads(gzip.decompress((DATA / "traces" / f"{STACKS}.json.gz").read_bytes()))["traceEvents"]
+    mine = [e["args"] for e in raw if e.get("name") == "[memory]" and e["args"]["Device Type"] == CUDA]
+    assert device.peak_bytes == max(args["Total Allocated"] for args in mine)
+    assert device.peak_reserved_bytes == max(args["Total Reserved"] for args in mine)
+    assert sum(one.bytes for one in device.owners) == sum(one.bytes for one in device.peak) == device.peak_bytes
+    logits = 1 * 2048 * 50257 * 4  # as the shapes in the trace say
+    loss = next(one for one in found.findings if one.rule == "vocabulary_loss")
+    assert loss.where == "loss_utils.py:32 (fixed_cross_entropy)"
+    assert {one.bytes for one in device.peak if one.operator == "aten::_log_softmax"} == {_rounded(logits)}
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 512) * 512
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), min_size=1, max_size=40), st.integers(0, 9))
+def test_owners_add_up_to_the_allocators_peak_whatever_happens(moves: list[tuple[int, int]], before: int) -> None:
+    trace, held = KinetoTrace(), dict.fromkeys(range(before), 512)  # addresses 0 to 5 may be released without a begin
+    total = peak = 512 * before
+    trace.operator("aten::mm", 0, 1_000_000)
+    for row, (address, units) in enumerate(moves):
+        size = -held.pop(address) if address in held else units * 512
+        if size > 0:
+            held[address] = size
+        total += size
+        peak = max(peak, total)
+        memory_event(trace, 1_000 + row, size, (total, 1 << 20), address)
+    (device,) = document_of(opscope_analysis(_read(trace))).devices
+    assert device.peak_bytes == peak
+    assert sum(one.bytes for one in device.owners) == peak
+    assert not any("do not add up" in note for note in device.notes)
+
+
+def _read(trace: KinetoTrace) -> Trace:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return read(trace.write(Path(folder) / "trace.json"))
+
+
+# ---------------------------------------------------------------- joined
+
+
+def snapshot_of_training(tmp_path: Path, *, warm_up: int = 1) -> Path:
+    """Return the snapshot of the steps of `training`, with smaller ones before that are not in the trace."""
+    made = MadeSnapshot()
+    for number in range(warm_up + 2):
+        size = 512 if number < warm_up else 1_024
+        made.alloc(0xA000, size, MODEL)
+        made.alloc(0xB000, 512)
+        made.free(0xA000, size)
+        made.free(0xB000, 512, [frame("/venv/lib/python3.12/site-packages/torch/optim/optimizer.py", 9, "zero_grad")])
+    made.segment(
+        SEGMENTS_AT, 2 * MIB, [(4_096, 4_096, "active_allocated"), (2 * MIB - 4_096, 0, "inactive")], large=False
+    )
+    return made.write(tmp_path / "s.pickle")
+
+
+def joined(tmp_path: Path, analysis: Analysis, **how: int) -> MemoryDocument:
+    recorded = Recorded(analysis.trace, analysis.links, analysis.origins, analysis.backward_pass)
+    cases, apart = joined_cases(read_snapshot(snapshot_of_training(tmp_path, **how)), recorded)
+    assert apart is None
+    return answered("s.pickle", cases).document
+
+
+@pytest.mark.parametrize("warm_up", [0, 1, 3])
+def test_a_snapshot_gets_operators_and_lines_of_the_backward_pass(
+    tmp_path: Path, analyzed: Analyze, warm_up: int
+) -> None:
+    # All steps have the same addresses, and what is recorded last is the trace's.
+    (device,) = joined(tmp_path, analyzed(training()), warm_up=warm_up).devices
+    assert device.peak_bytes == 4_096 + 1_024 + 512
+    found = {(one.operator, one.line) for one in device.peak if one.bytes < 4_096}
+    line = "train.py:5 (forward)"
+    assert found == {("aten::addmm", line), ("aten::mm", line)}
+
+
+def test_a_trace_of_other_steps_is_not_joined(tmp_path: Path, analyzed: Analyze) -> None:
+    trace = training()
+    for event in trace.events:
+        if "Addr" in event["args"]:
+            event["args"]["Addr"] += 0x100_000
+    analysis = analyzed(trace)
+    recorded = Recorded(analysis.trace, analysis.links, analysis.origins, analysis.backward_pass)
+    cases, apart = joined_cases(read_snapshot(snapshot_of_training(tmp_path)), recorded)
+    assert apart == "The trace of these steps could not be joined with the snapshot: operators are unknown."
+    assert {one.operator for one in answered("s", cases).document.devices[0].peak} == {None}
+
+
+def test_a_trace_without_memory_is_not_joined(tmp_path: Path, load: Callable[[KinetoTrace], Trace]) -> None:
+    cases, apart = joined_cases(read_snapshot(snapshot_of_training(tmp_path)), recorded_in(load(KinetoTrace())))
+    assert apart is not None
+    assert answered("s", cases).document.devices[0].peak_bytes == 4_096 + 1_024 + 512
