@@ -66,7 +66,7 @@ def test_a_snapshot_alone_has_no_operators(run: Path, tmp_path: Path) -> None:
 def test_the_report_and_the_page_have_the_peak(run: Path) -> None:
     result = opscope("export", "--reports", str(run))
     assert result.returncode == 0, result.stderr
-    sentence = "GPU 0 holds at most 1.002 GiB: optimizer state 37.5 %"
+    sentence = "peak memory 1.002 GiB on GPU 0; 116.2 MiB less with a fused optimizer"
     assert sentence in result.stdout
     report = (run / "kernel_analysis_report_default.md").read_text()
     assert "GPU 0: at most 1.002 GiB allocated (step 1, in the optimizer's step), 1.064 GiB reserved." in report
@@ -92,8 +92,48 @@ def test_a_record_that_names_another_file_is_refused(run: Path) -> None:
     record["memory_recording"]["snapshot"] = "../../secret.pickle"
     path.write_text(json.dumps(record))
     result = opscope("memory", str(run))
-    assert result.returncode == 4
-    assert "names a file as opscope does not" in result.stderr
+    assert result.returncode == 0, result.stderr
+    assert "Read without its run: " in result.stdout
+    assert "names a file as opscope does not: ../../secret.pickle" in result.stdout
+
+
+def test_a_link_to_another_file_costs_only_the_memory(run: Path, tmp_path: Path) -> None:
+    kept = run / "train_memory_default.pickle"
+    kept.rename(tmp_path / "elsewhere.pickle")
+    kept.symlink_to(tmp_path / "elsewhere.pickle")
+    result = opscope("analyze", str(run))
+    assert result.returncode == 0, result.stderr
+    assert "unprofiled step" in result.stdout
+    assert "peak memory" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    "lost", ["raw/capture_default.json", "train_trace_default.json.gz", "raw/memory_default.json.gz"]
+)
+def test_a_snapshot_is_read_without_what_is_lost_beside_it(run: Path, lost: str) -> None:
+    (run / lost).unlink()
+    found = memory_of(run / "train_memory_default.pickle")
+    assert found["devices"][0]["peak_bytes"] == 1_075_405_312
+    assert any("cannot be read" in note or "cannot read" in note for note in found["notes"])
+
+
+def test_a_manifest_of_another_program_does_not_matter(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    shutil.copy(run / "train_memory_default.pickle", tmp_path / "s.pickle")
+    assert memory_of(tmp_path / "s.pickle")["devices"]
+
+
+def test_a_snapshot_that_the_record_does_not_name_is_read_by_itself(run: Path) -> None:
+    path = run / "raw" / "capture_default.json"
+    record = json.loads(path.read_text())
+    record["memory_recording"] = {"reason": "nothing was allocated on a GPU"}
+    path.write_text(json.dumps(record))
+    (device,) = memory_of(run / "train_memory_default.pickle")["devices"]
+    assert {one["operator"] for one in device["peak"]} == {None}
+    result = opscope("export", "--reports", str(run))
+    assert "opscope memory" not in result.stdout
+    report = (run / "kernel_analysis_report_default.md").read_text()
+    assert "No snapshot was taken: nothing was allocated on a GPU." in report
 
 
 def test_out_of_memory_is_explained_from_the_run(refused: Path) -> None:

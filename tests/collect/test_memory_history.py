@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from opscope.base.errors import EnvironmentLacksError
 from opscope.collect.memory_history import MemoryHistory
 from opscope.collect.script import passes as of_passes
 from opscope.collect.script.passes import Passes
@@ -78,11 +79,61 @@ def test_a_refused_request_is_kept_at_once(made: Made, tmp_path: Path, capsys: p
     history = MemoryHistory(tmp_path / "s.pickle")
     history.begin()
     made.use()
-    for number in range(5):
+    made.observers[0](0, 1 << 20, 1 << 30, 0)
+    assert history.has_refused
+    assert "a snapshot was written to s.pickle\n" in capsys.readouterr().err
+    history.pause()
+    made.observers[0](0, 1 << 20, 1 << 30, 0)
+    assert "its history was not recorded while steps were timed or profiled" in capsys.readouterr().err
+    assert pickle.loads((tmp_path / "s.pickle").read_bytes())["asked"] == 2  # of the last one
+    assert history.keep()
+    assert not history.has_refused
+    history.end()
+    kept = (tmp_path / "s.pickle").stat().st_mtime_ns
+    made.observers[0](0, 1 << 20, 1 << 30, 0)  # it does not take the place of the profile's
+    assert (tmp_path / "s.pickle").stat().st_mtime_ns == kept
+    assert not history.has_refused
+
+
+def test_a_program_waits_for_snapshots_only_so_long(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = MemoryHistory(tmp_path / "s.pickle")
+    history.begin()
+    made.use()
+    now = iter(range(0, 1_000, 20))  # each takes 20 s
+    monkeypatch.setattr("opscope.collect.memory_history.time.monotonic", lambda: next(now))
+    for expected in (True, True, False):
         made.observers[0](0, 1 << 20, 1 << 30, 0)
-        assert history.refused == number + 1
-    assert (tmp_path / "s.pickle").is_file()
-    assert capsys.readouterr().err.count("a snapshot was written to s.pickle") == 3  # programs may try many sizes
+        assert history.has_refused == expected  # what an earlier one shows does not explain the last one
+
+
+def test_a_history_that_the_program_began_before_using_the_gpu_stays(made: Made, tmp_path: Path) -> None:
+    history = MemoryHistory(tmp_path / "s.pickle")
+    history.begin()
+    torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=7)
+    made.use()
+    history.pause()
+    assert made.asked == [("all", 7)]
+    assert not history.usable
+
+
+def test_a_program_that_ends_a_history_it_never_began_changes_nothing(made: Made, tmp_path: Path) -> None:
+    history = MemoryHistory(tmp_path / "s.pickle")
+    history.begin()
+    made.use()
+    torch.cuda.memory._record_memory_history(None)
+    assert made.states() == ["all"]
+    assert history.usable
+
+
+def test_forked_processes_record_nothing(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = MemoryHistory(tmp_path / "s.pickle")
+    history.begin()
+    monkeypatch.setattr("opscope.collect.memory_history.os.getpid", lambda: -1)
+    made.use()
+    assert made.asked == []
+    assert not history.keep()
 
 
 def test_a_program_that_records_its_own_history_is_left_alone(made: Made, tmp_path: Path) -> None:
@@ -145,7 +196,7 @@ def test_memory_is_recorded_after_the_profile_and_what_that_costs(made: Made, pa
     over = [passes.cycle(duration) for duration in (50, 90, 90, 60, 10, 12, 70, 20, 24)]
     assert over == [False] * 8 + [True]
     # Off while steps are profiled; the stacks of what is alive in the warm-up step; then a history.
-    assert made.states() == ["all", None, "state", None, "all", None]
+    assert made.states() == ["all", None, "state", None, "all"]
     assert passes.memory is not None
     assert (passes.memory.with_ns, passes.memory.without_ns) == ((20, 24), (10, 12))
     assert passes.memory.trace == "m.json"
@@ -164,8 +215,51 @@ def test_an_interruption_while_memory_is_recorded_costs_the_profile_nothing(
     for duration in (50, 10, 12, 70, *beside):
         passes.cycle(duration)
     assert passes.usable
-    assert passes.stop()
+    assert passes.stop(is_last=True)
+    assert not passes.running
     assert passes.trace is not None
     assert passes.durations_ns == [10, 12]
     assert passes.memory is not None
     assert passes.memory.reason == "something interrupted the steps while memory was recorded"
+
+
+def test_the_profile_alone_is_kept_if_it_is_cut_short(passes: Passes) -> None:
+    passes.begin()
+    for duration in (50, 10):
+        passes.cycle(duration)
+    assert passes.stop(is_last=True)
+    assert not passes.running  # no other pass was started
+    assert passes.trace is not None
+    assert passes.memory is not None
+    assert passes.memory.snapshot is None
+
+
+def test_memory_is_tried_again_after_an_interruption_and_the_profile_is_not(passes: Passes) -> None:
+    passes.begin()
+    for duration in (50, 10, 12, 70, 20):
+        passes.cycle(duration)
+    passes.abandon()
+    assert passes.is_whole
+    assert not passes.begin()
+    over = [passes.cycle(duration) for duration in (60, 10, 12, 70, 20, 24)]
+    assert over == [False] * 5 + [True]
+    assert passes.durations_ns == [10, 12]
+    assert passes.memory is not None
+    assert passes.memory.with_ns == (20, 24)
+
+
+def test_a_disk_that_is_full_costs_only_the_memory(passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opscope.collect import torch_profiler
+
+    passes.begin()
+    for duration in (50, 10, 12, 60, 10, 12, 70, 20):
+        passes.cycle(duration)
+
+    def full(*_: object) -> int:
+        raise EnvironmentLacksError("no room")
+
+    monkeypatch.setattr(torch_profiler, "write_trace", full)
+    assert passes.cycle(24)
+    assert passes.trace is not None
+    assert passes.memory is not None
+    assert passes.memory.reason == "recording failed (EnvironmentLacksError: no room)"

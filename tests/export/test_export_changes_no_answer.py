@@ -48,6 +48,8 @@ def exported(trace: Trace, folder: Path) -> Trace:
 def document(analysis: Analysis) -> dict[str, Any]:
     built: dict[str, Any] = msgspec.to_builtins(build_trace_document(Measured(analysis), FUNCTIONS))
     path = built.pop("source")["path"]
+    if built["device_memory"] is not None:
+        assert built["device_memory"].pop("snapshot") == path
     for finding in [*built["findings"], *built["first_screen"]["findings"]]:
         finding["prove"] = finding["prove"].replace(shell_path(path), "TRACE")  # the command names the file
     return built

@@ -17,7 +17,7 @@ from opscope.analysis.advice.advised import Advice
 from opscope.analysis.analyzed import Analysis, analyze
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.unlike import in_short
-from opscope.analysis.memory.answered import Answered, answered
+from opscope.analysis.memory.answered import Answered, answered, cases_of
 from opscope.analysis.memory.case import Case
 from opscope.analysis.memory.traced import Recorded, cases_of_trace, joined_cases, recorded_in
 from opscope.analysis.structure.arrays import column, end_of
@@ -197,6 +197,20 @@ def summarise_samples(samples_ns: Sequence[int]) -> SampleSummary | None:
     )
 
 
+class MemoryFiles(Struct, frozen=True):
+    """What a capture has kept of a GPU's memory.
+
+    Attributes:
+        snapshot: the file; None where its name is refused.
+        trace: the trace of the same steps; None where that is the capture's own, or unknown.
+        error: why something of it cannot be read.
+    """
+
+    snapshot: Path | None
+    trace: Path | None
+    error: str | None = None
+
+
 _SAME_PEAK: Final = 1.001  # what the profiler itself allocates between two steps is no other peak
 
 
@@ -208,16 +222,14 @@ class Measured(Struct, frozen=True, dict=True):
         record: what the capture left beside it; None for a trace that opscope did not capture.
         step_time_ns: how long a step takes without a profiler, if the user says so; used where the record has no time.
         light: the light pass; None where the capture has none.
-        snapshot: the file of the memory snapshot; None where the capture has none.
-        snapshot_trace: the trace of the steps that it is of; None where that is this one, or unknown.
+        kept: the files of the memory that the capture recorded; None where it has none.
     """
 
     analysis: Analysis
     record: CaptureRecord | None = None
     step_time_ns: float | None = None
     light: LightPass | None = None
-    snapshot: Path | None = None
-    snapshot_trace: Path | None = None
+    kept: MemoryFiles | None = None
 
     @property
     def timed(self) -> Analysis:
@@ -319,29 +331,39 @@ class Measured(Struct, frozen=True, dict=True):
 
     def _memory(self) -> Answered | None:
         recording = None if self.record is None else self.record.memory_recording
-        analysis = self.analysis
+        analysis, notes = self.analysis, [] if recording is None else [recording.sentence]
         recorded = Recorded(analysis.trace, analysis.links, analysis.origins, analysis.backward_pass)
-        if self.snapshot is None:
-            reason = () if recording is None else (f"No memory was recorded: {recording.reason}.",)
-            cases = cases_of_trace(recorded)
-            return answered(analysis.source.path, cases, reason) if cases or reason else None
+        if self.kept is None:
+            # Of a part of a trace, what lies around it is missing.
+            cases = cases_of_trace(recorded) if analysis.trace.around is None else ()
+            return answered(analysis.source.path, cases, notes) if cases or notes else None
         try:
-            snapshot = read_snapshot(self.snapshot)
-            if self.snapshot_trace is not None:
-                recorded = recorded_in(read(self.snapshot_trace))
+            if self.kept.snapshot is None:
+                raise BadInputError(str(self.kept.error))
+            snapshot = read_snapshot(self.kept.snapshot)
         except BadInputError as error:
-            return answered(str(self.snapshot), (), (f"The memory that was recorded cannot be read: {error}",))
-        cases, apart = joined_cases(snapshot, recorded)
-        notes = (None if recording is None else recording.sentence, apart, self._peak_elsewhere(cases))
-        return answered(snapshot.path, cases, [note for note in notes if note is not None])
+            return answered(str(self.kept.snapshot), (), (f"The memory that was recorded cannot be read: {error}",))
+        try:
+            recorded = recorded if self.kept.trace is None else recorded_in(read(self.kept.trace))
+            cases, apart = joined_cases(snapshot, recorded)
+        except BadInputError as error:
+            cases, apart = (
+                cases_of(snapshot),
+                f"The trace of its steps cannot be read, so operators are unknown: {error}",
+            )
+        notes += [note for note in (apart, self._peak_elsewhere(cases)) if note is not None]
+        return answered(snapshot.path, cases, notes)
 
     def _peak_elsewhere(self, cases: Sequence[Case]) -> str | None:
-        """Say that the run had a higher peak than the recorded steps."""
-        whole = None if self.record is None else self.record.memory.allocated_bytes
-        highest = max((case.history.peak_bytes for case in cases if case.memory.device is not None), default=0)
-        if whole is None or whole <= highest * _SAME_PEAK:
+        """Say that the run had a higher peak than the recorded steps, on the device that its record is of."""
+        record = self.record
+        if record is None or record.framework is None or record.memory.allocated_bytes is None:
             return None
-        return f"Outside of these steps the run had a higher peak: {format_bytes(whole)} allocated."
+        device = int(record.framework.device.partition(":")[2] or 0)
+        recorded = max((case.history.peak_bytes for case in cases if case.memory.device == device), default=0)
+        if record.memory.allocated_bytes <= recorded * _SAME_PEAK:
+            return None
+        return f"Outside of these steps the run had a higher peak: {format_bytes(record.memory.allocated_bytes)}."
 
     @cached_property
     def advice(self) -> Advice:

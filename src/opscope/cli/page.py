@@ -118,8 +118,8 @@ def _snapshot_of(path: Path, max_input: int) -> "tuple[MemoryDocument, tuple[Mem
     from opscope.readers.snapshot import read_snapshot
 
     snapshot = read_snapshot(path, max_bytes=max_input)
-    found = answered(snapshot.path, cases_of(snapshot))
-    return found.document, found.pictures
+    answer = answered(snapshot.path, cases_of(snapshot))
+    return answer.document, answer.pictures
 
 
 def _default(path: Path) -> Path:

@@ -131,11 +131,12 @@ def _files(directory: RunDirectory, manifest: Manifest) -> Iterator[str]:
     for entry in manifest.entries:
         if entry.status == "done":
             first = entry.files.cycles[0]
-            snapshot = entry.files.snapshot
-            kept = f", {snapshot}" if snapshot is not None and directory.inside(snapshot).is_file() else ""
+            recording = directory.read_record(entry).memory_recording
+            snapshot = None if recording is None else recording.snapshot
+            kept = "" if snapshot is None else f", {snapshot}"
             yield f"  {first.report}, {first.statistics}, {first.trace}{kept}"
-            if kept:
-                yield f"  What fills the memory: opscope memory {shell_path(str(directory.path / str(snapshot)))}"
+            if snapshot is not None:
+                yield f"  What fills the memory: opscope memory {shell_path(str(directory.path / snapshot))}"
 
 
 def _print_problems(directory: RunDirectory, manifest: Manifest) -> None:
@@ -175,7 +176,8 @@ def _why_out_of_memory(directory: RunDirectory, entry: Entry) -> Iterator[str]:
     except OpscopeError as error:
         yield f"{path} was kept and cannot be explained: {error}"
         return
-    yield from out_of_memory_lines(document)
+    lines = list(out_of_memory_lines(document))
+    yield from lines or ["its history was not recorded then, as steps were timed or profiled; what was alive is kept"]
     yield f"all of it: opscope memory {shell_path(str(path))}"
 
 

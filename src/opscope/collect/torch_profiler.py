@@ -176,26 +176,30 @@ class TorchProfiler(Struct, frozen=True):
         plan = self.options.schedule or Schedule()
         with_memory = replace(self, options=replace(self.options, profile_memory=True))
 
-        def steps(begin: Callable[[], None]) -> tuple[int, ...]:
-            subject.step()
-            synchronize(self.device)
-            begin()
+        def steps(begin: Callable[[], None], save: Callable[[profile], None] | None) -> tuple[int, ...]:
             took = []
-            for number in range(plan.active):
-                with torch.profiler.record_function(f"ProfilerStep#{number}"):
+            with with_memory.profiler(Schedule(0, 1, plan.active, 1), save) as profiler:
+                subject.step()
+                synchronize(self.device)
+                begin()
+                for _ in range(plan.active):
+                    profiler.step()
+                    self.describe(profiler)
                     took.append(time_once(subject.step, self.device))
+                profiler.step()
             return tuple(took)
 
         refuse_second_profiler()
-        with with_memory.profiler():
-            without_ns = steps(lambda: None)
+        without_ns = steps(lambda: None, None)
         history.only_alive()
-        with with_memory.block() as profiler:
-            with_ns = steps(history.anew)
-        write_trace(profiler, folder / name)
+
+        def save(profiler: profile) -> None:
+            write_trace(profiler, folder / name)
+
+        with_ns = steps(history.anew, save)
         if not history.keep():
             return MemoryRecording(reason=history.reason)
-        history.pause()
+        history.end()
         return MemoryRecording(None, name, with_ns, without_ns)
 
     def of_device_only(self) -> "TorchProfiler | None":

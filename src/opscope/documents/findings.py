@@ -363,7 +363,7 @@ class FirstScreen(Struct, frozen=True, kw_only=True):
         together: what all of them save, in a sentence; null where no replay tells.
         left: the same in a few words; null likewise.
         not_measured: what was not, and why.
-        memory: the highest peak of a GPU's memory, in a sentence; null where it was not recorded.
+        memory: the highest peak of a GPU's memory, and what saves most of it; null where it was not recorded.
     """
 
     bound: str

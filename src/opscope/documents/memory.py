@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from opscope.base.units import format_bytes, format_share
+from opscope.base.units import format_bytes
 
 
 class Owner(StrEnum):
@@ -44,26 +44,26 @@ class MemoryRule(StrEnum):
 
     @property
     def change(self) -> str:
-        """What changes, in a few words: the subject of a sentence."""
+        """What changes, in a few words: the end of a sentence."""
         return _CHANGES[self]
 
 
 _CHANGES: Final = {
-    MemoryRule.CHECKPOINT: "checkpointing its blocks",
-    MemoryRule.OPTIMIZER_TEMPORARIES: "a fused optimizer",
-    MemoryRule.OPTIMIZER_STATES: "optimizer states in 8 bits",
-    MemoryRule.VOCABULARY_LOSS: "the loss in parts",
-    MemoryRule.ZEROED_GRADIENTS: "setting gradients to None",
-    MemoryRule.GROWTH: "letting go of what grows",
-    MemoryRule.GROWING_CACHE: "a static cache",
-    MemoryRule.EVALUATION_GRAPH: "no_grad",
-    MemoryRule.PREVIOUS_OUTPUT: "letting go of the last step's result",
-    MemoryRule.FRAGMENTATION: "other settings of the allocator",
-    MemoryRule.GRAPH_POOLS: "one pool for all CUDA graphs",
-    MemoryRule.SEVERAL_STREAMS: "allocating on one stream",
-    MemoryRule.RECORDED_STREAMS: "waiting for streams instead of record_stream",
-    MemoryRule.LOADED_COPY: "deleting the second copy of the parameters",
-    MemoryRule.WHOLE_DATASET: "keeping data on the host",
+    MemoryRule.CHECKPOINT: "with checkpointed blocks",
+    MemoryRule.OPTIMIZER_TEMPORARIES: "with a fused optimizer",
+    MemoryRule.OPTIMIZER_STATES: "with optimizer states in 8 bits",
+    MemoryRule.VOCABULARY_LOSS: "with the loss in parts",
+    MemoryRule.ZEROED_GRADIENTS: "with gradients set to None",
+    MemoryRule.GROWTH: "without what grows",
+    MemoryRule.GROWING_CACHE: "with a static cache",
+    MemoryRule.EVALUATION_GRAPH: "under no_grad",
+    MemoryRule.PREVIOUS_OUTPUT: "without the last step's result",
+    MemoryRule.FRAGMENTATION: "with other settings of the allocator",
+    MemoryRule.GRAPH_POOLS: "with one pool for all CUDA graphs",
+    MemoryRule.SEVERAL_STREAMS: "on one stream",
+    MemoryRule.RECORDED_STREAMS: "without record_stream",
+    MemoryRule.LOADED_COPY: "without a second copy of the weights",
+    MemoryRule.WHOLE_DATASET: "with its data on the host",
 }
 
 
@@ -193,6 +193,7 @@ class DeviceMemoryEntry(Struct, frozen=True, kw_only=True):
         oom: the request that was refused; null if none was.
         settings: settings of the allocator, replayed; empty where the history was too long or is missing.
         events: how many events were recorded.
+        adds_up: whether there is a history and its entries add up; else the peak is not known.
         steps: how many steps were recognised.
         steps_by: how they were recognised.
         notes: what is not known, and why.
@@ -213,6 +214,7 @@ class DeviceMemoryEntry(Struct, frozen=True, kw_only=True):
     oom: OutOfMemory | None
     settings: tuple[SettingEntry, ...]
     events: int
+    adds_up: bool
     steps: int
     steps_by: str
     notes: tuple[str, ...] = ()
@@ -268,17 +270,16 @@ class MemoryDocument(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str | None:
-        """The highest peak, whose it is, and what saves most of it, in one line; None where nothing was allocated."""
-        known = [device for device in self.devices if device.device is not None and device.peak_bytes]
+        """The highest peak in a line, and of a snapshot what saves most of it; None where no peak is known."""
+        known = [one for one in self.devices if one.device is not None and one.peak_bytes and one.adds_up]
         if not known:
             return None
         most = max(known, key=lambda device: device.peak_bytes)
-        owners = ", ".join(
-            f"{entry.owner} {format_share(entry.bytes, most.peak_bytes)}" for entry in most.owners[:2] if entry.bytes
-        )
-        first = next((one for one in self.findings if one.device == most.device and one.saves_bytes), None)
-        less = "" if first is None else f"; {first.rule.change} saves {format_bytes(first.saves_bytes)}"
-        return f"GPU {most.device} holds at most {format_bytes(most.peak_bytes)}: {owners}{less}."
+        saving = (one for one in self.findings if one.device == most.device and one.of == "allocated")
+        first = next((one for one in saving if one.saves_bytes), None)
+        of_trace = most.fragmentation_bytes is None  # which knows less, and whose reader may have asked for times
+        less = "" if first is None or of_trace else f"; {format_bytes(first.saves_bytes)} less {first.rule.change}"
+        return f"peak memory {format_bytes(most.peak_bytes)} on GPU {most.device}{less}"
 
 
 # ---------------------------------------------------------------- pictures

@@ -362,10 +362,12 @@ class MemoryRecording(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Over which steps it was recorded, and what that cost."""
+        """Over which steps it was recorded, and what that cost; or why it was not."""
+        if self.reason is not None:
+            return f"No snapshot was taken: {self.reason}."
         if not self.with_ns or not self.without_ns:
             return "It was recorded together with the profile: profiled times contain its cost, which is not known."
-        took, without = median(self.with_ns), median(self.without_ns)
+        took, without = median(self.with_ns), max(median(self.without_ns), 1)
         count = "1 step" if len(self.with_ns) == 1 else f"{len(self.with_ns)} steps"
         costs = f"and {format_ns(without)} without it ({100 * (took / without - 1):+.0f} %)"
         if took <= without:

@@ -376,7 +376,7 @@ def _facts(brief: BriefDocument) -> Iterator[Inline]:
         )
         yield (f"where {whole}: {parts} [{brief.parts_address}]",)
     if brief.memory is not None:
-        yield (f"memory: {brief.memory} [device_memory]",)
+        yield (f"{brief.memory} [device_memory]",)
     yield (f"trust: {brief.trust} [trust]",)
     yield from ((doubt,) for doubt in brief.doubts[:_DOUBTS])
     if len(brief.doubts) > _DOUBTS:

@@ -302,25 +302,31 @@ def memory_of(path: Path, *, max_bytes: int) -> "Answered":
     from opscope.runs.pipeline import measured_cycle
     from opscope.runs.store import RunDirectory
 
+    notes: tuple[str, ...] = ()
     directory = RunDirectory(path if path.is_dir() else path.parent)
-    entries = {} if not directory.manifest.is_file() else directory.with_snapshots(directory.read_manifest())
-    if path.is_dir() and entries:
-        if len(entries) > 1:
-            raise UsageError(f"{path} holds {len(entries)} memory snapshots: name one, such as {next(iter(entries))}")
-        (path,) = entries
-    entry = entries.get(path)
-    if entry is not None and entry.measured:
-        measured, _ = measured_cycle(directory, directory.read_record(entry), 0, allow_damaged=True)
-        if measured.memory is not None:
-            return measured.memory
-    if is_snapshot_file(path) or _is_page_of_snapshot(path):
+    try:
+        entries = directory.with_snapshots(directory.read_manifest()) if directory.manifest.is_file() else {}
+        if path.is_dir() and entries:
+            if len(entries) > 1:
+                raise UsageError(
+                    f"{path} holds {len(entries)} memory snapshots: name one, such as {next(iter(entries))}"
+                )
+            (path,) = entries
+        if (entry := entries.get(path)) is not None and entry.measured:
+            record = directory.read_record(entry)
+            recording = record.memory_recording
+            if recording is not None and recording.snapshot == entry.files.snapshot:
+                measured, _ = measured_cycle(directory, record, 0, allow_damaged=True)
+                if measured.memory is not None:
+                    return measured.memory
+    except BadInputError as error:
+        if not is_snapshot_file(path):
+            raise
+        notes = (f"Read without its run: {error}",)
+    if is_snapshot_file(path) or path.suffix in (".pickle", ".pkl", ".html", ".htm"):
         snapshot = read_snapshot(path, max_bytes=max_bytes)
-        return answered(snapshot.path, cases_of(snapshot))
+        return answered(snapshot.path, cases_of(snapshot), notes)
     return _memory_in_trace(path, max_bytes)
-
-
-def _is_page_of_snapshot(path: Path) -> bool:
-    return path.suffix in (".html", ".htm")
 
 
 def _memory_in_trace(path: Path, max_bytes: int) -> "Answered":
@@ -334,8 +340,8 @@ def _memory_in_trace(path: Path, max_bytes: int) -> "Answered":
     measured, _ = measured_of(files[0], trace, NativeFunctions.shipped())
     if measured.memory is None:
         raise UsageError(
-            f"{path} has no allocations of a GPU: record them with opscope profile --memory, or with "
-            "torch.profiler.profile(profile_memory=True)"
+            f"{path} has no allocations of a GPU with addresses and totals: record them with opscope profile --memory, "
+            "or with torch.profiler.profile(profile_memory=True)"
         )
     return measured.memory
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from opscope._version import __version__
 from opscope.analysis.analyzed import Analysis, analyze
-from opscope.analysis.measured import LightPass, Measured, light_pass
+from opscope.analysis.measured import LightPass, Measured, MemoryFiles, light_pass
 from opscope.analysis.memory.difference import difference_of
 from opscope.analysis.structure.origin import producer_of
 from opscope.base.errors import BadInputError, OpscopeError
@@ -239,7 +239,7 @@ class PageParts:
             if cycle == 0:
                 documents.append(document)
         self._traces.append(page_trace(measured, document, pictures, name=called, sweep=sweep))
-        if (memory := measured.memory) is not None and memory.cases:
+        if cycle == 0 and (memory := measured.memory) is not None and memory.cases:
             drawn = measured.analysis.losses.part(
                 "the picture of memory", lambda: memory.pictures, tuple[MemoryPicture]
             )
@@ -476,24 +476,21 @@ def measured_capture(
         graph_capture=graph_capture,
         as_marked=True,  # what was timed beside it is of all steps
     )
-    snapshot, snapshot_trace = _memory_files(record, directory)
-    return Measured(
-        analysis,
-        record,
-        light=_light(record, analysis, directory),
-        snapshot=snapshot,
-        snapshot_trace=snapshot_trace,
-    )
+    light = _light(record, analysis, directory)
+    return Measured(analysis, record, light=light, kept=_memory_files(record, directory))
 
 
-def _memory_files(record: CaptureRecord, directory: RunDirectory) -> tuple[Path | None, Path | None]:
+def _memory_files(record: CaptureRecord, directory: RunDirectory) -> MemoryFiles | None:
     """Return the memory snapshot of a capture, and the trace of its steps where that is another than the capture's."""
     recording = record.memory_recording
     if recording is None or recording.snapshot is None:
-        return None, None
+        return None
     own = any(recording.trace == trace.file for trace in record.traces)
-    trace = None if own or recording.trace is None else directory.trace_path(recording.trace)
-    return directory.inside(recording.snapshot), trace
+    try:
+        trace = None if own or recording.trace is None else directory.trace_path(recording.trace)
+        return MemoryFiles(directory.inside(recording.snapshot), trace)
+    except BadInputError as error:
+        return MemoryFiles(None, None, str(error))
 
 
 def _light(record: CaptureRecord, analysis: Analysis, directory: RunDirectory) -> LightPass | None:

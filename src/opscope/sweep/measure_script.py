@@ -70,7 +70,19 @@ class OutOfMemoryError(OpscopeError):
     def __init__(self, script: Path, error: BaseException) -> None:
         code = error.code if isinstance(error, SystemExit) else 1
         self.script_code = code if isinstance(code, int) else 1
-        super().__init__(f"{script} ran out of the GPU's memory before anything was measured ({_one_line(error)})")
+        how = f"exit code {self.script_code}" if isinstance(error, SystemExit) else _one_line(error)
+        if isinstance(error, SystemExit) and isinstance(error.code, str):
+            how = error.code
+        super().__init__(f"{script} ran out of the GPU's memory before anything was measured ({how})")
+
+
+def _is_of_memory(error: BaseException | None) -> bool:
+    """Tell whether a script ended because its GPU was out of memory, or with what it did when it caught that."""
+    while error is not None:
+        if type(error).__name__ == "OutOfMemoryError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class RunAgain(Struct, frozen=True):
@@ -166,11 +178,7 @@ def measure_script(
     failed = error is not None and not isinstance(error, EnoughMeasured) and not _is_plain_exit(error)
     if failed:
         _as_python_would(error)
-    try:
-        watcher.finish(f"The script itself failed then ({_reason(error)}; the log has more)" if failed else None)
-    except Exception as failure:  # the script's own error, if there is one, says more
-        traceback.print_exc()
-        failures.append(failure)
+    _finish(watcher, error if failed else None, failures)
     _run_exit_functions()
     # What was measured counts, however the script ended; then opscope's own failures, if the script has none.
     if written:
@@ -180,6 +188,22 @@ def measure_script(
     if isinstance(error, WorkElsewhereError):
         raise error
     return _unmeasured(script, watcher, children, error if failed else None)
+
+
+def _finish(watcher: Watcher, error: BaseException | None, failures: list[Exception]) -> None:
+    """Keep what there is when the script has ended.
+
+    Args:
+        watcher: what has watched it.
+        error: what it failed with; None if it did not.
+        failures: gets opscope's own failure.
+    """
+    why = None if error is None else f"The script itself failed then ({_reason(error)}; the log has more)"
+    try:
+        watcher.finish(why, may_repeat=not (watcher.has_refused and _is_of_memory(error)))
+    except Exception as failure:  # the script's own error, if there is one, says more
+        traceback.print_exc()
+        failures.append(failure)
 
 
 def _further_paths(
@@ -212,7 +236,7 @@ def _unmeasured(script: Path, watcher: Watcher, children: Children, error: BaseE
         return RunAgain(watcher.again, None if error is None else _one_line(error))
     if error is None:
         raise UsageError(f"{script} ended, and {watcher.missed}{'' if elsewhere is None else f'; {elsewhere}'}")
-    if watcher.ran_out_of_memory:
+    if watcher.has_refused and _is_of_memory(error):
         raise OutOfMemoryError(script, error)
     if isinstance(error, SystemExit):
         if isinstance(error.code, str):

@@ -141,7 +141,7 @@ def _device(case: Case, findings: Sequence[MemoryFinding], losses: Losses) -> De
         reserved_bytes=int(history.reserved[-1]),
         peak_bytes=history.peak_bytes,
         peak_reserved_bytes=int(history.reserved.max()),
-        peak_step=case.steps.number_at(case.peak_row) if case.steps.ends and case.peak_row >= 0 else None,
+        peak_step=_peak_step(case),
         peak_phase=_phase(case),
         owners=_owners(case),
         peak=_alive(case),
@@ -151,6 +151,7 @@ def _device(case: Case, findings: Sequence[MemoryFinding], losses: Losses) -> De
         oom=losses.part("the refused request", lambda: _out_of_memory(case, findings), lambda: None),
         settings=losses.part("the settings of the allocator", lambda: _settings(case), tuple),
         events=case.count,
+        adds_up=bool(case.count) and history.fits_together,
         steps=len(case.steps.ends) + _is_begun(case),
         steps_by=case.steps.by,
         notes=(
@@ -163,7 +164,20 @@ def _device(case: Case, findings: Sequence[MemoryFinding], losses: Losses) -> De
 def _is_begun(case: Case) -> bool:
     """Tell whether something is allocated after the last step that is over."""
     ends = case.steps.ends
-    return bool(ends) and bool((case.memory.events.action[ends[-1] + 1 :] == Action.ALLOC).any())
+    return (
+        bool(ends)
+        and not case.steps.is_marked
+        and bool((case.memory.events.action[ends[-1] + 1 :] == Action.ALLOC).any())
+    )
+
+
+def _peak_step(case: Case) -> int | None:
+    ends = case.steps.ends
+    if not ends or case.peak_row < 0:
+        return None
+    number = case.steps.number_at(case.peak_row)
+    # What comes after the last range that PyTorch's profiler has recorded is no step.
+    return None if number == len(ends) and case.steps.is_marked else number
 
 
 def _phase(case: Case) -> str:
@@ -347,14 +361,15 @@ def _tried(case: Case, text: str, settings: Settings) -> SettingEntry:
 def _notes(case: Case) -> Iterator[str]:
     if not case.count:
         yield (
-            "No history was recorded, only what is alive: call torch.cuda.memory._record_memory_history() before the "
-            "steps of interest."
+            "No history was recorded, only what was alive then: torch.cuda.memory._record_memory_history(), before the "
+            "steps of interest, records one."
         )
         return
     if not case.history.fits_together:
+        lost = "skip_actions, or several histories in one" if case.memory.traced is None else "or are out of order"
         yield (
-            "The entries of this history do not add up: some are missing (skip_actions, or several histories in one). "
-            "Peaks are not to be trusted, and no change is proposed."
+            f"The entries of this history do not add up: some are missing ({lost}). So its peak is not to be trusted, "
+            "and no change is proposed."
         )
     if not case.table.has_python:
         stacks = "with_stack=True" if case.memory.traced is not None else "context='all', stacks='python'"

@@ -32,6 +32,11 @@ class Steps(Struct, frozen=True):
         """Return the step of an event, from 0."""
         return int(np.searchsorted(np.array(self.ends), row, side="left"))
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether a profiler has marked them, so that nothing else is a step."""
+        return _PROFILER_STEP.rstrip("#") in self.by
+
     def after(self, rows: np.ndarray) -> np.ndarray:
         """Return where the steps of some events end; the largest number where they do not."""
         ends = np.array([*self.ends, np.iinfo(np.int64).max])

@@ -1,7 +1,7 @@
 """Memory as a trace of PyTorch's profiler records it: joined with a snapshot of the same steps, or in place of one.
 
 A trace has operators, modules and the threads of autograd; a snapshot has segments and lines of Python. Both record the
-same requests in the same order, so addresses tell which entry of the one is which of the other; no clock is compared.
+same requests, and addresses, sizes and the time between them tell which entry of the one is which of the other.
 """
 
 import re
@@ -29,7 +29,9 @@ _FRAME: Final = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")  
 _NUMBER: Final = re.compile(r"_\d+$")  # of a module among those of its class
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd", "aten::log_softmax"})
 _COMPARED: Final = 64  # entries, by which the place of a trace in a snapshot is recognised
-_TRIED: Final = 50  # places whose beginning fits
+_TRIED: Final = 20  # times as many, if those at the beginning are not there
+_SAME_TIME_US: Final = 20.0  # both clocks are one, read twice; an operator that allocates takes some microseconds
+_MOST_OF_THEM: Final = 0.98
 _ALIKE: Final = 0.9  # of these: threads may be out of order by a little
 
 
@@ -61,7 +63,11 @@ def recorded_in(trace: Trace) -> Recorded:
 
 def cases_of_trace(recorded: Recorded) -> tuple[Case, ...]:
     """Return all that a trace says of the memory of GPUs; nothing where totals or addresses were not recorded."""
-    rows = _events_of(recorded)
+    rows = _of_gpus(recorded)
+    totals = pl.all_horizontal(
+        pl.col("total_allocated_bytes", "total_reserved_bytes").is_not_null().all().over("device")
+    )
+    rows = rows.filter(totals)
     if not rows.height:
         return ()
     places = _Places(recorded)
@@ -76,14 +82,12 @@ def cases_of_trace(recorded: Recorded) -> tuple[Case, ...]:
     return tuple(Case(snapshot, memory, table) for memory in devices)
 
 
-def _events_of(recorded: Recorded) -> pl.DataFrame:
-    """Return the recorded events of GPUs in order, each with its row in the trace."""
+def _of_gpus(recorded: Recorded) -> pl.DataFrame:
+    """Return the recorded events of GPUs that have an address, in order, each with its row in the trace."""
     allocations = recorded.trace.allocations.with_row_index("row")
     events = allocations.filter(pl.col("device_type") == _CUDA).with_columns(pl.col("device").fill_null(0))
-    needed = ("bytes", "address", "total_allocated_bytes", "total_reserved_bytes")
-    if any(events[name].null_count() for name in needed):
-        return events.clear()
-    return events.filter(pl.col("bytes") != 0).sort("time_ns", maintain_order=True)
+    events = events.drop_nulls(["bytes", "address"]).filter(pl.col("bytes") != 0)
+    return events.sort("time_ns", maintain_order=True)
 
 
 def _memory_of(trace: Trace, device: int, events: pl.DataFrame, places: "_Places") -> DeviceMemory:
@@ -180,9 +184,9 @@ def _name(table: pl.DataFrame, row: int) -> str | None:
 
 def _stack(parts: Part, operator: str | None, module: str | None, frame: str | None) -> Stack:
     match = None if frame is None else _FRAME.fullmatch(frame)
-    found = None if match is None else Frame(match["function"], match["file"], int(match["line"]))
-    lines = () if found is None else ((found.file, found.function, found.line),)
-    line = frame if found is None else line_of(found)
+    innermost = None if match is None else Frame(match["function"], match["file"], int(match["line"]))
+    lines = () if innermost is None else ((innermost.file, innermost.function, innermost.line),)
+    line = frame if innermost is None else line_of(innermost)
     modules = None if module is None else _NUMBER.sub("", module.removeprefix(MODULE_FRAME))
     return Stack(parts, line, frame, modules, operator, lines, lines)
 
@@ -201,61 +205,89 @@ def joined_cases(snapshot: Snapshot, recorded: Recorded) -> tuple[tuple[Case, ..
         The devices, and why they have no operators; None where they have.
     """
     table = stacks_of(snapshot)
-    events = _events_of(recorded)
+    allocated = _of_gpus(recorded).filter(pl.col("bytes") > 0)
     places = _Places(recorded)
-    devices, joined = [], 0
+    devices, joined, known = [], 0, 0
     for memory in snapshot.devices:
-        group = events.filter((pl.col("device") == memory.device) & (pl.col("bytes") > 0))
-        begin = _begin_in(memory, group["address"].to_numpy()) if group.height else None
-        if begin is None:
-            devices.append(memory)
-            continue
-        joined += 1
-        table, with_operators = _with_operators(memory, table, recorded, places, group, begin)
+        group = allocated.filter(pl.col("device") == memory.device)
+        pairs = _paired(memory, group)
+        joined, known = joined + pairs.height, known + group.height
+        table, with_operators = _with_operators(memory, table, recorded, places, pairs)
         devices.append(with_operators)
     whole = replace(snapshot, devices=tuple(devices))
-    reason = (
-        None if joined else "The trace of these steps could not be joined with the snapshot: operators are unknown."
-    )
-    return tuple(Case(whole, memory, table) for memory in devices), reason
+    apart = None
+    if not joined:
+        apart = "The trace of these steps could not be joined with the snapshot: operators are unknown."
+    elif joined < _MOST_OF_THEM * known:
+        apart = f"Only {joined:,} of {known:,} allocations in the trace were joined with the snapshot."
+    return tuple(Case(whole, memory, table) for memory in devices), apart
 
 
-def _begin_in(memory: DeviceMemory, addresses: Ints) -> int | None:
-    """Return at which of a snapshot's allocations the trace's first one is; None if it is not there.
+def _paired(memory: DeviceMemory, group: pl.DataFrame) -> pl.DataFrame:
+    """Return which allocation in a trace is which entry of a snapshot: ``row``, ``entry``, ``shift_us``.
 
-    Steps repeat, and so do their addresses. A snapshot is taken where its trace ends: of places that fit equally well
-    the last one is right.
+    Both have the time, on clocks that differ by a constant, which follows from where addresses, sizes and the time
+    between them agree. Then each has the entry of its address at its time; what one of them has lost stays alone.
     """
-    known = memory.events.address[memory.events.action == Action.ALLOC]
-    head = addresses[:_COMPARED]
-    starts = np.flatnonzero(known[: max(len(known) - len(head) + 1, 0)] == head[0])
-    alike = np.zeros(len(starts))
-    for place, address in enumerate(head.tolist()):
-        alike += known[starts + place] == address
-    fitting = starts[alike >= _ALIKE * len(head)][-_TRIED:]
-    best = (0.0, -1)
-    for start in fitting.tolist():
-        there = known[start : start + len(addresses)]
-        best = max(best, (float((there == addresses[: len(there)]).sum()), start))
-    return best[1] if best[1] >= 0 else None
+    nothing = pl.DataFrame(schema={"row": pl.Int64, "entry": pl.Int64, "shift_us": pl.Float64})
+    rows = np.flatnonzero(memory.events.action == Action.ALLOC)
+    known = pl.DataFrame(
+        {
+            "entry": rows,
+            "address": memory.events.address[rows],
+            "requested": memory.events.bytes[rows],
+            "known_us": memory.events.time_us[rows].astype(np.float64),
+        }
+    )
+    shift = _shift_us(known, group)
+    if shift is None:
+        return nothing
+    timed = group.select(pl.col("row").cast(pl.Int64), "address", "bytes", time_us=pl.col("time_ns") / 1_000 + shift)
+    pairs = timed.sort("time_us").join_asof(
+        known.sort("known_us"), left_on="time_us", right_on="known_us", by="address", strategy="nearest",
+        tolerance=_SAME_TIME_US, check_sortedness=False,
+    )  # fmt: skip
+    pairs = pairs.filter(pl.col("requested") <= pl.col("bytes")).with_columns(
+        apart=(pl.col("time_us") - pl.col("known_us")).abs(), shift_us=pl.lit(shift)
+    )
+    return pairs.sort("apart").unique("entry", keep="first", maintain_order=True).select(nothing.columns).sort("row")
+
+
+def _shift_us(known: pl.DataFrame, group: pl.DataFrame) -> float | None:
+    """Return how much later the snapshot's clock is than the trace's; None where the two have nothing in common."""
+    address, requested, time_us = (known[name].to_numpy() for name in ("address", "requested", "known_us"))
+    for begin in range(0, min(group.height, _COMPARED * _TRIED), _COMPARED):
+        head = group[begin : begin + _COMPARED]
+        wanted, sizes, at_us = (head[name].to_numpy() for name in ("address", "bytes", "time_ns"))
+        starts = np.flatnonzero(address[: max(len(address) - len(head) + 1, 0)] == wanted[0])
+        alike, apart = np.zeros(len(starts)), np.zeros(len(starts))
+        for place in range(len(head)):
+            there = starts + place
+            late = np.abs(time_us[there] - time_us[starts] - (at_us[place] - at_us[0]) / 1_000)
+            alike += (address[there] == wanted[place]) & (requested[there] <= sizes[place]) & (late <= _SAME_TIME_US)
+            apart += late
+        fitting = np.flatnonzero(alike >= _ALIKE * len(head))
+        if len(fitting):
+            # Of steps that are alike to the microsecond the last ones: a snapshot is taken where its trace ends.
+            start = int(starts[fitting[apart[fitting] <= apart[fitting].min()][-1]])
+            return float(np.median(time_us[start : start + len(head)] - at_us / 1_000))
+    return None
 
 
 def _with_operators(
-    memory: DeviceMemory, table: StackTable, recorded: Recorded, places: _Places, group: pl.DataFrame, begin: int
+    memory: DeviceMemory, table: StackTable, recorded: Recorded, places: _Places, pairs: pl.DataFrame
 ) -> tuple[StackTable, DeviceMemory]:
-    """Give the entries of a snapshot, from its allocation number ``begin`` on, the operators of a trace."""
-    entries = np.flatnonzero(memory.events.action == Action.ALLOC)[begin : begin + group.height]
-    rows = group["row"].to_numpy()[: len(entries)]
-    same = memory.events.address[entries] == group["address"].to_numpy()[: len(entries)]
-    entries, rows = entries[same], rows[same]
+    """Give the entries of a snapshot the operators of a trace."""
+    if not pairs.height:
+        return table, memory
+    entries, rows = pairs["entry"].to_numpy(), pairs["row"].to_numpy()
     stack = memory.events.stack.astype(np.int64)
     forward = _forward_stacks(recorded, places.owner[rows], stack[entries])
-    pairs = np.stack((stack[entries], places.of_allocation[rows], forward), axis=1)
-    unique, number = np.unique(pairs, axis=0, return_inverse=True)
+    both = np.stack((stack[entries], places.of_allocation[rows], forward), axis=1)
+    unique, number = np.unique(both, axis=0, return_inverse=True)
     added = tuple(_both(table.stacks, places.stacks, *row) for row in unique.tolist())
     stack[entries] = len(table.stacks) + number.reshape(-1)
-    first = int(group["time_ns"][0]) // 1_000
-    shift = int(memory.events.time_us[entries[0]]) - first if len(entries) else 0
+    shift = round(pairs["shift_us"][0])
     notes = memory.annotations or tuple(
         replace(one, time_us=one.time_us + shift) for one in _annotations(recorded.trace)
     )

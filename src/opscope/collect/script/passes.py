@@ -1,5 +1,8 @@
 """Profiles a few cycles of a script's steady state: device activities alone, then operators, then memory if asked."""
 
+import contextlib
+import traceback
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,18 +67,30 @@ class Passes:
     @property
     def usable(self) -> bool:
         """Whether a pass is running, and the one with operators has recorded at least one cycle."""
-        return self.running and self._pass is not _Pass.LIGHT and bool(self.durations_ns)
+        return self.running and self._pass is not _Pass.LIGHT and bool(self.durations_ns)  # memory comes after names
 
     def owns(self, profiler: Any) -> bool:
         """Tell whether a profiler that is about to start belongs to these passes."""
         return self.starting or (self.running and self._profiler.profiler is profiler)
 
-    def begin(self) -> None:
-        """Start the first pass."""
-        self.light, self.trace, self.memory, self._further_ns = None, None, None, {}
+    @property
+    def is_whole(self) -> bool:
+        """Whether the profile is written, and only memory may yet be recorded."""
+        return self.trace is not None
+
+    def begin(self) -> bool:
+        """Start the first pass; after an interruption of those that record memory, the first one of these.
+
+        Returns:
+            Whether all traces are written, as memory cannot be recorded.
+        """
+        if self.is_whole:
+            return self._begin_memory()
+        self.light, self.memory = None, None
         if self.history is not None:
             self.history.pause()
         self._start(_Pass.NAMES if self._paths[_Pass.LIGHT] is None else _Pass.LIGHT)
+        return False
 
     def cycle(self, duration_ns: int) -> bool:
         """Note the end of a cycle; after the last one of a pass, go on to the next pass.
@@ -99,61 +114,87 @@ class Passes:
             return False
         return self.stop()
 
-    def stop(self) -> bool:
+    def stop(self, *, is_last: bool = False) -> bool:
         """Stop the running pass at a boundary and write its trace; start the next pass if there is one.
+
+        Args:
+            is_last: whether no other pass is started after this one.
 
         Returns:
             Whether all traces are written.
         """
+        if self.is_whole:
+            return self._stop_memory(is_last=is_last)
+        written = self._written()
+        if self._pass is _Pass.LIGHT:
+            self.light = written
+            if not is_last:
+                self._start(_Pass.NAMES)
+            return is_last
+        self.trace = written
+        if self._paths[_Pass.MEMORY] is None or self.history is None:
+            return True
+        if is_last or not self.history.usable or not on_device():
+            self.memory = MemoryRecording(reason=self.history.reason or _INTERRUPTED)
+            return True
+        return self._begin_memory()
+
+    def _written(self) -> RawTrace:
+        """Stop the running pass and write its trace."""
         from opscope.collect.torch_profiler import write_trace
 
         synchronize_if_used()
-        self._profiler.stop()
-        if self._pass is _Pass.BESIDE:
-            return self._goes_on()
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
         path = self._paths[self._pass]
         assert path is not None
-        written = RawTrace(path.name, write_trace(self._profiler, path))
-        self._profiler = None
-        if self._pass is _Pass.LIGHT:
-            self.light = written
-            self._start(_Pass.NAMES)
-            return False
-        if self._pass is _Pass.MEMORY:
-            self.memory = self._kept(written.file)
-            return True
-        self.trace = written
-        if self._paths[_Pass.MEMORY] is None or self.history is None or not self.history.usable or not on_device():
-            self.memory = None if self.history is None else MemoryRecording(reason=self.history.reason)
-            return True
-        self._start(_Pass.BESIDE)
-        return False
+        return RawTrace(path.name, write_trace(profiler, path))
 
-    def _goes_on(self) -> bool:
-        """Begin to record memory, unless the steps before were interrupted; return whether all traces are written."""
-        self._profiler = None
-        if len(self._further_ns[_Pass.BESIDE]) < self.active:
+    # ---- memory: whatever fails, the profile is there already
+
+    def _begin_memory(self) -> bool:
+        """Start the pass beside which memory is compared; return whether that is impossible."""
+        return self._without_memory(lambda: self._start(_Pass.BESIDE))
+
+    def _stop_memory(self, *, is_last: bool) -> bool:
+        if self._pass is _Pass.BESIDE and not is_last:
+            self.abandon()
+            return self._without_memory(lambda: self._start(_Pass.MEMORY))
+        if self._pass is _Pass.BESIDE or not self._further_ns[_Pass.MEMORY]:
+            self.abandon()
             self.memory = MemoryRecording(reason=_INTERRUPTED)
             return True
-        self._start(_Pass.MEMORY)
+        return self._without_memory(self._keep_memory) or True
+
+    def _without_memory(self, function: Callable[[], None]) -> bool:
+        """Do something; where it fails, note why memory is missing, and return True."""
+        try:
+            function()
+        except Exception as error:  # in the midst of the script, which must not fail because it is watched
+            traceback.print_exc()
+            with contextlib.suppress(Exception):
+                self.abandon()
+            self.memory = MemoryRecording(reason=f"recording failed ({type(error).__name__}: {error})")
+            return True
         return False
 
-    def _kept(self, trace: str) -> MemoryRecording:
+    def _keep_memory(self) -> None:
         """Keep a snapshot of the pass that has just ended."""
         assert self.history is not None
-        if not self._further_ns[_Pass.MEMORY]:
-            return MemoryRecording(reason=_INTERRUPTED)
+        trace = self._written().file
         if not self.history.keep():
-            return MemoryRecording(reason=self.history.reason)
-        self.history.pause()
+            self.memory = MemoryRecording(reason=self.history.reason)
+            return
         with_ns, without_ns = (tuple(self._further_ns[one]) for one in (_Pass.MEMORY, _Pass.BESIDE))
-        return MemoryRecording("", trace, with_ns, without_ns)
+        self.memory = MemoryRecording("", trace, with_ns, without_ns)
 
     def abandon(self) -> None:
-        """Stop the running pass and keep no trace, not even that of an earlier pass."""
-        if self._profiler is not None:
-            self._profiler.stop()
-            self._profiler = None
+        """Stop the running pass and keep no trace, not even that of an earlier pass; but a whole profile stays."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.stop()
+        if self.is_whole:
+            return
         light = self._paths[_Pass.LIGHT]
         if self.light is not None and light is not None:
             light.unlink(missing_ok=True)

@@ -180,10 +180,10 @@ class Watcher(StepFinder):
         return asked is not None and asked.events.count < 2
 
     @property
-    def ran_out_of_memory(self) -> bool:
-        """Whether a request was refused whose snapshot was asked for, and no steps were measured."""
+    def has_refused(self) -> bool:
+        """Whether there is a snapshot of a refused request, and no steps were measured."""
         history = self._passes.history
-        return history is not None and history.refused > 0 and self.result.trace is None
+        return history is not None and history.has_refused and self.result.trace is None
 
     @property
     def saw_something(self) -> bool:
@@ -384,9 +384,12 @@ class Watcher(StepFinder):
 
     def _lost(self) -> None:
         assert self._follower is not None
+        if self._passes.is_whole and self._ranks.is_one_of_several:  # the others may have all that they need
+            self._keep_whole()
+            return
         event = Interruption(time.monotonic(), self._passes.usable, self._follower.may_resume, self._astray)
         step = interrupted(self._state, event)
-        if Effect.ABANDON in step[1]:
+        if Effect.ABANDON in step[1] and not self._passes.is_whole:
             self._ranks.give_up("something interrupted them on one rank while they were profiled")
         self._follow_up(step)
 
@@ -420,6 +423,9 @@ class Watcher(StepFinder):
         return count, self._evaluations, self._evaluating_ns
 
     def _look_again(self) -> None:
+        if self._passes.is_whole and self.phase is not Phase.DONE:
+            self._keep_whole()
+            return
         super()._look_again()
         if self._passes.history is not None and not self._passes.history.recording:
             self._passes.history.resume()
@@ -444,7 +450,9 @@ class Watcher(StepFinder):
         return self._ranks.agree(stage, kind, count, self._typical_ns / every, every=1 if stage == "end" else every)
 
     def _start(self) -> None:
-        self._passes.begin()
+        if self._passes.begin():
+            self._profiled()
+            return
         self._go_to(Phase.RECORD)
         self._progress("profiling")
 
@@ -453,8 +461,17 @@ class Watcher(StepFinder):
             self._profiled()
 
     def _keep_passes(self, why: str) -> None:
-        self.result.notes.append(why)
-        self._passes.stop()
+        if not self._passes.is_whole:
+            self.result.notes.append(why)
+        self._passes.stop(is_last=True)
+        self._profiled()
+
+    def _keep_whole(self) -> None:
+        """Keep a whole profile, without the memory that was to be recorded after it."""
+        self._passes.abandon()
+        self._passes.memory = self._passes.memory or MemoryRecording(
+            reason="something interrupted the steps while memory was recorded"
+        )
         self._profiled()
 
     def _profiled(self) -> None:
@@ -467,12 +484,15 @@ class Watcher(StepFinder):
     def _keep_memory(self) -> None:
         """Keep a snapshot of what was recorded from the beginning, without a pass of its own."""
         history = self._passes.history
-        if history is None or self.result.memory is not None:
+        if history is None:
             return
-        kept = history.keep()
-        trace = None if self.result.own or self.result.trace is None else self.result.trace.file
-        self.result.memory = MemoryRecording("", trace) if kept else MemoryRecording(reason=history.reason)
-        history.pause()
+        if self.result.memory is None:
+            # Off while steps were timed: then nothing of the recorded ones is known.
+            kept = history.recording and history.keep()
+            trace = None if self.result.own or self.result.trace is None else self.result.trace.file
+            reason = history.reason or "steps were timed, and then no more of them came"
+            self.result.memory = MemoryRecording("", trace) if kept else MemoryRecording(reason=reason)
+        history.end()
 
     def _finished(self) -> None:
         self._go_to(Phase.DONE)
@@ -649,11 +669,12 @@ class Watcher(StepFinder):
             self._ends(self.again)
         end_process()
 
-    def finish(self, failure: str | None = None) -> None:
+    def finish(self, failure: str | None = None, *, may_repeat: bool = True) -> None:
         """Keep what there is when the script has ended; of a script that failed, only whole steps.
 
         Args:
             failure: what went wrong in the script, in a sentence without its full stop; None if nothing did.
+            may_repeat: whether another run could end otherwise.
         """
         if os.getpid() != self._pid or not self.active:
             return
@@ -664,6 +685,9 @@ class Watcher(StepFinder):
             self.result.notes.append(failure)
         if self.phase is Phase.RECORD and self._passes.usable:
             self._keep_passes("The script ended while it was profiled")
+            return
+        if self._passes.is_whole:
+            self._keep_whole()
             return
         self._passes.abandon()
         # Read before _look_again, which drops the clock: another run takes these times over.
@@ -677,10 +701,7 @@ class Watcher(StepFinder):
                 failed=failure is not None,
                 own=self._own.was_used,
                 recorded=self._run.records or self._early.began,
-                may_repeat=self._run.may_repeat
-                and "torch" in sys.modules
-                and not self._unseen
-                and not (failure is not None and self.ran_out_of_memory),
+                may_repeat=may_repeat and self._run.may_repeat and "torch" in sys.modules and not self._unseen,
                 seen=seen,
             )
         ):
