@@ -39,7 +39,7 @@ WORDS = ("the", "of", "and", "to", "in", "a", "is", "was", "it", "for", "on", "w
 STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 _LAST_WORDS_S = 20  # after Ctrl-C
 CHARACTERS = 65  # different ones, in the plays that nanoGPT reads
-COMMANDS = ("own", "profile", "page", "diff", "advise")
+COMMANDS = ("own", "profile", "page", "diff", "advise", "memory")
 ACCURACY = """
 import datasets
 import evaluate
@@ -532,6 +532,15 @@ def _tried(script: Script, folder: Path, environment: dict[str, str], wanted: Wa
             run(f"profile-{number}", words, 300)
         if number <= rounds and has_own:
             clocks.append(own_clock(script, folder, environment, wanted.seconds))
+    if "memory" in commands:
+        recorded = place / "with-memory"
+        run(
+            "profile-memory",
+            ["profile", "--memory", "--quick", *ranks, "--output-dir", str(recorded), *script.command],
+            300,
+        )
+        if not ranks:
+            run("memory", ["memory", str(recorded), "--top", "8"], 60)
     result["step"] = step_of(place / "run1")
     result["clock"] = same_steps(place / "run1", steps_of(place))
     if any(clocks):

@@ -74,6 +74,12 @@ class Case:
         number = self.steps.number_at(max(self.peak_row, 0))
         return (ends[number - 1] + 1 if number else 0), (ends[number] if number < len(ends) else self.count - 1)
 
+    @cached_property
+    def places(self) -> Ints:
+        """Per life a number that is the same for what one stack of the program has allocated; also that stack's own."""
+        places: Ints = self.table.same_as[self.lives.stack]
+        return places
+
     def line_of(self, life: int) -> str | None:
         """Return the line of the user's code that allocated a block."""
         return self.table.stacks[int(self.lives.stack[life])].line
@@ -129,8 +135,8 @@ class Case:
         forward = (lives.begin >= 0) & (self.owned.phase[np.maximum(lives.begin, 0)] == Phase.FORWARD)
         forward &= ~self.owned.of(Owner.WORKSPACE)
         best = (0, np.ones(len(ends)))
-        for stack in np.unique(lives.stack[forward]).tolist():
-            of_stack = forward & (lives.stack == stack)
+        for stack in np.unique(self.places[forward]).tolist():
+            of_stack = forward & (self.places == stack)
             largest = np.zeros(len(ends) + 1, dtype=np.int64)
             np.maximum.at(largest, number[of_stack], lives.requested[of_stack])
             if largest.min() > 0 and largest[-1] > best[0]:

@@ -40,8 +40,8 @@ def growth_of(case: Case) -> Grown | None:
         return None
     replaced = {life for chain in replaced_chains(case) for life in chain.tolist()}
     kept = []
-    for stack in np.unique(case.lives.stack).tolist():
-        lives = np.flatnonzero(case.lives.stack == stack)
+    for stack in np.unique(case.places).tolist():
+        lives = np.flatnonzero(case.places == stack)
         held = _held(case, lives)
         steps = _rising(held)
         if steps < _FEWEST or held[-1] - held[-steps - 1] < _LEAST * steps:
@@ -65,7 +65,7 @@ def replaced_chains(case: Case) -> tuple[Ints, ...]:
             new = by_begin.get(row)
             if (
                 new is not None
-                and lives.stack[new] == lives.stack[life]
+                and case.places[new] == case.places[life]
                 and lives.requested[new] > lives.requested[life]
             ):
                 following[life] = new
@@ -117,6 +117,6 @@ def _since(case: Case, stack: int) -> Ints:
     """Return what a stack allocated after the last step that is over."""
     lives = case.lives
     since: Ints = np.flatnonzero(
-        (lives.stack == stack) & (lives.begin > case.steps.ends[-1]) & (lives.end == case.count)
+        (case.places == stack) & (lives.begin > case.steps.ends[-1]) & (lives.end == case.count)
     )
     return since

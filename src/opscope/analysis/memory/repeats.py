@@ -63,11 +63,11 @@ def repeated_blocks(case: Case, *, for_backward: bool = True) -> Blocks | None:
         return None
     kept = case.owned.of(Owner.ACTIVATION) if for_backward else np.ones(len(lives), dtype=bool)
     sizes = np.where(kept[inside] & case.alive[inside], lives.bytes[inside], 0)
-    best = _period(lives.stack[inside], sizes)
+    best = _period(case.places[inside], sizes)
     if best is None or best[3] < _LEAST_SHARE * case.history.peak_bytes:
         return None
     begin, period, count, _ = best
-    pattern = lives.stack[inside[begin : begin + period]]
+    pattern = case.places[inside[begin : begin + period]]
     groups = inside[begin : begin + count * period].reshape(count, period)
     positions = np.flatnonzero(kept[groups].mean(axis=0) >= 0.5)
     if not len(positions):
@@ -80,7 +80,7 @@ def repeated_blocks(case: Case, *, for_backward: bool = True) -> Blocks | None:
 
 def _alike(case: Case, everywhere: Ints, pattern: Ints) -> list[tuple[int, int]]:
     """Return where a pattern of stacks repeats, and how often."""
-    stacks, period = case.lives.stack[everywhere], len(pattern)
+    stacks, period = case.places[everywhere], len(pattern)
     runs: list[tuple[int, int]] = []
     starts = np.flatnonzero(stacks == pattern[0]).tolist()
     after = -1

@@ -383,10 +383,10 @@ def _without_graphs(case: Case) -> int:
     in_forward = (lives.begin >= 0) & (case.owned.phase[np.maximum(lives.begin, 0)] == Phase.FORWARD)
     forward = np.flatnonzero(in_forward & ~case.owned.of(Owner.WORKSPACE, Owner.GRAPH_POOL))
     blocks = repeated_blocks(case, for_backward=False)
-    outputs = set() if blocks is None else {int(stack) for stack in lives.stack[blocks.outputs]}
+    outputs = set() if blocks is None else {int(stack) for stack in case.places[blocks.outputs]}
     large = forward[lives.bytes[forward] >= 1 << 16]
     begins = np.append(lives.begin[large], case.count)
-    of_outputs = [at for at, life in enumerate(large) if int(lives.stack[life]) in outputs]
+    of_outputs = [at for at, life in enumerate(large) if int(case.places[life]) in outputs]
     for at, life in enumerate(large.tolist()):
         following = at + 2
         if at in of_outputs:
@@ -409,7 +409,7 @@ def previous_output(case: Case) -> Iterator[Draft]:
         for life in np.flatnonzero(over).tolist()
         if lives.end[life] < case.count
         and (
-            (lives.stack == lives.stack[life])
+            (case.places == case.places[life])
             & (lives.begin > steps.after(lives.begin[life : life + 1])[0])
             & (lives.begin <= lives.end[life])
         ).any()
@@ -420,9 +420,9 @@ def previous_output(case: Case) -> Iterator[Draft]:
     held = int(lives.bytes[chosen].sum())
     if held < LEAST_SHARE * case.history.peak_bytes:
         return
-    stacks = set(lives.stack[chosen].tolist())
+    stacks = set(case.places[chosen].tolist())
     end = lives.end.copy()
-    same = np.isin(lives.stack, list(stacks)) & (lives.begin >= 0)
+    same = np.isin(case.places, list(stacks)) & (lives.begin >= 0)
     end[same] = np.minimum(steps.after(lives.begin[same]), end[same])
     line = _main_line(case, np.isin(np.arange(len(lives)), chosen))
     yield Draft(

@@ -93,18 +93,27 @@ class StackTable(Struct, frozen=True):
         parts: their parts, as an array.
         has_python: whether any has a line of Python.
         has_native: whether frames of C++ were recorded.
+        same_as: per stack its own number, or that of the stack that it was before something was added to it: what has
+            the same stack in the program is of one place, whether or not all of it has an operator.
     """
 
     stacks: tuple[Stack, ...]
     parts: np.ndarray
     has_python: bool
     has_native: bool
+    same_as: np.ndarray
 
     @classmethod
     def of(cls, stacks: Sequence[Stack], *, has_native: bool) -> "StackTable":
         """Join stacks."""
         parts = np.array([int(stack.parts) for stack in stacks], dtype=np.int64)
-        return cls(tuple(stacks), parts, any(stack.lines for stack in stacks), has_native)
+        return cls(
+            tuple(stacks),
+            parts,
+            any(stack.lines for stack in stacks),
+            has_native,
+            np.arange(len(stacks), dtype=np.int64),
+        )
 
     def has(self, part: Part) -> np.ndarray:
         """Return a mask of the stacks that have a part."""

@@ -292,9 +292,9 @@ def _with_operators(
         replace(one, time_us=one.time_us + shift) for one in _annotations(recorded.trace)
     )
     events = replace(memory.events, stack=stack.astype(np.uint32))
-    return StackTable.of((*table.stacks, *added), has_native=table.has_native), replace(
-        memory, events=events, annotations=notes
-    )
+    whole = StackTable.of((*table.stacks, *added), has_native=table.has_native)
+    same_as = np.concatenate((table.same_as, table.same_as[unique[:, 0]]))
+    return replace(whole, same_as=same_as), replace(memory, events=events, annotations=notes)
 
 
 def _forward_stacks(recorded: Recorded, owner: Ints, stack: Ints) -> Ints:
