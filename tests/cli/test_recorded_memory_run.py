@@ -66,7 +66,7 @@ def test_a_snapshot_alone_has_no_operators(run: Path, tmp_path: Path) -> None:
 def test_the_report_and_the_page_have_the_peak(run: Path) -> None:
     result = opscope("export", "--reports", str(run))
     assert result.returncode == 0, result.stderr
-    sentence = "peak memory 1.002 GiB on GPU 0; 116.2 MiB less with a fused optimizer"
+    sentence = "peak memory 1.002 GiB on GPU 0; 116.2 MiB less without the optimizer's temporaries"
     assert sentence in result.stdout
     report = (run / "kernel_analysis_report_default.md").read_text()
     assert "GPU 0: at most 1.002 GiB allocated (step 1, in the optimizer's step), 1.064 GiB reserved." in report

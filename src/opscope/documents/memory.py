@@ -50,7 +50,7 @@ class MemoryRule(StrEnum):
 
 _CHANGES: Final = {
     MemoryRule.CHECKPOINT: "with checkpointed blocks",
-    MemoryRule.OPTIMIZER_TEMPORARIES: "with a fused optimizer",
+    MemoryRule.OPTIMIZER_TEMPORARIES: "without the optimizer's temporaries",
     MemoryRule.OPTIMIZER_STATES: "with optimizer states in 8 bits",
     MemoryRule.VOCABULARY_LOSS: "with the loss in parts",
     MemoryRule.ZEROED_GRADIENTS: "with gradients set to None",

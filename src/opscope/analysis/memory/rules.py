@@ -135,7 +135,8 @@ def optimizer_states(case: Case) -> Iterator[Draft]:
     in_torch = (case.table.parts[case.lives.stack] & int(Part.OF_TORCH)) > 0  # others may be in 8 bits already
     mask = case.owned.of(Owner.OPTIMIZER_STATE) & (case.lives.bytes > 1 << 14) & in_torch
     held = _sum(case, mask & case.alive)
-    if held < 0.2 * case.history.peak_bytes:
+    names = {_of_file(case, life) for life in np.flatnonzero(mask & case.alive).tolist()}
+    if held < 0.2 * case.history.peak_bytes or not names or not names <= _WITH_8_BITS.keys():
         return
     sizes = np.where(mask, (case.sizes * _IN_8_BITS).astype(np.int64), case.sizes)
     yield Draft(
@@ -143,11 +144,28 @@ def optimizer_states(case: Case) -> Iterator[Draft]:
         title=f"The optimizer's states take {format_bytes(held)}",
         where=_main_line(case, mask & case.alive),
         then_bytes=case.peak_with(sizes=sizes),
-        action="Use an optimizer with states in 8 bits (bitsandbytes.optim.AdamW8bit, torchao.optim.AdamW8bit).",
+        action=f"Use an optimizer with states in 8 bits ({', '.join(_WITH_8_BITS[name] for name in sorted(names))}).",
         costs="Quantising takes some time in the optimizer's step; the loss has to be compared.",
         evidence=("They are allocated in the optimizer's first step, and live on.",),
         wrong_if="the states are not in 32 bits now",
     )
+
+
+# By the file of torch/optim that allocates the states. Source: bitsandbytes/optim/__init__.py of bitsandbytes 0.48.
+_WITH_8_BITS: Final = {
+    "adam": "bitsandbytes.optim.AdamW8bit, torchao.optim.AdamW8bit",
+    "adamw": "bitsandbytes.optim.AdamW8bit, torchao.optim.AdamW8bit",
+    "adagrad": "bitsandbytes.optim.Adagrad8bit",
+    "rmsprop": "bitsandbytes.optim.RMSprop8bit",
+    "sgd": "bitsandbytes.optim.SGD8bit",
+}
+
+
+def _of_file(case: Case, life: int) -> str:
+    """Return the name of the innermost file of torch/optim that a block was allocated in; empty if unknown."""
+    lines = case.table.stacks[int(case.lives.stack[life])].lines
+    files = [file.replace("\\", "/") for file, _, _ in reversed(lines)]
+    return next((file.rpartition("/")[2].removesuffix(".py") for file in files if "/torch/optim/" in file), "")
 
 
 def vocabulary_loss(case: Case) -> Iterator[Draft]:

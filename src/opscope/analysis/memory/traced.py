@@ -304,9 +304,9 @@ def _forward_stacks(recorded: Recorded, owner: Ints, stack: Ints) -> Ints:
     known[owner[forward]] = stack[forward]
     # A sequence number is of the outermost operator, and its own operators allocate.
     parent = recorded.links.operators.parent
-    for row in np.flatnonzero(known >= 0)[::-1].tolist():
+    for row in range(len(known) - 1, -1, -1):
         above = int(parent[row])
-        if above >= 0 and known[above] < 0:
+        if above >= 0 and known[above] < 0 <= known[row]:
             known[above] = known[row]
     through = np.append(recorded.backward.through_forward(known), -1)
     result: Ints = np.where(np.append(recorded.backward.inside, False)[owner], through[owner], -1)
