@@ -136,6 +136,8 @@ def test_a_recorded_trace_has_the_peak_of_a_plain_simulation(recorded: Callable[
     logits = 1 * 2048 * 50257 * 4  # as the shapes in the trace say
     loss = next(one for one in found.findings if one.rule == "vocabulary_loss")
     assert loss.where == "loss_utils.py:32 (fixed_cross_entropy)"
+    layers = next(one for one in found.findings if one.rule == "checkpoint")
+    assert layers.title.startswith("6 blocks keep ")  # the model has six layers
     assert {one.bytes for one in device.peak if one.operator == "aten::_log_softmax"} == {_rounded(logits)}
 
 

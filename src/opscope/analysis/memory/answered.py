@@ -380,7 +380,7 @@ def _notes(case: Case) -> Iterator[str]:
             f"{format_bytes(before)} were allocated before the history begins; a higher peak before that is not in it."
         )
     if case.memory.traced is not None:
-        yield "The allocator's settings were not replayed: a trace has no segments, a snapshot has (--memory)."
+        yield "The allocator's settings were not replayed: that takes a snapshot (opscope profile --memory)."
     elif case.count > MOST_REPLAYED:
         yield f"The allocator's settings were not replayed: {case.count:,} events are more than {MOST_REPLAYED:,}."
     elif not case.is_replayed_right:

@@ -151,7 +151,7 @@ def optimizer_states(case: Case) -> Iterator[Draft]:
     )
 
 
-# By the file of torch/optim that allocates the states. Source: bitsandbytes/optim/__init__.py of bitsandbytes 0.48.
+# By the file of torch/optim that allocates the states. Source: bitsandbytes/optim/__init__.py.
 _WITH_8_BITS: Final = {
     "adam": "bitsandbytes.optim.AdamW8bit, torchao.optim.AdamW8bit",
     "adamw": "bitsandbytes.optim.AdamW8bit, torchao.optim.AdamW8bit",

@@ -138,7 +138,11 @@ class _Places:
         self.owner = operators_of_allocations(trace, recorded.links)
         parts = self._parts()
         module, frame = (np.append(rows, -1)[self.owner] for rows in (recorded.origins.module, recorded.origins.frame))
-        keys = np.stack((_codes(trace.operators, self.owner), _codes(trace.frames, module), frame, parts), axis=1)
+        # Layers are of one place, as the allocations of all of them repeat: a module counts by its class.
+        classes = trace.frames["name"].cast(pl.String).str.replace(_NUMBER.pattern, "").cast(pl.Categorical)
+        of_module = np.append(classes.to_physical().cast(pl.Int64).to_numpy(), -1)[module]
+        codes = (_codes(trace.operators, self.owner), of_module, _codes(trace.frames, frame))
+        keys = np.stack((*codes, parts), axis=1)
         unique, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         self.of_allocation: Ints = place.reshape(-1) + 1
         names = [
