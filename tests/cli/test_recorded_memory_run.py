@@ -131,6 +131,7 @@ def test_a_snapshot_that_the_record_does_not_name_is_read_by_itself(run: Path) -
     (device,) = memory_of(run / "train_memory_default.pickle")["devices"]
     assert {one["operator"] for one in device["peak"]} == {None}
     result = opscope("export", "--reports", str(run))
+    assert "  No snapshot was taken: nothing was allocated on a GPU.\n" in result.stdout
     assert "opscope memory" not in result.stdout
     report = (run / "kernel_analysis_report_default.md").read_text()
     assert "No snapshot was taken: nothing was allocated on a GPU." in report

@@ -20,6 +20,7 @@ from opscope.documents.findings import (
     Unmeasured,
     Where,
 )
+from opscope.documents.memory import MemoryDocument
 from opscope.documents.trace import TraceDocument
 from opscope.documents.verdict import BoundKind, CheckName, Trust, Verdict
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table, Tone, Toned, Whole
@@ -164,8 +165,13 @@ def first_screen(measured: Measured) -> FirstScreen:
         if together is None or any(one.likely_ns > together.likely_ns for one in first)
         else left_text(together),
         not_measured=not_measured,
-        memory=None if measured.memory is None else measured.memory.document.sentence,
+        memory=None if measured.memory is None else _memory_line(measured.memory.document),
     )
+
+
+def _memory_line(memory: MemoryDocument) -> str | None:
+    """Return the peak; where memory was asked for and none was recorded, why."""
+    return memory.sentence if memory.devices else next(iter(memory.notes), None)
 
 
 def build_brief(path: str, measured: Measured, document: TraceDocument) -> BriefDocument:
