@@ -76,7 +76,7 @@ class Passes:
     @property
     def is_whole(self) -> bool:
         """Whether the profile is written, and only memory may yet be recorded."""
-        return self.trace is not None
+        return self.trace is not None and self._paths[_Pass.MEMORY] is not None
 
     def begin(self) -> bool:
         """Start the first pass; after an interruption of those that record memory, the first one of these.
@@ -86,7 +86,7 @@ class Passes:
         """
         if self.is_whole:
             return self._begin_memory()
-        self.light, self.memory = None, None
+        self.light, self.trace, self.memory = None, None, None
         if self.history is not None:
             self.history.pause()
         self._start(_Pass.NAMES if self._paths[_Pass.LIGHT] is None else _Pass.LIGHT)
