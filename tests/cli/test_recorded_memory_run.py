@@ -42,6 +42,7 @@ def test_a_run_and_its_snapshot_are_joined_with_the_trace(run: Path, name: str) 
     assert device["peak_bytes"] == record["memory"]["allocated_bytes"]  # PyTorch's own maximum
     owners = {one["owner"]: one["bytes"] for one in device["owners"]}
     assert owners["parameters"] == owners["gradients"] == owners["temporaries"] == WEIGHTS
+    assert list(owners)[:4] == ["optimizer state", "gradients", "parameters", "temporaries"]  # of equals, by name
     assert 2 * WEIGHTS <= owners["optimizer state"] <= 2 * WEIGHTS + 24 * 512
     where = {(one["owner"], one["operator"], one["line"]): one["bytes"] for one in device["peak"]}
     assert where["temporaries", "aten::_foreach_sqrt", "train.py:15 (<module>)"] == WEIGHTS

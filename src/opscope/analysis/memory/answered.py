@@ -192,7 +192,7 @@ def _phase(case: Case) -> str:
 def _owners(case: Case) -> tuple[OwnerEntry, ...]:
     now = by_owner(case.owned.owner[case.alive], case.lives.bytes[case.alive])
     before = _owners_before(case)
-    names = sorted({*now, *(before or {})}, key=lambda name: -now.get(name, 0))
+    names = sorted({*now, *(before or {})}, key=lambda name: (-now.get(name, 0), name))
     return tuple(OwnerEntry(name, now.get(name, 0), None if before is None else before.get(name, 0)) for name in names)
 
 

@@ -200,6 +200,11 @@ class Passes:
             light.unlink(missing_ok=True)
         self.light = None
 
+    def without_memory(self) -> None:
+        """Stop the running pass, and keep a whole profile without the memory that was to be recorded after it."""
+        self.abandon()
+        self.memory = self.memory or MemoryRecording(reason=_INTERRUPTED)
+
     @property
     def active(self) -> int:
         """How many cycles each pass profiles."""

@@ -468,10 +468,7 @@ class Watcher(StepFinder):
 
     def _keep_whole(self) -> None:
         """Keep a whole profile, without the memory that was to be recorded after it."""
-        self._passes.abandon()
-        self._passes.memory = self._passes.memory or MemoryRecording(
-            reason="something interrupted the steps while memory was recorded"
-        )
+        self._passes.without_memory()
         self._profiled()
 
     def _profiled(self) -> None:
