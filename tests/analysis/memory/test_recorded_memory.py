@@ -20,9 +20,8 @@ DATA = Path(__file__).parent.parent.parent / "data" / "memory"
 TRUTH: dict[str, Any] = {
     name: entry for name, entry in json.loads((DATA / "truth.json").read_text()).items() if isinstance(entry, dict)
 }
-# What checkpoints leave is off by more than 2 %: the last block's output goes to another device; the refused step is
-# estimated by a smaller one; convolutions with batch norm; attention.
-OFF = {"two_devices": 0.04, "oom_forward": 0.03, "images": 0.06, "encoder": 0.025}
+# What checkpoints of convolutions with batch norm leave is off by more than 2 %.
+OFF = {"images": 0.06}
 # Here the remedy saves nothing of what is reserved.
 NOT_COMPARED = ("fragments", "oom_fragments")
 

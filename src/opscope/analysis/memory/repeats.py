@@ -148,23 +148,30 @@ class _Collected:
         return Blocks(count, period, where, dropped, outputs, forward_end, begin, last_use)
 
     def _last_use(self, freed: int) -> int:
-        """Return where the temporaries begin that a node makes and frees just before it frees what it saved."""
+        """Return where the temporaries begin that a node makes and frees just before it frees what it saved.
+
+        Autograd sums a gradient to its tensor's size after the node has run: what was made again is gone by then, what
+        the node saved is not.
+        """
         at = freed
-        while at > max(freed - _NODE, 0) and self._is_older(at - 1, freed):  # what else the node frees at its end
-            at -= 1
+        while (
+            at > max(freed - _NODE, 0) and self._nested_from(at - 1, freed) is None and self._began_at(at - 1) < at - 1
+        ):
+            at -= 1  # what else the node frees at its end: its input, and what else it saved
         used = freed
-        while at > 0:
-            life = self._ended.get(at - 1)
-            begin = -1 if life is None else int(self._case.lives.begin[life])
-            if begin < freed - _NODE or not all(self._began_at(row) >= begin for row in range(begin, at - 1)):
-                return used
+        while at > 0 and (begin := self._nested_from(at - 1, freed)) is not None:
             used = at = begin
         return used
 
-    def _is_older(self, row: int, freed: int) -> bool:
-        """Tell whether an event frees what is older than the node that ends at another one."""
-        life = self._ended.get(row)
-        return life is not None and int(self._case.lives.begin[life]) < freed - _NODE
+    def _nested_from(self, row: int, freed: int) -> int | None:
+        """Return where a temporary of a node begins that an event frees; None if the event frees no such thing.
+
+        What is allocated after it is freed before it.
+        """
+        begin = self._began_at(row)
+        if begin == row or begin < freed - _NODE:
+            return None
+        return begin if all(self._began_at(inner) >= begin for inner in range(begin, row)) else None
 
     def _began_at(self, row: int) -> int:
         """Return where the life began that an event ends; the event itself where it ends none."""
