@@ -248,6 +248,36 @@ def evaluation_graph(fixed: bool) -> dict[str, Any]:
     return locals()
 
 
+def late_zero_grad(fixed: bool) -> dict[str, Any]:
+    model = Stack(2048, 8).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
+    for _ in range(4):
+        if fixed:
+            optimizer.zero_grad()
+        x = torch.randn(8, 128, 2048, device=DEVICE)
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return locals()
+
+
+def evaluation_after_training(fixed: bool) -> dict[str, Any]:
+    model = Stack(1024, 8).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    for _ in range(3):
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.randn(2, 64, 1024, device=DEVICE)).square().mean().backward()
+            optimizer.step()
+        if fixed:
+            optimizer.zero_grad()
+        with torch.no_grad():
+            for _ in range(2):
+                model(torch.randn(64, 256, 1024, device=DEVICE)).mean().item()
+    return locals()
+
+
 def previous_output(fixed: bool) -> dict[str, Any]:
     head = nn.Linear(512, 32000).to(DEVICE)
     with torch.no_grad():
@@ -611,6 +641,8 @@ PROGRAMS: dict[str, tuple[Callable[[bool], dict[str, Any]], str | None, str, str
     "kept_by_hook": (kept_by_hook, "growth", "peak", ""),
     "growing_cache": (growing_cache, "growing_cache", "peak", ""),
     "evaluation_graph": (evaluation_graph, "evaluation_graph", "peak", ""),
+    "late_zero_grad": (late_zero_grad, "late_zero_grad", "peak", ""),
+    "evaluation_after_training": (evaluation_after_training, "late_zero_grad", "peak", ""),
     "previous_output": (previous_output, "previous_output", "peak", ""),
     "fragments": (fragments, "fragmentation", "reserved", "expandable_segments:True"),
     "changing_lengths": (changing_lengths, "fragmentation", "reserved", "expandable_segments:True"),

@@ -31,6 +31,7 @@ class MemoryRule(StrEnum):
     OPTIMIZER_STATES = "optimizer_states"
     VOCABULARY_LOSS = "vocabulary_loss"
     ZEROED_GRADIENTS = "zeroed_gradients"
+    LATE_ZERO_GRAD = "late_zero_grad"
     GROWTH = "growth"
     GROWING_CACHE = "growing_cache"
     EVALUATION_GRAPH = "evaluation_graph"
@@ -41,6 +42,7 @@ class MemoryRule(StrEnum):
     RECORDED_STREAMS = "recorded_streams"
     LOADED_COPY = "loaded_copy"
     WHOLE_DATASET = "whole_dataset"
+    LOW_PRECISION = "low_precision"
 
     @property
     def change(self) -> str:
@@ -54,6 +56,7 @@ _CHANGES: Final = {
     MemoryRule.OPTIMIZER_STATES: "with optimizer states in 8 bits",
     MemoryRule.VOCABULARY_LOSS: "with the loss in parts",
     MemoryRule.ZEROED_GRADIENTS: "with gradients set to None",
+    MemoryRule.LATE_ZERO_GRAD: "with gradients freed in time",
     MemoryRule.GROWTH: "without what grows",
     MemoryRule.GROWING_CACHE: "with a static cache",
     MemoryRule.EVALUATION_GRAPH: "under no_grad",
@@ -64,6 +67,7 @@ _CHANGES: Final = {
     MemoryRule.RECORDED_STREAMS: "without record_stream",
     MemoryRule.LOADED_COPY: "without a second copy of the weights",
     MemoryRule.WHOLE_DATASET: "with its data on the host",
+    MemoryRule.LOW_PRECISION: "under autocast to bfloat16",
 }
 
 

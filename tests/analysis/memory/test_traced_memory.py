@@ -257,3 +257,133 @@ def test_a_trace_without_memory_is_not_joined(tmp_path: Path, load: Callable[[Ki
     cases, apart = joined_cases(read_snapshot(snapshot_of_training(tmp_path)), recorded_in(load(KinetoTrace())))
     assert apart is not None
     assert answered("s", cases).document.devices[0].peak_bytes == 4_096 + 1_024 + 512
+
+
+# ---------------------------------------------------------------- under autocast
+
+FLOAT32 = DATA / "memory_float32"
+UNDER_AUTOCAST = {"layers": 480_757_248, "attention": 4_269_705_216, "convolutions": 2_199_383_040}  # see its README
+
+
+def recorded_float32(tmp_path: Path, name: str, edit: Callable[[str], str] = str) -> tuple[MemoryDocument, str | None]:
+    trace = tmp_path / f"{name}.json"
+    trace.write_text(edit(gzip.decompress((FLOAT32 / f"{name}.json.gz").read_bytes()).decode()))
+    cases, apart = joined_cases(read_snapshot(FLOAT32 / f"{name}.pickle.xz"), recorded_in(read(trace)))
+    return answered(name, cases).document, apart
+
+
+def low_precision(document: MemoryDocument) -> list[int]:
+    return [one.then_bytes for one in document.findings if one.rule == "low_precision"]
+
+
+@pytest.mark.parametrize("name", UNDER_AUTOCAST)
+def test_what_autocast_leaves_was_measured(tmp_path: Path, name: str) -> None:
+    document, apart = recorded_float32(tmp_path, name)
+    assert apart is None
+    assert low_precision(document) == [pytest.approx(UNDER_AUTOCAST[name], rel=0.02)]
+    assert all(one.operator or "activations" not in one.owner for one in document.devices[0].peak)
+
+
+@pytest.mark.parametrize("kind", ["c10::BFloat16", "c10::Half", "double"])
+def test_autocast_is_not_proposed_for_other_types(tmp_path: Path, kind: str) -> None:
+    document, _ = recorded_float32(tmp_path, "layers", lambda text: text.replace('"float"', f'"{kind}"'))
+    assert not low_precision(document)
+
+
+def test_autocast_is_not_proposed_where_types_were_not_recorded(tmp_path: Path) -> None:
+    document, _ = recorded_float32(tmp_path, "layers", lambda text: text.replace('"Input type"', '"Type"'))
+    assert document.findings
+    assert not low_precision(document)
+
+
+def chain(*operators: tuple[str, list[list[int]], int]) -> KinetoTrace:
+    """Two steps of operators that each keep one result for the backward pass: name, shapes of inputs, bytes."""
+    trace, total, now = KinetoTrace(), 1 << 20, 0
+    for step in range(2):
+        trace.step(step + 1, now, 900_000)
+        held = []
+        for at, (name, dims, size) in enumerate(operators):
+            begin = now + 1_000 + 10_000 * at
+            types = ["float" if shape else "Scalar" for shape in dims]
+            given: dict[str, Any] = {"Input Dims": dims, "Input type": types, "Concrete Inputs": [""] * len(dims)}
+            trace.operator(name, begin, 9_000, **{"Sequence number": 100 * step + at, **given})
+            if size:
+                total += size
+                memory_event(trace, begin + 5_000, size, (total, 1 << 24), 0xA0000 + 0x10000 * at)
+                held.append((at, size))
+        for place, (at, size) in enumerate(reversed(held)):
+            begin = now + 500_000 + 10_000 * place
+            trace.operator(
+                f"autograd::engine::evaluate_function: Node{at}", begin, 9_000, tid=200,
+                **{"Sequence number": 100 * step + at, "Fwd thread id": 1},
+            )  # fmt: skip
+            total -= size
+            memory_event(trace, begin + 5_000, -size, (total, 1 << 24), 0xA0000 + 0x10000 * at, tid=200)
+        trace.annotation("Optimizer.step#SGD.step", now + 800_000, 10_000)
+        now += 1_000_000
+    return trace
+
+
+X = [256, 1_024]  # 1 MiB of float32
+PRODUCT, HALF = ("aten::mm", [X, [1_024, 1_024]], MIB), MIB // 2
+
+
+@pytest.mark.parametrize(
+    ("operators", "left"),
+    [
+        # A product's result, and what an activation function makes of it, have 16 bits.
+        ((PRODUCT, ("aten::gelu", [X], MIB), PRODUCT), 3 * HALF),
+        # A normalisation keeps a copy in 32 bits; its own result is there for the next product alone.
+        ((PRODUCT, ("aten::native_layer_norm", [X, [1_024], [1_024]], MIB), PRODUCT), MIB + HALF + HALF),
+        # A softmax keeps its result in 32 bits, and the product a copy in 16 bits besides.
+        ((PRODUCT, ("aten::_softmax", [X, [], []], MIB), PRODUCT), HALF + MIB + HALF + HALF),
+        # A sum with float32 has float32.
+        ((("aten::native_layer_norm", [X], MIB), PRODUCT, ("aten::add", [X, X, []], MIB)), HALF + HALF + MIB),
+        # What an embedding returns has float32, and so has what keeps its own result; the product keeps a copy.
+        (
+            (("aten::embedding", [[9, 1_024]], MIB), ("aten::tanh", [X], MIB), PRODUCT, PRODUCT),
+            MIB + MIB + HALF + HALF + HALF,
+        ),
+        # Masks have one byte a number, indices of a maximum eight.
+        ((PRODUCT, ("aten::native_dropout", [X], MIB // 4), PRODUCT), HALF + MIB // 4 + HALF),
+    ],
+)
+def test_which_results_have_half_the_size_under_autocast(
+    analyzed: Analyze, operators: tuple[tuple[str, list[list[int]], int], ...], left: int
+) -> None:
+    whole = (1 << 20) + sum(size for _, _, size in operators)
+    document = document_of(analyzed(chain(*operators)))
+    assert document.devices[0].peak_bytes == whole
+    assert low_precision(document) == [(1 << 20) + left]
+
+
+def test_attention_that_is_not_fused_is_mentioned(analyzed: Analyze) -> None:
+    operators: tuple[Any, ...] = (
+        PRODUCT,
+        ("aten::_scaled_dot_product_attention_math", [], 0),
+        ("aten::gelu", [X], MIB),
+    )
+    without = (operators[0], operators[2])
+    for chosen, is_said in ((operators, True), (without, False)):
+        (found,) = (one for one in document_of(analyzed(chain(*chosen))).findings if one.rule == "low_precision")
+        assert any("_scaled_dot_product_attention_math" in text for text in found.evidence) == is_said
+
+
+def test_a_request_that_waited_for_the_device_is_joined_by_its_neighbours(tmp_path: Path) -> None:
+    trace, made, late_us = KinetoTrace(), MadeSnapshot(), 3_000
+    begin = made.now
+    for number in range(40):
+        at_ns = 40_000 * number + (late_us * 1_000 if number >= 20 else 0)
+        # The snapshot has the request's begin, the trace when the device had given memory for it.
+        waited = late_us if number == 20 else 0
+        trace.operator(f"aten::op{number}", at_ns, 9_000)
+        memory_event(trace, at_ns + 5_000, 512, (512 * (number + 1), 1 << 20), 0xA000 + 512 * number)
+        made.now = begin + at_ns // 1_000 - waited + 5 - 10
+        made.alloc(0xA000 + 512 * number, 512, MODEL)
+    made.segment(SEGMENTS_AT, 2 * MIB, [(2 * MIB, 0, "inactive")], large=False)
+    cases, apart = joined_cases(read_snapshot(made.write(tmp_path / "s.pickle")), recorded_in(_read(trace)))
+    assert apart is None
+    (case,) = cases
+    assert [case.table.stacks[stack].operator for stack in case.lives.stack.tolist()] == [
+        f"aten::op{number}" for number in range(40)
+    ]

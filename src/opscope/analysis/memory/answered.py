@@ -38,7 +38,7 @@ _MIB: Final = 1 << 20
 _FIRST: Final = (MemoryRule.GROWTH,)
 # Changes that take time or change results come after those that do not, unless the latter save next to nothing.
 # Memory that is reserved and free does no harm before the device is full: it has to be more.
-_TRADES: Final = (MemoryRule.CHECKPOINT, MemoryRule.OPTIMIZER_STATES)
+_TRADES: Final = (MemoryRule.CHECKPOINT, MemoryRule.OPTIMIZER_STATES, MemoryRule.LOW_PRECISION)
 _WORTH: Final = {"allocated": 0.05, "reserved": 0.15}
 
 

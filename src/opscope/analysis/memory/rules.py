@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.memory.allocator import UNLIMITED, Change
+from opscope.analysis.memory.autocast import halved
 from opscope.analysis.memory.case import Case
 from opscope.analysis.memory.growth import growth_of, replaced_chains
 from opscope.analysis.memory.history import BEFORE
@@ -26,6 +27,7 @@ from opscope.trace.snapshot import Action, Ints
 LEAST_SHARE: Final = 0.02  # of the peak: less is not worth a change
 _LEAST_UNUSED: Final = 32 << 20  # bytes: less is the rest of the last segments
 _MUCH: Final = 0.1  # of what is reserved
+_LEAST_HALVED: Final = 0.05  # of the peak: other results are not worth less
 _ALIKE: Final = 0.9  # of the parameters have a tensor of the same size in a copy
 _MUCH_DATA: Final = 0.2  # of the peak
 _CHUNKS: Final = 8
@@ -110,6 +112,36 @@ def _checkpointed(case: Case, blocks: Blocks) -> tuple[Ints, Ints, Ints]:
     end = case.lives.end.copy()
     end[blocks.dropped] = np.minimum(blocks.forward_end, end[blocks.dropped])
     return blocks.backward_begin, end, case.sizes[blocks.dropped]
+
+
+def low_precision(case: Case) -> Iterator[Draft]:
+    """Keep activations in 16 bits."""
+    first, last = case.peak_step
+    then = halved(case)
+    if then is None or not (case.owned.phase[first : last + 1] == Phase.BACKWARD).any():
+        return
+    if then.bytes < _LEAST_HALVED * case.history.peak_bytes:
+        return
+    yield Draft(
+        rule=MemoryRule.LOW_PRECISION,
+        title=f"{format_bytes(2 * then.bytes)} at the peak are in float32 that autocast would keep in bfloat16",
+        where=_main_line(case, (then.sizes < case.sizes) & case.alive),
+        then_bytes=case.peak_with(sizes=then.sizes, more=then.more),
+        action='Run the forward pass and the loss under torch.autocast("cuda", dtype=torch.bfloat16).',
+        costs="Less time, as products run in bfloat16 as well. Results change from the third digit on: the loss has to "
+        "be compared.",
+        evidence=(
+            "Which results would be in bfloat16 follows from the operators, the types and sizes of their inputs, and "
+            "autocast's lists.",
+            *((_UNFUSED,) if then.has_unfused_attention else ()),
+        ),
+        wrong_if="the model sets types itself, or convolutions then take algorithms with larger workspaces",
+    )
+
+
+_UNFUSED: Final = (
+    "Attention is not fused here (_scaled_dot_product_attention_math). In bfloat16 it may be, which would save more."
+)
 
 
 def optimizer_temporaries(case: Case) -> Iterator[Draft]:
@@ -263,6 +295,46 @@ def _set_to_none(case: Case, kept: np.ndarray) -> tuple[Ints, Ints, Ints]:
             chosen = of_step[np.argsort(lives.end[of_step] - lives.begin[of_step], kind="stable")][:most]
             end[chosen] = case.steps.after(lives.begin[chosen])
     return begin, np.minimum(end, case.count), sizes
+
+
+def late_zero_grad(case: Case) -> Iterator[Draft]:
+    """Let gradients go as soon as the optimizer has used them, before the next forward pass or an evaluation."""
+    lives, row = case.lives, case.peak_row
+    if row < 0 or case.owned.phase[row] in (Phase.BACKWARD, Phase.OPTIMIZER):
+        return
+    kept, begins = _over_a_forward_pass(case)
+    held = _sum(case, kept & case.alive)
+    if not held or held < LEAST_SHARE * case.history.peak_bytes:
+        return
+    later = case.phase_rows(Phase.BACKWARD)
+    until = int(later[later > row][0]) if (later > row).any() else case.count
+    made = case.alive & case.owned.of(Owner.ACTIVATION) & (lives.begin > begins[kept & case.alive].min())
+    training = bool((made & (lives.end > until)).any())
+    yield Draft(
+        rule=MemoryRule.LATE_ZERO_GRAD,
+        title=f"Gradients of {format_bytes(held)} are still there while "
+        + ("the next forward pass runs" if training else "an evaluation runs"),
+        where=None,
+        then_bytes=case.peak_with(end=np.where(kept, np.minimum(begins, lives.end), lives.end)),
+        action="Call optimizer.zero_grad() right after optimizer.step()"
+        + ("." if training else ", or at least before the evaluation."),
+        costs="Nothing.",
+        evidence=("The next thing that happens to them is that they are freed, before any backward pass.",),
+        wrong_if="the program reads them, as for a norm that it logs",
+    )
+
+
+def _over_a_forward_pass(case: Case) -> tuple[np.ndarray, Ints]:
+    """Return which gradients live on into a forward pass and end before a backward pass, and where it begins."""
+    lives, phase = case.lives, case.owned.phase
+    known = np.flatnonzero(phase != Phase.OTHER)
+    of = phase[known]
+    first = known[1:][(of[1:] == Phase.FORWARD) & (of[:-1] != Phase.FORWARD)]  # of each forward pass
+    begins = np.append(first, case.count)[np.searchsorted(first, lives.begin, "right")]
+    backward = np.append(case.phase_rows(Phase.BACKWARD), case.count)
+    until = backward[np.searchsorted(backward[:-1], begins, "right")]
+    kept = case.owned.of(Owner.GRADIENT) & (lives.begin >= 0) & (lives.end > begins) & (lives.end <= until)
+    return kept & ((case.table.parts[lives.stack] & int(Part.BUCKET)) == 0), begins
 
 
 # ---------------------------------------------------------------- what is kept for too long
@@ -671,10 +743,12 @@ def _workspaces_of_streams(case: Case) -> np.ndarray:
 
 RULES: Final[tuple[Callable[[Case], Iterator[Draft]], ...]] = (
     checkpoint,
+    low_precision,
     optimizer_temporaries,
     optimizer_states,
     vocabulary_loss,
     zeroed_gradients,
+    late_zero_grad,
     growth,
     growing_cache,
     evaluation_graph,

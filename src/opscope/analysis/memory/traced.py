@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.memory.case import Case
+from opscope.analysis.memory.case import AllocatingOperators, Case
 from opscope.analysis.memory.stacks import Part, Stack, StackTable, line_of, stacks_of
 from opscope.analysis.structure.api_masks import names_that
 from opscope.analysis.structure.arrays import Intervals, column, end_of
@@ -72,14 +72,28 @@ def cases_of_trace(recorded: Recorded) -> tuple[Case, ...]:
         return ()
     places = _Places(recorded)
     table = StackTable.of(places.stacks, has_native=False)
-    devices = tuple(
-        _memory_of(recorded.trace, int(str(device)), group, places)
-        for (device,), group in sorted(rows.group_by("device", maintain_order=True), key=lambda one: str(one[0]))
-    )
+    groups = sorted(rows.group_by("device", maintain_order=True), key=lambda one: str(one[0]))
+    devices = tuple(_memory_of(recorded.trace, int(str(device)), group, places) for (device,), group in groups)
+    calls = [
+        _calls(recorded, places.owner[group["row"].to_numpy()], group["time_ns"].to_numpy()) for _, group in groups
+    ]
     source = recorded.trace.source
     empty = Stacks(np.empty(0, np.int32), np.zeros(len(table.stacks), np.int64))
     snapshot = Snapshot(source.path, devices, (), empty, (0,), (), {}, source.size_bytes)
-    return tuple(Case(snapshot, memory, table) for memory in devices)
+    return tuple(Case(snapshot, memory, table, call) for memory, call in zip(devices, calls, strict=True))
+
+
+def _calls(recorded: Recorded, operator: Ints, time_ns: Ints) -> AllocatingOperators:
+    """Return the operators of some events, at their times in the trace, and when the backward pass comes to them."""
+    backward, operators = recorded.backward, recorded.trace.operators
+    nodes = np.flatnonzero(backward.node == np.arange(operators.height))  # what the engine evaluates
+    nodes = nodes[backward.own_sequence[nodes] >= 0]
+    nodes = nodes[np.argsort(backward.own_sequence[nodes], kind="stable")]
+    numbers = np.append(backward.own_sequence[nodes], np.iinfo(np.int64).max)
+    begin = np.searchsorted(np.maximum.accumulate(time_ns), column(operators, "start_ns")[nodes])
+    wanted = np.where(np.append(backward.inside, True)[operator], -1, np.append(backward.sequence, -1)[operator])
+    at = np.searchsorted(numbers, wanted)
+    return AllocatingOperators(operator, np.where(numbers[at] == wanted, np.append(begin, -1)[at], -1), operators)
 
 
 def _of_gpus(recorded: Recorded) -> pl.DataFrame:
@@ -211,20 +225,24 @@ def joined_cases(snapshot: Snapshot, recorded: Recorded) -> tuple[tuple[Case, ..
     table = stacks_of(snapshot)
     allocated = _of_gpus(recorded).filter(pl.col("bytes") > 0)
     places = _Places(recorded)
-    devices, joined, known = [], 0, 0
+    devices, calls, joined, known = [], [], 0, 0
     for memory in snapshot.devices:
         group = allocated.filter(pl.col("device") == memory.device)
         pairs = _paired(memory, group)
         joined, known = joined + pairs.height, known + group.height
         table, with_operators = _with_operators(memory, table, recorded, places, pairs)
         devices.append(with_operators)
+        operator = np.full(len(memory.events), -1, np.int64)
+        operator[pairs["entry"].to_numpy()] = places.owner[pairs["row"].to_numpy()]
+        shift_us = pairs["shift_us"][0] if pairs.height else 0.0
+        calls.append(_calls(recorded, operator, ((memory.events.time_us - shift_us) * 1_000).astype(np.int64)))
     whole = replace(snapshot, devices=tuple(devices))
     apart = None
     if not joined:
         apart = "The trace of these steps could not be joined with the snapshot: operators are unknown."
     elif joined < _MOST_OF_THEM * known:
         apart = f"Only {joined:,} of {known:,} allocations in the trace were joined with the snapshot."
-    return tuple(Case(whole, memory, table) for memory in devices), apart
+    return tuple(Case(whole, memory, table, call) for memory, call in zip(devices, calls, strict=True)), apart
 
 
 def _paired(memory: DeviceMemory, group: pl.DataFrame) -> pl.DataFrame:
@@ -254,7 +272,27 @@ def _paired(memory: DeviceMemory, group: pl.DataFrame) -> pl.DataFrame:
     pairs = pairs.filter(pl.col("requested") <= pl.col("bytes")).with_columns(
         apart=(pl.col("time_us") - pl.col("known_us")).abs(), shift_us=pl.lit(shift)
     )
-    return pairs.sort("apart").unique("entry", keep="first", maintain_order=True).select(nothing.columns).sort("row")
+    pairs = pairs.sort("apart").unique("entry", keep="first", maintain_order=True).select(nothing.columns)
+    return pl.concat((pairs, _between(pairs, timed, known, shift))).sort("row")
+
+
+def _between(pairs: pl.DataFrame, timed: pl.DataFrame, known: pl.DataFrame, shift: float) -> pl.DataFrame:
+    """Pair what both have between the same two pairs: a request that had to wait for the device has another time."""
+    ordered = timed.sort("time_us").join(pairs.select("row", "entry"), on="row", how="left", maintain_order="left")
+    low = ordered.with_columns(
+        pl.col("entry").fill_null(strategy="forward").fill_null(-1).alias("after"),
+        pl.col("entry").fill_null(strategy="backward").fill_null(np.iinfo(np.int64).max).alias("before"),
+    ).filter(pl.col("entry").is_null())
+    free = known.join(pairs, on="entry", how="anti")
+    return (
+        low.drop("entry").join(free, on="address")
+        .filter(
+            (pl.col("entry") > pl.col("after")) & (pl.col("entry") < pl.col("before"))
+            & (pl.col("requested") <= pl.col("bytes"))
+        )
+        .unique("row", keep="none").unique("entry", keep="none")
+        .select("row", "entry", shift_us=pl.lit(shift))
+    )  # fmt: skip
 
 
 def _shift_us(known: pl.DataFrame, group: pl.DataFrame) -> float | None:
