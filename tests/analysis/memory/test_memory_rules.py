@@ -322,3 +322,121 @@ def test_sizes_are_rounded_to_parts_of_powers_of_two(division: int) -> None:
 
 def test_every_recording_is_there() -> None:
     assert {path.name.split(".")[0] for path in DATA.glob("*.pickle*")} == set(TRUTH)
+
+
+# ---------------------------------------------------------------- gradients that are there for nothing
+
+
+ZEROED = frame(f"{TORCH}/optim/optimizer.py", 1000, "zero_grad")
+DDP = [frame(f"{TORCH}/nn/parallel/distributed.py", 800, "__init__")]
+
+
+class Loop(Training):
+    """A training loop whose parts come in any order; gradients take 48 MiB, activations 166."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters()
+
+    def forward(self, line: int = 40, mib: int = 40) -> None:
+        for layer in range(LAYERS):
+            self.alloc(f"a{layer}{line}", mib + layer, [*IN_MODULE, *self.line(line, "forward")])
+
+    def backward(self, frames: Frames | None = None, *, is_first: bool = True) -> None:
+        for layer in reversed(range(LAYERS)):
+            self.alloc(f"g{layer}" if is_first else "more", 12, frames or [])
+            if not is_first:  # added to the gradient that is there
+                self.free("more", [])
+            self.free(f"a{layer}40", [])
+
+    def evaluation(self, line: int = 70) -> None:
+        self.forward(line, 90)
+        for layer in range(LAYERS):
+            self.free(f"a{layer}{line}", [*IN_MODULE, *self.line(line, "forward")])
+
+    def optimizer(self) -> None:
+        self.made.end_of_step("Optimizer.step#SGD.step")
+
+    def zero_grad(self) -> None:
+        for layer in range(LAYERS):
+            self.free(f"g{layer}", [ZEROED, *self.line(61)])
+
+
+def late(made: Loop, tmp_path: Path) -> list[tuple[str, int]]:
+    return [(one.title, one.then_bytes) for one in made.answer(tmp_path).findings if one.rule == "late_zero_grad"]
+
+
+def test_gradients_over_the_next_forward_pass_are_named(tmp_path: Path) -> None:
+    made = Loop()
+    for number in range(3):
+        made.forward()
+        if number:
+            made.zero_grad()
+        made.backward()
+        made.optimizer()
+    without = (48 + 166 + 12) * MIB  # one gradient is there before the first activations go
+    assert late(made, tmp_path) == [("Gradients of 48.00 MiB are still there while a forward pass runs", without)]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_gradients_over_an_evaluation_are_named(tmp_path: Path, is_over: bool) -> None:
+    made = Loop()
+    for number in range(3):
+        if number:
+            made.zero_grad()
+        made.forward()
+        made.backward()
+        made.optimizer()
+        if number < 2 or not is_over:  # the recording may end in an evaluation
+            made.evaluation()
+    without = (48 + 366) * MIB
+    assert late(made, tmp_path) == [("Gradients of 48.00 MiB are still there while an evaluation runs", without)]
+
+
+def accumulation(*, steps: int) -> Loop:
+    made = Loop()
+    for _ in range(steps):
+        made.forward()
+        made.backward()
+        made.forward()
+        made.backward(is_first=False)
+        made.optimizer()
+        made.zero_grad()
+    return made
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("ending", ["whole", "cut", "refused"])
+def test_gradients_that_are_added_up_are_needed(tmp_path: Path, steps: int, ending: str) -> None:
+    made = accumulation(steps=steps)
+    if ending != "whole":
+        made.forward()
+        made.backward()
+        made.forward()
+    if ending == "refused":
+        made.made.event("oom", 0, 500 * MIB, [*IN_MODULE, *made.line(40, "forward")])
+    found = made.answer(tmp_path)
+    assert not late(made, tmp_path)
+    assert ending != "refused" or (found.devices[0].oom and "zero_grad" not in found.devices[0].oom.sentence)
+
+
+def test_gradients_that_the_optimizer_still_uses_are_needed(tmp_path: Path) -> None:
+    made = Loop()
+    for _ in range(3):
+        made.forward()
+        made.backward()
+        made.evaluation(line=80)  # such as what clips gradients by a module
+        made.optimizer()
+        made.zero_grad()
+    assert not late(made, tmp_path)
+
+
+def test_gradients_of_distributed_data_parallel_stay_in_their_buckets(tmp_path: Path) -> None:
+    made = Loop()
+    for number in range(3):
+        made.forward()
+        if number:
+            made.zero_grad()
+        made.backward(DDP)
+        made.optimizer()
+    assert not late(made, tmp_path)

@@ -284,9 +284,26 @@ def test_what_autocast_leaves_was_measured(tmp_path: Path, name: str) -> None:
     assert all(one.operator or "activations" not in one.owner for one in document.devices[0].peak)
 
 
-@pytest.mark.parametrize("kind", ["c10::BFloat16", "c10::Half", "double"])
-def test_autocast_is_not_proposed_for_other_types(tmp_path: Path, kind: str) -> None:
-    document, _ = recorded_float32(tmp_path, "layers", lambda text: text.replace('"float"', f'"{kind}"'))
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"float"', '"double"'),
+        ('"float"', '"c10::Half"'),
+        ('"aten::mm"', "one BFloat16"),  # the program sets types itself
+        # Tensor Cores multiply bfloat16 from compute capability 8.0 on.
+        ('"computeMajor":9', '"computeMajor":7'),
+    ],
+)
+def test_autocast_is_not_proposed_for_other_types_and_devices(tmp_path: Path, old: str, new: str) -> None:
+    def edit(text: str) -> str:
+        assert old in text
+        if "BFloat16" not in new:
+            return text.replace(old, new)
+        at = text.index('"float"', text.index('"aten::mm"'))
+        return f'{text[:at]}"c10::BFloat16"{text[at + 7 :]}'
+
+    document, _ = recorded_float32(tmp_path, "layers", edit)
+    assert document.findings
     assert not low_precision(document)
 
 
@@ -306,6 +323,8 @@ def chain(*operators: tuple[str, list[list[int]], int]) -> KinetoTrace:
             begin = now + 1_000 + 10_000 * at
             types = ["float" if shape else "Scalar" for shape in dims]
             given: dict[str, Any] = {"Input Dims": dims, "Input type": types, "Concrete Inputs": [""] * len(dims)}
+            if name == "aten::cat":
+                given = {"Input Dims": [dims, []], "Input type": ["TensorList", "Scalar"], "Concrete Inputs": ["", "1"]}
             trace.operator(name, begin, 9_000, **{"Sequence number": 100 * step + at, **given})
             if size:
                 total += size
@@ -324,6 +343,7 @@ def chain(*operators: tuple[str, list[list[int]], int]) -> KinetoTrace:
     return trace
 
 
+ODD = 1_043_968  # 255 x 1,023 x 4 = 1,043,460 bytes, in blocks of 512
 X = [256, 1_024]  # 1 MiB of float32
 PRODUCT, HALF = ("aten::mm", [X, [1_024, 1_024]], MIB), MIB // 2
 
@@ -344,8 +364,15 @@ PRODUCT, HALF = ("aten::mm", [X, [1_024, 1_024]], MIB), MIB // 2
             (("aten::embedding", [[9, 1_024]], MIB), ("aten::tanh", [X], MIB), PRODUCT, PRODUCT),
             MIB + MIB + HALF + HALF + HALF,
         ),
-        # Masks have one byte a number, indices of a maximum eight.
+        # A mask has one byte a number.
         ((PRODUCT, ("aten::native_dropout", [X], MIB // 4), PRODUCT), HALF + MIB // 4 + HALF),
+        # What is put together of two has 16 bits if both have.
+        ((PRODUCT, PRODUCT, ("aten::cat", [X, X], 2 * MIB), PRODUCT), HALF + HALF + MIB + HALF),
+        # Sizes of blocks are rounded up to 512 bytes.
+        (
+            (("aten::mm", [[255, 1_023], [1_023, 1_023]], ODD), ("aten::gelu", [[255, 1_023]], ODD), PRODUCT),
+            ODD // 2 + ODD // 2 + HALF,
+        ),
     ],
 )
 def test_which_results_have_half_the_size_under_autocast(
@@ -355,6 +382,18 @@ def test_which_results_have_half_the_size_under_autocast(
     document = document_of(analyzed(chain(*operators)))
     assert document.devices[0].peak_bytes == whole
     assert low_precision(document) == [(1 << 20) + left]
+
+
+def test_without_a_backward_pass_autocast_is_not_proposed(analyzed: Analyze) -> None:
+    trace = chain(PRODUCT, ("aten::gelu", [X], MIB), PRODUCT)
+    trace.events = [one for one in trace.events if not one["name"].startswith("autograd")]
+    assert not low_precision(document_of(analyzed(trace)))
+
+
+def test_a_few_halves_are_not_worth_other_results(analyzed: Analyze) -> None:
+    whole = tuple(("aten::embedding", [[9, 1_024]], MIB) for _ in range(24))
+    assert not low_precision(document_of(analyzed(chain(*whole, PRODUCT))))
+    assert low_precision(document_of(analyzed(chain(*whole, PRODUCT, PRODUCT, PRODUCT))))
 
 
 def test_attention_that_is_not_fused_is_mentioned(analyzed: Analyze) -> None:
@@ -376,10 +415,15 @@ def test_a_request_that_waited_for_the_device_is_joined_by_its_neighbours(tmp_pa
         at_ns = 40_000 * number + (late_us * 1_000 if number >= 20 else 0)
         # The snapshot has the request's begin, the trace when the device had given memory for it.
         waited = late_us if number == 20 else 0
+        # Every other one is at the address of the one that waited, so that only its neighbours tell which it is.
+        address = 0xA000 + 512 * (number if number % 2 else 0)
         trace.operator(f"aten::op{number}", at_ns, 9_000)
-        memory_event(trace, at_ns + 5_000, 512, (512 * (number + 1), 1 << 20), 0xA000 + 512 * number)
+        memory_event(trace, at_ns + 5_000, 512, (512 * (number // 2 + 2), 1 << 20), address)
         made.now = begin + at_ns // 1_000 - waited + 5 - 10
-        made.alloc(0xA000 + 512 * number, 512, MODEL)
+        made.alloc(address, 512, MODEL)
+        if not number % 2:
+            memory_event(trace, at_ns + 8_000, -512, (512 * (number // 2 + 1), 1 << 20), address)
+            made.event("free_completed", address, 512)
     made.segment(SEGMENTS_AT, 2 * MIB, [(2 * MIB, 0, "inactive")], large=False)
     cases, apart = joined_cases(read_snapshot(made.write(tmp_path / "s.pickle")), recorded_in(_read(trace)))
     assert apart is None

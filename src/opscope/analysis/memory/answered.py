@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from opscope.analysis.memory.allocator import UNLIMITED, Change, Settings, segment_size
+from opscope.analysis.memory.autocast import MOST_FOLLOWED
 from opscope.analysis.memory.case import MOST_REPLAYED, Case
 from opscope.analysis.memory.growth import growth_of, replaced_chains
 from opscope.analysis.memory.owners import by_owner
@@ -385,5 +386,7 @@ def _notes(case: Case) -> Iterator[str]:
         yield f"The allocator's settings were not replayed: {case.count:,} events are more than {MOST_REPLAYED:,}."
     elif not case.is_replayed_right:
         yield "The allocator's settings were not replayed: a replay of the recording itself is off by more than 2 %."
+    if case.calls is not None and case.count > MOST_FOLLOWED:
+        yield f"What autocast would leave was not estimated: {case.count:,} events are more than {MOST_FOLLOWED:,}."
     if (case.memory.events.action == Action.OOM).sum() and not case.steps.ends:
         yield "No whole step lies before the request that was refused, so that what it would have come to is unknown."

@@ -7,14 +7,16 @@ those that compute in bfloat16: ``AT_FORALL_LOWER_PRECISION_FP``, by the names u
 
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
+from opscope.analysis.memory.allocator import SMALLEST
 from opscope.analysis.memory.case import Case
 from opscope.analysis.memory.owners import Phase
 from opscope.documents.memory import Owner
@@ -37,8 +39,12 @@ _KEEPS_RESULT: Final = re.compile(r"aten::(?:_softmax|exp|rsqrt|reciprocal|tanh|
 _NORM_BACKWARD: Final = re.compile(r"aten::native_(?:layer|group)_norm_backward")
 _OF_VIEWS: Final = re.compile(r"attention|bmm")
 _UNFUSED: Final = "aten::_scaled_dot_product_attention_math"
-_MOST_FOLLOWED: Final = 100_000  # events, which takes about two seconds
+MOST_FOLLOWED: Final = 100_000  # events, which takes about two seconds
 _MOST_ALIKE: Final = 256  # of one size that are looked at, the latest
+_OF_16_BITS: Final = "BFloat16|Half"
+_SOFTMAXES: Final = "^aten::(?:cross_entropy_loss|(?:log_)?softmax)$"
+_TO_FLOAT32: Final = r'^\["", (?:"", )?"6"'  # the number of a data type, c10::ScalarType
+_LIST: Final = "TensorList"
 _FLOAT: Final = "float"  # as the profiler writes 32 bits
 _MASKED: Final = "aten::native_dropout"  # its second result has one byte a number
 
@@ -60,8 +66,18 @@ class Halved(Struct, frozen=True):
 
 
 def halved(case: Case) -> Halved | None:
-    """Follow the types of all tensors through the steps; None where operators' types were not recorded."""
-    return None if case.calls is None or case.count > _MOST_FOLLOWED else _Types(case).halved()
+    """Follow the types of all tensors through the steps.
+
+    None where the types of operators were not recorded, or the program sets 16 bits already, or the device has none.
+    """
+    if case.calls is None or not case.calls.has_bfloat16 or case.count > MOST_FOLLOWED:
+        return None
+    return None if _sets_types(case.calls.operators) else _Types(case).halved()
+
+
+def _sets_types(operators: pl.DataFrame) -> bool:
+    """Tell whether some operator takes 16 bits already."""
+    return bool(operators["input_types"].cast(pl.String).unique().str.contains(_OF_16_BITS).any())
 
 
 class _Types:
@@ -73,15 +89,21 @@ class _Types:
         count = len(case.lives)
         self._is_narrow, self._shares = np.zeros(count, dtype=bool), np.ones(count)
         self._of_size: dict[int, list[int]] = {}  # the lives of as many bytes so far
-        self._order: list[int] = []
+        self._kept: list[int] = []  # in order
+        self._last = -1  # the event of the life before
         self._copies: Counter[int] = Counter()  # of parameters of a size, in this step
         self._casts: dict[int, bool] = {}  # by the event that a product's backward pass begins with
         self._nodes: list[int] | None = None
         self._more: list[tuple[int, int, int]] = []
-        self._read: dict[int, tuple[int, ...]] = {}
+        self._read: dict[int, tuple[int, ...] | None] = {}
         self._parameters = case.owned.of(Owner.PARAMETER)
         self._is_input = case.owned.of(Owner.INPUT)
+        self._is_made = case.owned.of(Owner.ACTIVATION, Owner.TEMPORARY, Owner.KEPT)
         self._is_kept = self._parameters | case.owned.of(Owner.ACTIVATION) | self._is_input
+        names = self._calls.operators["name"].cast(pl.String)
+        self._softmaxes: list[int] = names.str.contains(_SOFTMAXES).fill_null(value=False).arg_true().to_list()
+        to = (names == "aten::to") & self._calls.operators["concrete_inputs"].cast(pl.String).str.contains(_TO_FLOAT32)
+        self._to_float32: list[int] = to.fill_null(value=False).arg_true().to_list()
         self._softmax_takes_narrow = False
         self._number = 0
 
@@ -92,16 +114,18 @@ class _Types:
         for life in np.argsort(lives.begin, kind="stable").tolist():
             row = int(lives.begin[life])
             call = int(self._calls.operator[row]) if row >= 0 else -1
-            sizes = self._float_inputs(call) if call >= 0 else ()
+            sizes = self._float_inputs(call) if call >= 0 else None
             if int(numbers[life]) != self._number:
                 self._number = int(numbers[life])
                 self._copies.clear()
-            is_float = True
-            if sizes and self._case.owned.owner[life] in (Owner.ACTIVATION, Owner.TEMPORARY, Owner.KEPT):
+            is_float = sizes != ()
+            if sizes and self._is_made[life]:
                 is_float = self._follow(life, row, self._calls.name(call), sizes)
-            self._order.append(life)
+            self._last = row
             if is_float:
                 self._of_size.setdefault(int(lives.requested[life]), []).append(life)
+                if self._is_kept[life]:
+                    self._kept.append(life)
         then: Ints = (self._case.sizes * self._shares).astype(np.int64)
         more = np.array(self._more, dtype=np.int64).reshape(-1, 3)
         less = int((self._case.sizes - then)[self._case.alive].sum())
@@ -111,7 +135,9 @@ class _Types:
     def _follow(self, life: int, row: int, name: str, sizes: Sequence[int]) -> bool:
         """Tell what a tensor would be; False if it holds no floating-point numbers."""
         backward, again = self._case.owned.phase[row] == Phase.BACKWARD, self._is_second(life)
-        if (again and name.endswith("_with_indices")) or (name == _MASKED and self._lives.requested[life] * 4 in sizes):
+        if (again and name.endswith("_with_indices")) or (
+            name == _MASKED and self._lives.requested[life] <= sizes[0] // 4 + SMALLEST
+        ):
             return False
         if _PRODUCT.fullmatch(name):
             self._is_narrow[life] = not backward or not self._was_cast(row)
@@ -138,19 +164,26 @@ class _Types:
 
     def _is_second(self, life: int) -> bool:
         """Tell whether the allocation before was of the same call."""
-        before = int(self._lives.begin[self._order[-1]]) if self._order else -1
-        return before >= 0 and bool(self._calls.operator[before] == self._calls.operator[int(self._lives.begin[life])])
+        operator = self._calls.operator
+        return self._last >= 0 and bool(operator[self._last] == operator[int(self._lives.begin[life])])
 
     def _widen(self, name: str, row: int, size: int) -> None:
         """Let an operator compute in 32 bits; what it keeps of a 16-bit input is a copy."""
         source = self._latest(size, row)
         is_narrow = source >= 0 and bool(self._is_narrow[source])
         if "softmax" in name:
-            self._softmax_takes_narrow = is_narrow and not self._calls.casts_between(
-                int(self._calls.operator[int(self._lives.begin[source])]), int(self._calls.operator[row]), size
-            )
+            self._softmax_takes_narrow = is_narrow and not self._is_cast_between(source, row, size)
         elif is_narrow and _KEEPS_INPUT.match(name):
             self._shares[source] = 1.0  # what came in was kept for it alone
+
+    def _is_cast_between(self, source: int, row: int, size: int) -> bool:
+        """Tell whether the program asks for 32 bits of a softmax's input; what the softmax casts itself comes later."""
+        operator = self._calls.operator
+        first, last = int(operator[int(self._lives.begin[source])]), int(operator[row])
+        own = bisect_left(self._softmaxes, first)
+        last = min(last, self._softmaxes[own]) if own < len(self._softmaxes) else last
+        between = self._to_float32[bisect_left(self._to_float32, first) : bisect_left(self._to_float32, last)]
+        return any(self._float_inputs(call) == (size,) for call in between)
 
     def _cast(self, name: str, life: int, row: int, sizes: Sequence[int]) -> None:
         """Make what a product takes 16 bits wide, which it then keeps for the backward pass."""
@@ -184,8 +217,10 @@ class _Types:
 
     def _of_whole(self, row: int, until: int) -> int:
         """Return the latest activation that is kept for the backward pass; -1 if that is not 16 bits wide."""
-        for life in reversed(self._order):
-            if self._is_kept[life] and self._lives.end[life] >= max(until, row):
+        while self._kept and self._lives.end[self._kept[-1]] <= row:
+            self._kept.pop()
+        for life in self._kept[: -_MOST_ALIKE - 1 : -1]:
+            if self._lives.end[life] >= max(until, row):
                 return life if self._is_narrow[life] else -1
         return -1
 
@@ -216,7 +251,7 @@ class _Types:
 
     def _all_narrow(self, alive: Sequence[int]) -> bool:
         """Tell whether whatever of these an operator takes has 16 bits."""
-        made = [one for one in alive if not self._parameters[one] and not self._is_input[one]] or alive
+        made = [one for one in alive if self._is_made[one]] or alive
         return bool(made) and bool(self._is_narrow[made].all())
 
     def _latest_is_narrow(self, size: int, row: int) -> bool:
@@ -226,17 +261,28 @@ class _Types:
     def _alive(self, size: int, row: int) -> list[int]:
         """Return what is alive of a size, in the order of allocation."""
         alive = [one for one in self._of_size.get(size, ()) if self._lives.end[one] > row]
-        if alive:
-            self._of_size[size] = alive = alive[-_MOST_ALIKE:]
+        self._of_size[size] = alive = alive[-_MOST_ALIKE:]
         return alive
 
     def _latest(self, size: int, row: int) -> int:
         return next(reversed(self._alive(size, row)), -1)
 
-    def _float_inputs(self, call: int) -> tuple[int, ...]:
-        """Return the bytes of an operator's inputs of 32 bits."""
+    def _float_inputs(self, call: int) -> tuple[int, ...] | None:
+        """Return the bytes of an operator's inputs of 32 bits, as blocks have them; None if it takes no tensor."""
         if call not in self._read:
             recorded = RecordedCall.read(*self._calls.inputs(call), None)
-            pairs = zip(recorded.dims, recorded.types, strict=False) if recorded is not None else ()
-            self._read[call] = tuple(4 * math.prod(dims) for dims, kind in pairs if dims and kind == _FLOAT)
+            self._read[call] = None if recorded is None else self._sizes(recorded)
         return self._read[call]
+
+    def _sizes(self, call: RecordedCall) -> tuple[int, ...] | None:
+        pairs = list(zip(call.dims, call.types, call.lists, strict=False))
+        # The types of a list's tensors are not recorded: they are recognised by their sizes alone.
+        shapes = [dims for dims, kind, _ in pairs if dims and kind == _FLOAT]
+        shapes += [dims for _, kind, dimss in pairs if kind == _LIST for dims in dimss or ()]
+        if not shapes and not any(dims for dims, _, _ in pairs):
+            return None
+        return tuple(self._rounded(4 * math.prod(dims)) for dims in shapes)
+
+    def _rounded(self, size: int) -> int:
+        """Round up as blocks are, where no other size is known than the block's."""
+        return size if self._case.memory.traced is None else -(-size // SMALLEST) * SMALLEST

@@ -1,6 +1,5 @@
 """All that is known of one device's memory, and what its peak is with something changed."""
 
-import math
 from bisect import bisect_right
 from functools import cached_property
 from typing import Final
@@ -28,11 +27,8 @@ from opscope.analysis.memory.owners import Owned, Phase, owned
 from opscope.analysis.memory.stacks import StackTable
 from opscope.analysis.memory.steps import Steps, steps_of
 from opscope.documents.memory import Owner
-from opscope.knowledge.calls import RecordedCall
 from opscope.trace.snapshot import Action, DeviceMemory, Ints, Snapshot
 
-_OF_LOSS: Final = "^aten::(?:cross_entropy_loss|(?:log_)?softmax)$"
-_TO_FLOAT32: Final = r'^\["", (?:"", )?"6"'  # the number of a data type, c10::ScalarType
 MOST_REPLAYED: Final = 500_000  # events: a replay of as many takes some seconds
 
 
@@ -43,11 +39,13 @@ class AllocatingOperators(Struct, frozen=True):
         operator: per event the row of its operator; -1 where it is not in the trace.
         needed_until: per event, which event the backward pass of its operator begins with; -1 without one.
         operators: the trace's table.
+        has_bfloat16: whether the devices multiply bfloat16 on Tensor Cores.
     """
 
     operator: Ints
     needed_until: Ints
     operators: pl.DataFrame
+    has_bfloat16: bool
 
     def name(self, row: int) -> str:
         """Return an operator's name."""
@@ -56,20 +54,6 @@ class AllocatingOperators(Struct, frozen=True):
     def inputs(self, row: int) -> tuple[str | None, str | None]:
         """Return the shapes and types of an operator's inputs, as recorded."""
         return self.operators["input_dims"][row], self.operators["input_types"][row]
-
-    def casts_between(self, first: int, last: int, size: int) -> bool:
-        """Tell whether the program asks for 32 bits of a tensor of some bytes between two operators."""
-        between = self.operators[first:last]
-        own = between["name"].cast(pl.String).str.contains(_OF_LOSS).arg_max()  # which casts by itself
-        between = between[:own] if own else between
-        casts = between.filter(
-            (pl.col("name") == "aten::to") & pl.col("concrete_inputs").cast(pl.String).str.contains(_TO_FLOAT32)
-        )
-        inputs = (
-            RecordedCall.read(dims, types, None)
-            for dims, types in casts.select("input_dims", "input_types").iter_rows()
-        )
-        return any(4 * math.prod(one.dims[0] or ()) == size for one in inputs if one and one.dims)
 
 
 class Case:

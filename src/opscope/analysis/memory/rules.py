@@ -19,6 +19,7 @@ from opscope.analysis.memory.history import BEFORE
 from opscope.analysis.memory.owners import Phase
 from opscope.analysis.memory.repeats import Blocks, repeated_blocks
 from opscope.analysis.memory.stacks import Part
+from opscope.analysis.memory.steps import steps_of_optimizers
 from opscope.base.parts import Losses
 from opscope.base.units import format_bytes
 from opscope.documents.memory import MemoryRule, Owner
@@ -117,22 +118,21 @@ def _checkpointed(case: Case, blocks: Blocks) -> tuple[Ints, Ints, Ints]:
 def low_precision(case: Case) -> Iterator[Draft]:
     """Keep activations in 16 bits."""
     first, last = case.peak_step
-    then = halved(case)
-    if then is None or not (case.owned.phase[first : last + 1] == Phase.BACKWARD).any():
+    if not (case.owned.phase[first : last + 1] == Phase.BACKWARD).any() or (then := halved(case)) is None:
         return
     if then.bytes < _LEAST_HALVED * case.history.peak_bytes:
         return
     yield Draft(
         rule=MemoryRule.LOW_PRECISION,
-        title=f"{format_bytes(2 * then.bytes)} at the peak are in float32 that autocast would keep in bfloat16",
+        title=f"{format_bytes(2 * then.bytes)} of float32 tensors at the peak would be in bfloat16 under autocast",
         where=_main_line(case, (then.sizes < case.sizes) & case.alive),
         then_bytes=case.peak_with(sizes=then.sizes, more=then.more),
+        is_certain=False,
         action='Run the forward pass and the loss under torch.autocast("cuda", dtype=torch.bfloat16).',
-        costs="Less time, as products run in bfloat16 as well. Results change from the third digit on: the loss has to "
-        "be compared.",
+        costs="bfloat16 keeps 8 significant bits: the loss has to be compared. The time was not estimated here.",
         evidence=(
-            "Which results would be in bfloat16 follows from the operators, the types and sizes of their inputs, and "
-            "autocast's lists.",
+            "Estimated from the operators, the types and sizes of their inputs, and autocast's lists; copies that "
+            "autocast keeps are counted.",
             *((_UNFUSED,) if then.has_unfused_attention else ()),
         ),
         wrong_if="the model sets types itself, or convolutions then take algorithms with larger workspaces",
@@ -307,34 +307,43 @@ def late_zero_grad(case: Case) -> Iterator[Draft]:
     if not held or held < LEAST_SHARE * case.history.peak_bytes:
         return
     later = case.phase_rows(Phase.BACKWARD)
-    until = int(later[later > row][0]) if (later > row).any() else case.count
+    later = later[later > row]
     made = case.alive & case.owned.of(Owner.ACTIVATION) & (lives.begin > begins[kept & case.alive].min())
-    training = bool((made & (lives.end > until)).any())
+    evaluates = bool(len(later)) and not (made & (lives.end > later[:1])).any()
     yield Draft(
         rule=MemoryRule.LATE_ZERO_GRAD,
         title=f"Gradients of {format_bytes(held)} are still there while "
-        + ("the next forward pass runs" if training else "an evaluation runs"),
+        f"{'an evaluation' if evaluates else 'a forward pass'} runs",
         where=None,
         then_bytes=case.peak_with(end=np.where(kept, np.minimum(begins, lives.end), lives.end)),
         action="Call optimizer.zero_grad() right after optimizer.step()"
-        + ("." if training else ", or at least before the evaluation."),
+        + (", or at least before the evaluation." if evaluates else "."),
         costs="Nothing.",
-        evidence=("The next thing that happens to them is that they are freed, before any backward pass.",),
+        evidence=("They are freed after that, with no backward pass and no step of an optimizer in between.",),
         wrong_if="the program reads them, as for a norm that it logs",
     )
 
 
 def _over_a_forward_pass(case: Case) -> tuple[np.ndarray, Ints]:
-    """Return which gradients live on into a forward pass and end before a backward pass, and where it begins."""
+    """Return which gradients live on into a forward pass for nothing, and where it begins.
+
+    They are freed before any backward pass adds to them, and before an optimizer uses them.
+    """
     lives, phase = case.lives, case.owned.phase
     known = np.flatnonzero(phase != Phase.OTHER)
     of = phase[known]
     first = known[1:][(of[1:] == Phase.FORWARD) & (of[:-1] != Phase.FORWARD)]  # of each forward pass
     begins = np.append(first, case.count)[np.searchsorted(first, lives.begin, "right")]
-    backward = np.append(case.phase_rows(Phase.BACKWARD), case.count)
-    until = backward[np.searchsorted(backward[:-1], begins, "right")]
+    stack = case.memory.events.stack
+    steps = np.flatnonzero(case.table.has(Part.OPTIMIZER)[stack] & ~case.table.has(Part.ZERO_GRADIENTS)[stack])
+    uses = np.unique(np.concatenate((case.phase_rows(Phase.BACKWARD), steps, steps_of_optimizers(case.memory))))
+    until = np.append(uses, case.count)[np.searchsorted(uses, begins, "left")]
     kept = case.owned.of(Owner.GRADIENT) & (lives.begin >= 0) & (lives.end > begins) & (lives.end <= until)
-    return kept & ((case.table.parts[lives.stack] & int(Part.BUCKET)) == 0), begins
+    kept &= (case.table.parts[lives.stack] & int(Part.BUCKET)) == 0
+    # Where the recording ends in a forward pass, what comes of them is what came of them in that forward pass before.
+    place = np.append(case.table.same_as[stack], -1)[begins]
+    freed = kept & (lives.end < case.count)
+    return freed | (kept & np.isin(place, place[freed])), begins
 
 
 # ---------------------------------------------------------------- what is kept for too long

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from opscope.analysis.memory.stacks import Part, StackTable
-from opscope.trace.snapshot import Action, DeviceMemory
+from opscope.trace.snapshot import Action, DeviceMemory, Ints
 
 _PROFILER_STEP: Final = "ProfilerStep#"
 _OPTIMIZER_STEP: Final = "Optimizer.step#"
@@ -87,9 +87,20 @@ def _annotated(memory: DeviceMemory) -> Steps:
     if not ends:
         return Steps((), "")
     name = _PROFILER_STEP if _PROFILER_STEP in ends else max(ends, key=lambda one: len(ends[one]))
+    rows = dict.fromkeys(_last_before(memory, ends[name]).tolist())
+    return Steps(tuple(row for row in rows if row >= 0), f"a step ends with {name.rstrip('#')}")
+
+
+def _last_before(memory: DeviceMemory, times_us: Sequence[int]) -> Ints:
     times = np.maximum.accumulate(memory.events.time_us)  # threads may be out of order by a little
-    rows = np.searchsorted(times, sorted(ends[name]), side="right") - 1
-    return Steps(tuple(row for row in dict.fromkeys(rows.tolist()) if row >= 0), f"a step ends with {name.rstrip('#')}")
+    rows: Ints = np.searchsorted(times, sorted(times_us), side="right") - 1
+    return rows
+
+
+def steps_of_optimizers(memory: DeviceMemory) -> Ints:
+    """Return the last events before optimizers' steps end, by the ranges that PyTorch recorded; none without any."""
+    ends = [one.time_us for one in memory.annotations if not one.is_begin and one.name.startswith(_OPTIMIZER_STEP)]
+    return _last_before(memory, ends) if len(memory.events) else np.empty(0, np.int64)
 
 
 def _optimizer_runs(memory: DeviceMemory, table: StackTable) -> Steps:

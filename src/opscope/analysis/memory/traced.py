@@ -20,7 +20,7 @@ from opscope.analysis.structure.autograd import BackwardPass
 from opscope.analysis.structure.links import Links, link, operators_of_allocations
 from opscope.analysis.structure.modules import MODULE_FRAME, Origins
 from opscope.analysis.structure.nesting import nearest
-from opscope.trace.model import Trace
+from opscope.trace.model import DeviceProperties, Trace
 from opscope.trace.snapshot import Action, Annotation, DeviceMemory, Events, Frame, Ints, Snapshot, Stacks, Traced
 
 _CUDA: Final = 1  # c10::DeviceType
@@ -28,6 +28,7 @@ _STEPS: Final = ("ProfilerStep#", "Optimizer.step#")
 _FRAME: Final = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")  # as PyTorch names frames
 _NUMBER: Final = re.compile(r"_\d+$")  # of a module among those of its class
 _LOSSES: Final = frozenset({"aten::cross_entropy_loss", "aten::nll_loss", "aten::nll_loss_nd", "aten::log_softmax"})
+_FIRST_BFLOAT16: Final = 8
 _COMPARED: Final = 64  # entries, by which the place of a trace in a snapshot is recognised
 _TRIED: Final = 20  # times as many, if those at the beginning are not there
 _SAME_TIME_US: Final = 20.0  # both clocks are one, read twice; an operator that allocates takes some microseconds
@@ -93,7 +94,15 @@ def _calls(recorded: Recorded, operator: Ints, time_ns: Ints) -> AllocatingOpera
     begin = np.searchsorted(np.maximum.accumulate(time_ns), column(operators, "start_ns")[nodes])
     wanted = np.where(np.append(backward.inside, True)[operator], -1, np.append(backward.sequence, -1)[operator])
     at = np.searchsorted(numbers, wanted)
-    return AllocatingOperators(operator, np.where(numbers[at] == wanted, np.append(begin, -1)[at], -1), operators)
+    until = np.where(numbers[at] == wanted, np.append(begin, -1)[at], -1)
+    has_bfloat16 = all(map(_has_bfloat16, recorded.trace.devices))
+    return AllocatingOperators(operator, until, operators, has_bfloat16=has_bfloat16)
+
+
+def _has_bfloat16(device: DeviceProperties) -> bool:
+    """Tell whether Tensor Cores multiply bfloat16: NVIDIA's from compute capability 8.0 on; others are not known."""
+    major = (device.compute_capability or "").partition(".")[0]
+    return not major.isdecimal() or int(major[:4]) >= _FIRST_BFLOAT16
 
 
 def _of_gpus(recorded: Recorded) -> pl.DataFrame:
@@ -277,22 +286,16 @@ def _paired(memory: DeviceMemory, group: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(pairs: pl.DataFrame, timed: pl.DataFrame, known: pl.DataFrame, shift: float) -> pl.DataFrame:
-    """Pair what both have between the same two pairs: a request that had to wait for the device has another time."""
+    """Pair what both have once between the same two pairs: a request that waited for the device has another time."""
+    paired = np.sort(pairs["entry"].to_numpy())
     ordered = timed.sort("time_us").join(pairs.select("row", "entry"), on="row", how="left", maintain_order="left")
-    low = ordered.with_columns(
-        pl.col("entry").fill_null(strategy="forward").fill_null(-1).alias("after"),
-        pl.col("entry").fill_null(strategy="backward").fill_null(np.iinfo(np.int64).max).alias("before"),
-    ).filter(pl.col("entry").is_null())
+    before = ordered["entry"].fill_null(strategy="forward").fill_null(-1).to_numpy()
+    alone = ordered.with_columns(gap=np.searchsorted(paired, before, "right")).filter(pl.col("entry").is_null())
     free = known.join(pairs, on="entry", how="anti")
-    return (
-        low.drop("entry").join(free, on="address")
-        .filter(
-            (pl.col("entry") > pl.col("after")) & (pl.col("entry") < pl.col("before"))
-            & (pl.col("requested") <= pl.col("bytes"))
-        )
-        .unique("row", keep="none").unique("entry", keep="none")
-        .select("row", "entry", shift_us=pl.lit(shift))
-    )  # fmt: skip
+    free = free.with_columns(gap=np.searchsorted(paired, free["entry"].to_numpy()))
+    place = ["address", "gap"]
+    both = alone.drop("entry").unique(place, keep="none").join(free.unique(place, keep="none"), on=place)
+    return both.filter(pl.col("requested") <= pl.col("bytes")).select("row", "entry", shift_us=pl.lit(shift))
 
 
 def _shift_us(known: pl.DataFrame, group: pl.DataFrame) -> float | None:
