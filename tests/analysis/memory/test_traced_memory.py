@@ -328,7 +328,7 @@ def chain(*operators: tuple[str, list[list[int]], int]) -> KinetoTrace:
             trace.operator(name, begin, 9_000, **{"Sequence number": 100 * step + at, **given})
             if size:
                 total += size
-                memory_event(trace, begin + 5_000, size, (total, 1 << 24), 0xA0000 + 0x10000 * at)
+                memory_event(trace, begin + 5_000, size, (total, 1 << 26), 0xA0000 + 0x10000 * at)
                 held.append((at, size))
         for place, (at, size) in enumerate(reversed(held)):
             begin = now + 500_000 + 10_000 * place
@@ -337,7 +337,7 @@ def chain(*operators: tuple[str, list[list[int]], int]) -> KinetoTrace:
                 **{"Sequence number": 100 * step + at, "Fwd thread id": 1},
             )  # fmt: skip
             total -= size
-            memory_event(trace, begin + 5_000, -size, (total, 1 << 24), 0xA0000 + 0x10000 * at, tid=200)
+            memory_event(trace, begin + 5_000, -size, (total, 1 << 26), 0xA0000 + 0x10000 * at, tid=200)
         trace.annotation("Optimizer.step#SGD.step", now + 800_000, 10_000)
         now += 1_000_000
     return trace
@@ -406,6 +406,25 @@ def test_attention_that_is_not_fused_is_mentioned(analyzed: Analyze) -> None:
     for chosen, is_said in ((operators, True), (without, False)):
         (found,) = (one for one in document_of(analyzed(chain(*chosen))).findings if one.rule == "low_precision")
         assert any("_scaled_dot_product_attention_math" in text for text in found.evidence) == is_said
+
+
+def test_the_guide_says_how_well_it_is_known() -> None:
+    root = DATA.parent.parent
+    models = json.loads((root / "benchmarks" / "results" / "h200-autocast-memory.json").read_text())["models"]
+    guide = " ".join((root / "docs" / "guides" / "memory.md").read_text().split())
+    numbers = {3: "three", 14: "fourteen", 20: "twenty"}
+    off = sorted(abs(one["off"]) for one in models.values() if not one["unfused"])
+    unfused = [one for one in models.values() if one["unfused"]]
+    within = [one for one in off if one <= 0.02]
+    assert f"Of {numbers[len(models)]} models of PyTorch, timm and transformers" in guide
+    assert (
+        f"{numbers[len(within)]} peak within 2 % of what was said and {numbers[len(off) - len(within)]} within" in guide
+    )
+    assert f"within {off[-1]:.1%}".replace("%", " %") in guide
+    assert f"In the other {numbers[len(unfused)]}, attention is not fused in float32" in guide
+    assert all(one["measured"] == one["recorded"] for one in models.values())
+    most = max(one["autocast"] / one["said"] - 1 for one in unfused)
+    assert f"T5, which sets types itself, {most:.0%}".replace("%", " %") in guide
 
 
 def test_a_request_that_waited_for_the_device_is_joined_by_its_neighbours(tmp_path: Path) -> None:
