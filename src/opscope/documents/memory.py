@@ -56,7 +56,7 @@ _CHANGES: Final = {
     MemoryRule.OPTIMIZER_STATES: "with optimizer states in 8 bits",
     MemoryRule.VOCABULARY_LOSS: "with the loss in parts",
     MemoryRule.ZEROED_GRADIENTS: "with gradients set to None",
-    MemoryRule.LATE_ZERO_GRAD: "with gradients freed in time",
+    MemoryRule.LATE_ZERO_GRAD: "with gradients freed earlier",
     MemoryRule.GROWTH: "without what grows",
     MemoryRule.GROWING_CACHE: "with a static cache",
     MemoryRule.EVALUATION_GRAPH: "under no_grad",

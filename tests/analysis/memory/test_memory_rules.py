@@ -375,7 +375,7 @@ def test_gradients_over_the_next_forward_pass_are_named(tmp_path: Path) -> None:
         made.backward()
         made.optimizer()
     without = (48 + 166 + 12) * MIB  # one gradient is there before the first activations go
-    assert late(made, tmp_path) == [("Gradients of 48.00 MiB are still there while a forward pass runs", without)]
+    assert late(made, tmp_path) == [("48.00 MiB of gradients stay allocated during a forward pass", without)]
 
 
 @pytest.mark.parametrize("is_over", [True, False])
@@ -390,7 +390,7 @@ def test_gradients_over_an_evaluation_are_named(tmp_path: Path, is_over: bool) -
         if number < 2 or not is_over:  # the recording may end in an evaluation
             made.evaluation()
     without = (48 + 366) * MIB
-    assert late(made, tmp_path) == [("Gradients of 48.00 MiB are still there while an evaluation runs", without)]
+    assert late(made, tmp_path) == [("48.00 MiB of gradients stay allocated during an evaluation", without)]
 
 
 def accumulation(*, steps: int) -> Loop:

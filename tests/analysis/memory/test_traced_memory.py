@@ -418,7 +418,7 @@ def test_the_guide_says_how_well_it_is_known() -> None:
     within = [one for one in off if one <= 0.02]
     assert f"Of {numbers[len(models)]} models of PyTorch, timm and transformers" in guide
     assert (
-        f"{numbers[len(within)]} peak within 2 % of what was said and {numbers[len(off) - len(within)]} within" in guide
+        f"{numbers[len(within)]} have a peak within 2 % of the estimate and {numbers[len(off) - len(within)]}" in guide
     )
     assert f"within {off[-1]:.1%}".replace("%", " %") in guide
     assert f"In the other {numbers[len(unfused)]}, attention is not fused in float32" in guide

@@ -387,6 +387,6 @@ def _notes(case: Case) -> Iterator[str]:
     elif not case.is_replayed_right:
         yield "The allocator's settings were not replayed: a replay of the recording itself is off by more than 2 %."
     if case.calls is not None and case.count > MOST_FOLLOWED:
-        yield f"What autocast would leave was not estimated: {case.count:,} events are more than {MOST_FOLLOWED:,}."
+        yield f"The effect of autocast was not estimated: {case.count:,} events are more than {MOST_FOLLOWED:,}."
     if (case.memory.events.action == Action.OOM).sum() and not case.steps.ends:
         yield "No whole step lies before the request that was refused, so that what it would have come to is unknown."

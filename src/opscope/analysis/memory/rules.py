@@ -129,13 +129,13 @@ def low_precision(case: Case) -> Iterator[Draft]:
         then_bytes=case.peak_with(sizes=then.sizes, more=then.more),
         is_certain=False,
         action='Run the forward pass and the loss under torch.autocast("cuda", dtype=torch.bfloat16).',
-        costs="bfloat16 keeps 8 significant bits: the loss has to be compared. The time was not estimated here.",
+        costs="bfloat16 keeps 8 significant bits, so compare the loss. The effect on time was not estimated.",
         evidence=(
-            "Estimated from the operators, the types and sizes of their inputs, and autocast's lists; copies that "
-            "autocast keeps are counted.",
+            "Estimated from the operators, the types and sizes of their inputs, and autocast's lists of operators; the "
+            "copies that autocast keeps are included.",
             *((_UNFUSED,) if then.has_unfused_attention else ()),
         ),
-        wrong_if="the model sets types itself, or convolutions then take algorithms with larger workspaces",
+        wrong_if="the model sets types itself, or convolutions then use algorithms with larger workspaces",
     )
 
 
@@ -298,7 +298,7 @@ def _set_to_none(case: Case, kept: np.ndarray) -> tuple[Ints, Ints, Ints]:
 
 
 def late_zero_grad(case: Case) -> Iterator[Draft]:
-    """Let gradients go as soon as the optimizer has used them, before the next forward pass or an evaluation."""
+    """Free gradients once the optimizer has used them, before the next forward pass or an evaluation."""
     lives, row = case.lives, case.peak_row
     if row < 0 or case.owned.phase[row] in (Phase.BACKWARD, Phase.OPTIMIZER):
         return
@@ -312,22 +312,22 @@ def late_zero_grad(case: Case) -> Iterator[Draft]:
     evaluates = bool(len(later)) and not (made & (lives.end > later[:1])).any()
     yield Draft(
         rule=MemoryRule.LATE_ZERO_GRAD,
-        title=f"Gradients of {format_bytes(held)} are still there while "
-        f"{'an evaluation' if evaluates else 'a forward pass'} runs",
+        title=f"{format_bytes(held)} of gradients stay allocated during "
+        f"{'an evaluation' if evaluates else 'a forward pass'}",
         where=None,
         then_bytes=case.peak_with(end=np.where(kept, np.minimum(begins, lives.end), lives.end)),
         action="Call optimizer.zero_grad() right after optimizer.step()"
         + (", or at least before the evaluation." if evaluates else "."),
         costs="Nothing.",
-        evidence=("They are freed after that, with no backward pass and no step of an optimizer in between.",),
-        wrong_if="the program reads them, as for a norm that it logs",
+        evidence=("They are freed after it, with no backward pass and no optimizer step in between.",),
+        wrong_if="the program reads them in between, for example to log their norm",
     )
 
 
 def _over_a_forward_pass(case: Case) -> tuple[np.ndarray, Ints]:
-    """Return which gradients live on into a forward pass for nothing, and where it begins.
+    """Return which gradients stay allocated during a forward pass but are not used any more, and where it begins.
 
-    They are freed before any backward pass adds to them, and before an optimizer uses them.
+    They are freed before any backward pass adds to them, and before an optimizer reads them.
     """
     lives, phase = case.lives, case.owned.phase
     known = np.flatnonzero(phase != Phase.OTHER)
@@ -340,7 +340,7 @@ def _over_a_forward_pass(case: Case) -> tuple[np.ndarray, Ints]:
     until = np.append(uses, case.count)[np.searchsorted(uses, begins, "left")]
     kept = case.owned.of(Owner.GRADIENT) & (lives.begin >= 0) & (lives.end > begins) & (lives.end <= until)
     kept &= (case.table.parts[lives.stack] & int(Part.BUCKET)) == 0
-    # Where the recording ends in a forward pass, what comes of them is what came of them in that forward pass before.
+    # Where the recording ends in a forward pass, the same is assumed that happened at earlier passes of that line.
     place = np.append(case.table.same_as[stack], -1)[begins]
     freed = kept & (lives.end < case.count)
     return freed | (kept & np.isin(place, place[freed])), begins
