@@ -270,9 +270,8 @@ def compare(name: str) -> dict[str, Any]:
     found = next((one for one in document["findings"] if one["rule"] == "low_precision"), None)
     peak = document["devices"][0]["peak_bytes"]
     said = None if found is None else found["then_bytes"]
-    unfused = found is not None and any("not fused" in text for text in found["evidence"])
     off = None if said is None else round(said / then - 1, 4)
-    return {"measured": as_is, "recorded": peak, "autocast": then, "said": said, "off": off, "unfused": unfused}
+    return {"measured": as_is, "recorded": peak, "autocast": then, "said": said, "off": off}
 
 
 def main() -> None:

@@ -38,7 +38,17 @@ _KEEPS_INPUT: Final = re.compile(r"aten::(?:(?:native_)?(?:layer|group)_norm|pow
 _KEEPS_RESULT: Final = re.compile(r"aten::(?:_softmax|exp|rsqrt|reciprocal|tanh|sigmoid|relu|clamp_min|threshold|sqrt)")
 _NORM_BACKWARD: Final = re.compile(r"aten::native_(?:layer|group)_norm_backward")
 _OF_VIEWS: Final = re.compile(r"attention|bmm")
-_UNFUSED: Final = "aten::_scaled_dot_product_attention_math"
+UNFUSED_ATTENTION: Final = "aten::_scaled_dot_product_attention_math"
+_FUSED: Final = (
+    "Attention is computed in parts in float32 (_scaled_dot_product_attention_math). In bfloat16 one kernel can "
+    "compute it without keeping its scores, which is included."
+)
+_IN_PARTS: Final = (
+    "Attention is computed in parts (_scaled_dot_product_attention_math), which stays so: its scores keep float32."
+)
+# What flash attention takes: see ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``.
+_WIDEST_HEAD: Final = 256
+_HEADS_BY: Final = 8
 MOST_FOLLOWED: Final = 100_000  # events, which takes about two seconds
 _MOST_ALIKE: Final = 256  # of one size that are looked at, the latest
 _OF_16_BITS: Final = "BFloat16|Half"
@@ -56,13 +66,13 @@ class Halved(Struct, frozen=True):
         sizes: the bytes of each life then.
         more: what there would be besides, 16-bit copies of parameters and of inputs: begin, end, bytes.
         bytes: how much less is alive at the peak of now, without ``more``.
-        has_unfused_attention: whether attention computes its scores as a whole.
+        attention: a sentence on attention that is computed in parts; empty without.
     """
 
     sizes: Ints
     more: tuple[Ints, Ints, Ints]
     bytes: int
-    has_unfused_attention: bool
+    attention: str
 
 
 def halved(case: Case) -> Halved | None:
@@ -73,6 +83,15 @@ def halved(case: Case) -> Halved | None:
     if case.calls is None or not case.calls.has_bfloat16 or case.count > MOST_FOLLOWED:
         return None
     return None if _sets_types(case.calls.operators) else _Types(case).halved()
+
+
+def _can_be_fused(attention: RecordedCall) -> bool:
+    """Tell whether one kernel computes an attention in 16 bits: without a mask, and with heads of a fitting width."""
+    shapes, mask = attention.dims[:3], attention.dims[3:4]
+    width = (
+        shapes[0][-1] if len(shapes) == 3 and all(shape and len(shape) == 4 for shape in shapes) and shapes[0] else 0
+    )
+    return 0 < width <= _WIDEST_HEAD and width % _HEADS_BY == 0 and not any(mask)
 
 
 def _sets_types(operators: pl.DataFrame) -> bool:
@@ -94,6 +113,8 @@ class _Types:
         self._copies: Counter[int] = Counter()  # of parameters of a size, in this step
         self._casts: dict[int, bool] = {}  # by the event that a product's backward pass begins with
         self._nodes: list[int] | None = None
+        self._fused: dict[int, bool] = {}  # by the row of an attention in parts
+        self._products: dict[int, int] = {}  # of these, in the forward pass
         self._more: list[tuple[int, int, int]] = []
         self._read: dict[int, tuple[int, ...] | None] = {}
         self._parameters = case.owned.of(Owner.PARAMETER)
@@ -119,7 +140,9 @@ class _Types:
                 self._number = int(numbers[life])
                 self._copies.clear()
             is_float = sizes != ()
-            if sizes and self._is_made[life]:
+            if row >= 0 and self._calls.attention[row] >= 0:
+                self._in_parts(life, row)
+            elif sizes and self._is_made[life]:
                 is_float = self._follow(life, row, self._calls.name(call), sizes)
             self._last = row
             if is_float:
@@ -129,8 +152,8 @@ class _Types:
         then: Ints = (self._case.sizes * self._shares).astype(np.int64)
         more = np.array(self._more, dtype=np.int64).reshape(-1, 3)
         less = int((self._case.sizes - then)[self._case.alive].sum())
-        unfused = bool((self._calls.operators["name"] == _UNFUSED).any())
-        return Halved(then, (more[:, 0], more[:, 1], more[:, 2]), less, unfused)
+        attention = {True: _FUSED, False: _IN_PARTS, None: ""}[any(self._fused.values()) if self._fused else None]
+        return Halved(then, (more[:, 0], more[:, 1], more[:, 2]), less, attention)
 
     def _follow(self, life: int, row: int, name: str, sizes: Sequence[int]) -> bool:
         """Tell what a tensor would be; False if it holds no floating-point numbers."""
@@ -161,6 +184,34 @@ class _Types:
             self._nodes = sorted(self._casts)
         at = bisect_right(self._nodes, row) - 1
         return at >= 0 and self._casts[self._nodes[at]]
+
+    def _in_parts(self, life: int, row: int) -> None:
+        """Follow a part of an attention that no single kernel computes.
+
+        If one kernel can compute it in 16 bits, it makes no scores; it keeps queries, keys and values for the backward
+        pass, and its result. Else the parts are computed in 32 bits also where inputs have 16
+        (``aten/src/ATen/native/transformers/attention.cpp``).
+        """
+        attention = int(self._calls.attention[row])
+        inputs = self._float_inputs(attention) or (0,)
+        backward = self._case.owned.phase[row] == Phase.BACKWARD
+        fused = self._is_fused(attention)
+        if fused and attention not in self._products and not backward:
+            self._more += [(row, max(int(self._calls.needed_until[row]), row), size // 2) for size in inputs[:3]]
+        before = self._products.setdefault(attention, 0)
+        is_product = _PRODUCT.fullmatch(self._calls.name(int(self._calls.operator[row]))) is not None
+        self._products[attention] += is_product and not backward
+        is_result = is_product and not backward and before > 0  # the first product makes the scores
+        keeps = is_result or (backward and fused and self._lives.requested[life] <= inputs[0])
+        if self._is_made[life]:
+            self._shares[life] = 0.5 if keeps else 0.0 if fused else 1.0
+            self._is_narrow[life] = keeps
+
+    def _is_fused(self, attention: int) -> bool:
+        if attention not in self._fused:
+            call = RecordedCall.read(*self._calls.inputs(attention), None)
+            self._fused[attention] = call is not None and _can_be_fused(call)
+        return self._fused[attention]
 
     def _is_second(self, life: int) -> bool:
         """Tell whether the allocation before was of the same call."""

@@ -38,12 +38,15 @@ class AllocatingOperators(Struct, frozen=True):
     Attributes:
         operator: per event the row of its operator; -1 where it is not in the trace.
         needed_until: per event, which event the backward pass of its operator begins with; -1 without one.
+        attention: per event, the row of the attention whose part its operator is, in the backward pass too; -1 where
+            one kernel computes it, and elsewhere.
         operators: the trace's table.
         has_bfloat16: whether the devices multiply bfloat16 on Tensor Cores.
     """
 
     operator: Ints
     needed_until: Ints
+    attention: Ints
     operators: pl.DataFrame
     has_bfloat16: bool
 

@@ -133,15 +133,10 @@ def low_precision(case: Case) -> Iterator[Draft]:
         evidence=(
             "Estimated from the operators, the types and sizes of their inputs, and autocast's lists of operators; the "
             "copies that autocast keeps are included.",
-            *((_UNFUSED,) if then.has_unfused_attention else ()),
+            *((then.attention,) if then.attention else ()),
         ),
         wrong_if="the model sets types itself, or convolutions then use algorithms with larger workspaces",
     )
-
-
-_UNFUSED: Final = (
-    "Attention is not fused here (_scaled_dot_product_attention_math). In bfloat16 it may be, which would save more."
-)
 
 
 def optimizer_temporaries(case: Case) -> Iterator[Draft]:

@@ -12,6 +12,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from opscope.analysis.memory.autocast import UNFUSED_ATTENTION
 from opscope.analysis.memory.case import AllocatingOperators, Case
 from opscope.analysis.memory.stacks import Part, Stack, StackTable, line_of, stacks_of
 from opscope.analysis.structure.api_masks import names_that
@@ -95,8 +96,10 @@ def _calls(recorded: Recorded, operator: Ints, time_ns: Ints) -> AllocatingOpera
     wanted = np.where(np.append(backward.inside, True)[operator], -1, np.append(backward.sequence, -1)[operator])
     at = np.searchsorted(numbers, wanted)
     until = np.where(numbers[at] == wanted, np.append(begin, -1)[at], -1)
+    in_parts = nearest(recorded.links.operators.parent, names_that(operators, UNFUSED_ATTENTION.__eq__))
+    attention = np.append(backward.through_forward(in_parts), -1)[operator]
     has_bfloat16 = all(map(_has_bfloat16, recorded.trace.devices))
-    return AllocatingOperators(operator, until, operators, has_bfloat16=has_bfloat16)
+    return AllocatingOperators(operator, until, attention, operators, has_bfloat16=has_bfloat16)
 
 
 def _has_bfloat16(device: DeviceProperties) -> bool:
