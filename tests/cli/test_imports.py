@@ -85,3 +85,8 @@ def test_a_document_needs_no_page(tiny: Path) -> None:
     modules = modules_of("analyze", str(tiny), "--format", "json")
     assert not modules & {"torch", "html", "opscope.report.page", "opscope.runs.pipeline"}
     assert len(own(modules)) <= 231
+
+
+def test_a_snapshot_without_a_trace_needs_no_tables() -> None:
+    snapshot = next((Path(__file__).parent.parent / "data" / "memory").glob("previous_output.*"))
+    assert not modules_of("memory", str(snapshot)) & {"polars", "torch", "opscope.readers.kineto"}

@@ -299,7 +299,6 @@ def memory_of(path: Path, *, max_bytes: int) -> "Answered":
     """
     from opscope.analysis.memory.answered import answered, cases_of
     from opscope.readers.snapshot import read_snapshot
-    from opscope.runs.pipeline import measured_cycle
     from opscope.runs.store import RunDirectory
 
     notes: tuple[str, ...] = ()
@@ -316,6 +315,8 @@ def memory_of(path: Path, *, max_bytes: int) -> "Answered":
             record = directory.read_record(entry)
             recording = record.memory_recording
             if recording is not None and recording.snapshot == entry.files.snapshot:
+                from opscope.runs.pipeline import measured_cycle
+
                 measured, _ = measured_cycle(directory, record, 0, allow_damaged=True)
                 if measured.memory is not None:
                     return measured.memory

@@ -10,10 +10,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.memory.allocator import SMALLEST
@@ -22,6 +21,9 @@ from opscope.analysis.memory.owners import Phase
 from opscope.documents.memory import Owner
 from opscope.knowledge.calls import RecordedCall
 from opscope.trace.snapshot import Ints
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _PRODUCT: Final = re.compile(
     r"aten::(?:(?:add)?(?:mm|mv|bmm)|baddbmm|addbmm|linear|matmul|einsum|_?(?:slow_)?conv\w*|\w+_convolution\w*"
@@ -94,9 +96,9 @@ def _can_be_fused(attention: RecordedCall) -> bool:
     return 0 < width <= _WIDEST_HEAD and width % _HEADS_BY == 0 and not any(mask)
 
 
-def _sets_types(operators: pl.DataFrame) -> bool:
+def _sets_types(operators: "pl.DataFrame") -> bool:
     """Tell whether some operator takes 16 bits already."""
-    return bool(operators["input_types"].cast(pl.String).unique().str.contains(_OF_16_BITS).any())
+    return bool(operators["input_types"].cast(str).unique().str.contains(_OF_16_BITS).any())
 
 
 class _Types:
@@ -121,9 +123,9 @@ class _Types:
         self._is_input = case.owned.of(Owner.INPUT)
         self._is_made = case.owned.of(Owner.ACTIVATION, Owner.TEMPORARY, Owner.KEPT)
         self._is_kept = self._parameters | case.owned.of(Owner.ACTIVATION) | self._is_input
-        names = self._calls.operators["name"].cast(pl.String)
+        names = self._calls.operators["name"].cast(str)
         self._softmaxes: list[int] = names.str.contains(_SOFTMAXES).fill_null(value=False).arg_true().to_list()
-        to = (names == "aten::to") & self._calls.operators["concrete_inputs"].cast(pl.String).str.contains(_TO_FLOAT32)
+        to = (names == "aten::to") & self._calls.operators["concrete_inputs"].cast(str).str.contains(_TO_FLOAT32)
         self._to_float32: list[int] = to.fill_null(value=False).arg_true().to_list()
         self._softmax_takes_narrow = False
         self._number = 0

@@ -2,10 +2,9 @@
 
 from bisect import bisect_right
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import polars as pl
 from msgspec import Struct
 
 from opscope.analysis.memory.allocator import (
@@ -29,6 +28,9 @@ from opscope.analysis.memory.steps import Steps, steps_of
 from opscope.documents.memory import Owner
 from opscope.trace.snapshot import Action, DeviceMemory, Ints, Snapshot
 
+if TYPE_CHECKING:
+    import polars as pl
+
 MOST_REPLAYED: Final = 500_000  # events: a replay of as many takes some seconds
 
 
@@ -47,7 +49,7 @@ class AllocatingOperators(Struct, frozen=True):
     operator: Ints
     needed_until: Ints
     attention: Ints
-    operators: pl.DataFrame
+    operators: "pl.DataFrame"
     has_bfloat16: bool
 
     def name(self, row: int) -> str:
