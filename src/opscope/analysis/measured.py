@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from opscope.analysis.advice.advised import Advice
 from opscope.analysis.analyzed import Analysis, analyze
+from opscope.analysis.compiled.explained import explained
 from opscope.analysis.idle.host_time import HostTime
 from opscope.analysis.idle.unlike import in_short
 from opscope.analysis.memory.answered import Answered, answered, cases_of
@@ -42,12 +43,14 @@ from opscope.base.medians import median_rank
 from opscope.base.parts import Stage, staged
 from opscope.base.text import or_unknown
 from opscope.base.units import NS_PER_S, format_bytes
+from opscope.documents.compiled import CompileDocument
 from opscope.documents.findings import Finding, StepBasis, StepFigure
 from opscope.documents.trace import Measurement, SampleSummary, StepTime
 from opscope.documents.verdict import Bound, BoundKind, Check, CheckName, Trust
 from opscope.readers.reading import read
 from opscope.readers.snapshot import read_snapshot
 from opscope.record.capture import Benchmark, CaptureRecord
+from opscope.trace.compile_log import CompileLog
 from opscope.trace.model import Trace
 
 # ---------------------------------------------------------------- the light pass
@@ -223,6 +226,7 @@ class Measured(Struct, frozen=True, dict=True):
         step_time_ns: how long a step takes without a profiler, if the user says so; used where the record has no time.
         light: the light pass; None where the capture has none.
         kept: the files of the memory that the capture recorded; None where it has none.
+        compile_log: what PyTorch wrote while it compiled, if the user has it.
     """
 
     analysis: Analysis
@@ -230,6 +234,7 @@ class Measured(Struct, frozen=True, dict=True):
     step_time_ns: float | None = None
     light: LightPass | None = None
     kept: MemoryFiles | None = None
+    compile_log: CompileLog | None = None
 
     @property
     def timed(self) -> Analysis:
@@ -364,6 +369,15 @@ class Measured(Struct, frozen=True, dict=True):
         if record.memory.allocated_bytes <= recorded * _SAME_PEAK:
             return None
         return f"Outside of these steps the run had a higher peak: {format_bytes(record.memory.allocated_bytes)}."
+
+    @cached_property
+    def compiled(self) -> CompileDocument | None:
+        """What ``torch.compile`` did, in the steps; None without its log."""
+        if (log := self.compile_log) is None:
+            return None
+        analysis = self.analysis
+        explain = lambda: explained(log, analysis.trace, analysis.links)  # noqa: E731
+        return analysis.losses.part("what torch.compile did", explain, lambda: None)
 
     @cached_property
     def advice(self) -> Advice:

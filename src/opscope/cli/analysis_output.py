@@ -24,6 +24,7 @@ from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Secti
 from opscope.report.analysis_tables import table_by, values_by
 from opscope.report.brief import first_things, together_line
 from opscope.report.by import By
+from opscope.report.compiled_document import compile_section
 from opscope.report.step_parts import of_trust, or_reason, step_line
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def _table(one: Analysed, by: By, rows: RowChoice, *, short_names: bool) -> Tabl
 def _section(one: Analysed, by: By, table: Table) -> Section:
     """Return a trace as a section: with all evidence, as no one waits at a terminal for it."""
     empty = () if table.rows else (Paragraph.of(f"No rows by {by}."),)
-    return Section((one.path,), (*_screen(one), *_why(one), table, *empty))
+    further = () if one.measured.compiled is None else (compile_section(one.measured.compiled),)
+    return Section((one.path,), (*_screen(one), *_why(one), table, *empty), further)
 
 
 def _print_one(one: Analysed, by: By, table: Table, *, why: bool, alone: bool) -> None:
@@ -200,6 +202,10 @@ def _print_one(one: Analysed, by: By, table: Table, *, why: bool, alone: bool) -
     echo_table(table)
     if not table.rows:
         say(f"opscope: {one.path} has nothing to show by {by}")
+    if one.measured.compiled is not None:
+        say("", err=False)
+        for block in compile_section(one.measured.compiled).blocks:
+            echo_block(block)
     say("", err=False)
 
 

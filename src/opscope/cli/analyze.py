@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,6 +31,9 @@ from opscope.render.table_formats import Format
 from opscope.report.by import By
 from opscope.runs.inputs import measured_of
 
+if TYPE_CHECKING:
+    from opscope.cli.analysis_output import Analysed
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -49,6 +53,14 @@ from opscope.runs.inputs import measured_of
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="A trace of the capture of the CUDA graphs: names the operators behind the nodes of a replay.",
+)
+@click.option(
+    "--compile-log",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="PATH",
+    help="What PyTorch wrote while it compiled: the folder of TORCH_TRACE, or a file of TORCH_TRACE or TORCH_LOGS. "
+    "May be given several times.",
 )
 @click.option(
     "--step-time",
@@ -82,6 +94,7 @@ def command(
     top: int | None,
     sort: str | None,
     graph_capture: Path | None,
+    compile_log: tuple[Path, ...],
     step_time: float | None,
     each: bool,
     tree: bool,
@@ -108,6 +121,9 @@ def command(
     Of the traces of a folder there is a line each (what bounds it, how busy its device is, what is found first, whether
     it can be trusted), and what they share; --each shows all of them, and --by a table over all.
 
+    With --compile-log, what PyTorch wrote while it compiled is joined with the steps: graph breaks, recompilations,
+    skipped CUDA graphs, and the lines and operators of each compiled kernel.
+
     Shows what bounds the step, what to do first, the trust checks that fail, and a table. --format json prints
     everything, by the schema opscope.analysis/1. --brief says what bounds a step, where it goes, up to three findings,
     what was not measured and why, and which commands to run next; square brackets hold addresses, and opscope show
@@ -120,7 +136,7 @@ def command(
         asks_more = bool(by or sort or tree or top is not None or each or why)
         _refuse_beside_brief(inputs, output_format, asks_more=asks_more, sums=reports is not None)
     if reports is not None:
-        if any((by, sort, graph_capture, step_time, each, tree, why, strict, gpu, steps, window)):
+        if any((by, sort, graph_capture, compile_log, step_time, each, tree, why, strict, gpu, steps, window)):
             raise UsageError("--stats goes with --top, --full-names and --format alone")
         _print_stats(inputs, reports, top, max_input, output_format, full_names=full_names, allow_damaged=allow_damaged)
         return
@@ -131,9 +147,10 @@ def command(
     tune_for_one_analysis()
     counters = tuple(path for path in inputs if is_counters_file(path))
     if counters:
-        if by or sort or graph_capture or step_time or strict or steps or window:
+        if by or sort or graph_capture or compile_log or step_time or strict or steps or window:
             raise UsageError(
-                "--by, --sort, --graph-capture, --step-time, --steps, --window and --strict do not apply to counters"
+                "--by, --sort, --graph-capture, --compile-log, --step-time, --steps, --window and --strict do not "
+                "apply to counters"
             )
         others = tuple(path for path in inputs if path not in counters)
         print_counters(counters, others, max_input, top, output_format, gpu, allow_damaged=allow_damaged)
@@ -155,6 +172,7 @@ def command(
         Analysed(str(file), *measured_of(file, trace, shipped, capture, step_time_ms=step_time, gpu=gpu), file.name)
         for file, trace in traces
     )
+    analysed = _with_log(analysed, compile_log, max_input)
     if as_brief:
         print_briefs(analysed, output_format)
     elif _at_a_glance(inputs, len(analysed), output_format, asked=each or by is not None or top is not None):
@@ -167,6 +185,25 @@ def command(
     end_with(doubted, unreadable, told=output_format in TOLD, allow_damaged=allow_damaged)
     if strict and any(one.measured.trust.verdict is Verdict.FAIL for one in analysed):
         sys.exit(1)
+
+
+def _with_log(analysed: "tuple[Analysed, ...]", paths: tuple[Path, ...], max_input: int) -> "tuple[Analysed, ...]":
+    """Add what PyTorch wrote while it compiled, if there is that, to the trace of the same process.
+
+    Raises:
+        UsageError: there are several traces.
+        BadInputError: the log cannot be read, or says nothing of compiling.
+    """
+    if not paths:
+        return analysed
+    from msgspec.structs import replace
+
+    from opscope.readers.compile_log import read_compile_log
+
+    if len(analysed) != 1:
+        raise UsageError(f"--compile-log is of one process: name one trace, not {len(analysed)}")
+    log = read_compile_log(paths, max_bytes=max_input)
+    return (replace(analysed[0], measured=replace(analysed[0].measured, compile_log=log)),)
 
 
 def _refuse_beside_brief(inputs: tuple[Path, ...], output_format: str, *, asks_more: bool, sums: bool) -> None:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from opscope.documents.compiled import CompileDocument
 from opscope.documents.explain import NativeFunctionDetail, SourceEntry
 from opscope.documents.findings import Finding, FirstScreen, StepFigure, Together
 from opscope.documents.limits import LimitsEntry
@@ -762,6 +763,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
         memory: recorded allocations per device; empty if they were not recorded.
         device_memory: what fills the GPUs at the peak, by a snapshot of the same steps or by the recorded allocations;
             null where neither was recorded.
+        compile: what ``torch.compile`` did, by its log; null without one.
         counters: what was sampled of devices within the steps, or in a recording without steps; empty if nothing was.
         measurement: times of whole steps, profiled and not.
         step_time: what a step takes, by the best of them; null where no steps are known.
@@ -787,6 +789,7 @@ class TraceDocument(Struct, frozen=True, kw_only=True):
     device_times_reason: str | None = None
     memory: tuple[MemoryEntry, ...] = ()
     device_memory: MemoryDocument | None = None
+    compile: CompileDocument | None = None
     trace: str | None = None
     step_count: int = 0
     measurement: Measurement = Measurement()

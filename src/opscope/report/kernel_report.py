@@ -28,6 +28,7 @@ from opscope.record.configuration import SETTINGS, Configuration, Schedule, head
 from opscope.record.machine import Framework, Machine
 from opscope.render.blocks import Block, Bullets, Inline, Name, Paragraph, Section, Table
 from opscope.render.table_formats import Column, table_of
+from opscope.report.compiled_document import compile_section
 from opscope.report.explain_sections import statement_blocks
 from opscope.report.limits_document import limits_blocks
 from opscope.report.memory_document import memory_section
@@ -170,6 +171,7 @@ def kernel_report(document: TraceDocument, losses: Losses | None = None) -> Sect
         ("Operators", lambda document: (operator_sections(document),)),
         ("How far from the devices' limits", _limits),
         ("Memory", _memory),
+        ("What torch.compile did", _compiled),
         ("Trust checks", lambda document: (_trust(document),)),
         ("How to read this", lambda document: (_how_to_read(document),)),
     )
@@ -332,6 +334,11 @@ def _limits(document: TraceDocument) -> Iterator[Section]:
 def _memory(document: TraceDocument) -> Iterator[Section]:
     if document.device_memory is not None:
         yield replace(memory_section(document.device_memory, _ALIVE), title=("Memory",))
+
+
+def _compiled(document: TraceDocument) -> Iterator[Section]:
+    if document.compile is not None:
+        yield compile_section(document.compile)
 
 
 def _trust(document: TraceDocument) -> Section:

@@ -105,6 +105,7 @@ def build_trace_document(
         device_times_reason=measured.device_times_reason,
         memory=part("memory", lambda: tuple(_memory(analysis)), tuple),
         device_memory=None if measured.memory is None else measured.memory.document,
+        compile=measured.compiled,
         counters=part("counters", lambda: analysis.counters, tuple),
         trace=trace,
         step_count=measured.step_count,

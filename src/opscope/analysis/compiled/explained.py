@@ -1,0 +1,394 @@
+"""Says what ``torch.compile`` did, with what the recorded steps show of it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
+
+from opscope.analysis.compiled.graphs import GraphCalls, graph_calls, kernels_of_activities
+from opscope.analysis.structure.arrays import Intervals, column, end_of, latest_around
+from opscope.analysis.structure.links import Links
+from opscope.analysis.structure.nesting import Bools, Ints, Nesting
+from opscope.analysis.structure.step_work import activities_of_steps, step_table
+from opscope.base.text import lazy_pattern
+from opscope.base.units import format_count, format_ns
+from opscope.documents.compiled import (
+    BreakEntry,
+    CompiledKernelEntry,
+    CompileDocument,
+    RecompilationEntry,
+    RegionEntry,
+    SkippedGraphEntry,
+    SourcePlace,
+)
+from opscope.trace.compile_log import CodePlace, Compilation, CompileLog, FailedGuard, GraphBreak, Recompilation
+from opscope.trace.model import Trace
+
+_REGION: Final = lazy_pattern(r"^Torch-Compiled Region: (\d+/\d+)$")
+_GUARDS: Final = "TorchDynamo Cache Lookup"
+# What Dynamo calls the rest of a function after a break (``torch/_dynamo/resume_execution.py``).
+_RESUMED: Final = lazy_pattern(r"^torch_dynamo_resume_in_.+_at_(\d+)$")
+_MADE: Final = lazy_pattern(r"^dynamo_data: compile_id=(\d+/\d+)")  # the profiler's record of a compilation
+
+
+def explained(log: CompileLog, trace: Trace, links: Links) -> CompileDocument:
+    """Join what PyTorch wrote while it compiled with the recorded steps.
+
+    Args:
+        log: what it wrote.
+        trace: the trace of the same process.
+        links: the trace's links.
+
+    Raises:
+        BadInputError: durations add up to more than 64 bits of nanoseconds hold.
+    """
+    return _Explained(log, _Steps.of(trace, links)).document()
+
+
+# ---------------------------------------------------------------- what the trace shows
+
+
+class _Steps(Struct, frozen=True):
+    """The compiled functions of the recorded steps, or of the whole trace if it marks none.
+
+    Attributes:
+        count: how many steps there are; 0 without.
+        region: per execution of a compiled function, its number; by thread and start.
+        thread, start, end: of these executions.
+        own_ns: per execution the time that it is in no other one inside it.
+        calls: the calls of graphs.
+        inside: per call of a graph whether it is of these steps.
+        guards_ns: how long guards were checked; None where the trace does not record that.
+        compiled: the compilations that were made.
+    """
+
+    trace: Trace
+    links: Links
+    count: int
+    region: tuple[str, ...]
+    thread: Ints
+    start: Ints
+    end: Ints
+    own_ns: Ints
+    calls: GraphCalls
+    inside: Bools
+    activities: Ints
+    guards_ns: int | None
+    compiled: frozenset[str]
+
+    @classmethod
+    def of(cls, trace: Trace, links: Links) -> "_Steps":
+        """Find them."""
+        table = step_table(trace)
+        spans = Intervals.union_of(column(table, "start_ns"), column(table, "end_ns")) if table.height else None
+        names, start = trace.operators["name"].cast(pl.String), column(trace.operators, "start_ns")
+        within = _within(spans, start)
+        numbers = names.str.extract(_REGION.pattern)
+        rows = np.flatnonzero(numbers.is_not_null().to_numpy() & within)
+        rows = rows[np.lexsort((start[rows], column(trace.operators, "thread")[rows]))]
+        thread, begin, end = column(trace.operators, "thread")[rows], start[rows], end_of(trace.operators)[rows]
+        nesting, own = Nesting.of(thread, begin, end), end - begin
+        inner = np.flatnonzero(nesting.parent >= 0)
+        np.subtract.at(own, nesting.parent[inner], (end - begin)[inner])
+        checks = np.flatnonzero((names == _GUARDS).to_numpy() & within)
+        durations = column(trace.operators, "duration_ns")
+        ranges = trace.annotations["name"].cast(pl.String)
+        made = ranges.filter(_within(spans, column(trace.annotations, "start_ns"))).str.extract(_MADE.pattern)
+        calls = graph_calls(trace, links)
+        called = column(trace.annotations, "start_ns")[calls.row]
+        return cls(
+            trace=trace,
+            links=links,
+            count=table.height,
+            region=tuple(numbers[rows].to_list()),
+            thread=thread,
+            start=begin,
+            end=end,
+            own_ns=own,
+            calls=calls,
+            inside=_within(spans, called),
+            activities=activities_of_steps(trace, links, table) if table.height else np.arange(trace.activities.height),
+            guards_ns=int(durations[checks].sum()) if len(checks) else None,
+            compiled=frozenset(made.drop_nulls().to_list()),
+        )
+
+    def of_step(self, value: float) -> float:
+        """Return what a step has of a sum over all."""
+        return value / max(self.count, 1)
+
+
+def _within(spans: Intervals | None, time: Ints) -> Bools:
+    return np.ones(len(time), np.bool_) if spans is None else latest_around(spans.start, spans.end, time) >= 0
+
+
+class _Gap(Struct, frozen=True):
+    """What lies between two calls of graphs in one call from outside.
+
+    Attributes:
+        ns: how long it is.
+        begun: the compiled functions that begin in it.
+        around: the innermost one that the graph before it is of.
+    """
+
+    ns: int
+    begun: frozenset[str]
+    around: str
+
+
+def _gaps(steps: _Steps) -> Iterator[_Gap]:
+    """Yield the time between graphs that one call of a compiled function runs."""
+    rows = steps.calls.row[steps.inside]
+    thread = column(steps.trace.annotations, "thread")[rows]
+    start, end = column(steps.trace.annotations, "start_ns")[rows], end_of(steps.trace.annotations)[rows]
+    nesting = Nesting.of(steps.thread, steps.start, steps.end)
+    innermost = nesting.innermost_at(thread, start)
+    outermost = innermost.copy()
+    while (nested := np.flatnonzero((outermost >= 0) & (nesting.parent[outermost] >= 0))).size:
+        outermost[nested] = nesting.parent[outermost[nested]]
+    order = np.lexsort((start, thread))
+    # The compiled functions are sorted by thread and start.
+    of_thread = {
+        int(number): np.searchsorted(steps.thread, [number, number + 1]).tolist() for number in np.unique(steps.thread)
+    }
+    for one, other in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
+        if outermost[one] < 0 or outermost[one] != outermost[other]:
+            continue
+        low, high = of_thread[int(thread[one])]
+        first, last = low + np.searchsorted(steps.start[low:high], [end[one], start[other]])
+        began = frozenset(steps.region[first:last])
+        yield _Gap(max(int(start[other] - end[one]), 0), began, steps.region[innermost[one]])
+
+
+# ---------------------------------------------------------------- the answers
+
+
+class _Explained(Struct, frozen=True):
+    log: CompileLog
+    steps: _Steps
+
+    def document(self) -> CompileDocument:
+        known = [one.duration_ns for one in self.log.compilations if one.duration_ns is not None]
+        kernels, graphs_ns, known_ns = self._kernels()
+        guards = self.steps.guards_ns
+        return CompileDocument(
+            log=self.log.path,
+            compilations=len(self.log.compilations),
+            compile_ns=sum(known) if known else None,
+            breaks=tuple(sorted(self._breaks(), key=lambda one: -(one.between_ns or 0.0))),
+            recompilations=tuple(sorted(self._recompilations(), key=lambda one: -(one.compile_ns or 0))),
+            skipped=tuple(SkippedGraphEntry(one.id, one.reason, _place(one.place)) for one in self.log.skipped),
+            recorded_sizes=len(self.log.recorded),
+            guards_ns=None if guards is None else self.steps.of_step(guards),
+            regions=tuple(sorted(self._regions(), key=lambda one: (-one.device_ns, -one.host_ns))),
+            kernels=kernels,
+            graphs_ns=graphs_ns,
+            known_ns=known_ns,
+            notes=tuple(self._notes()),
+        )
+
+    def _breaks(self) -> Iterator[BreakEntry]:
+        places: dict[tuple[str, int], list[GraphBreak]] = defaultdict(list)
+        for one in self.log.breaks:
+            places[one.place.file, one.place.line].append(one)
+        between = self._between({place: frozenset(one.id for one in several) for place, several in places.items()})
+        for place, several in places.items():
+            first = several[0]
+            ids = tuple(dict.fromkeys(one.id for one in several))
+            passes = self._passes(first.place, ids)
+            entry = BreakEntry(
+                place=SourcePlace(first.place.file, first.place.line, first.place.function, first.place.text),
+                reason=first.title,
+                explanation=first.explanation,
+                hints=tuple(dict.fromkeys(hint for one in several for hint in one.hints)),
+                compilations=ids,
+                passes=passes,
+                between_ns=between.get(place),
+                sentence=_break_sentence(first, passes, between.get(place)),
+            )
+            yield entry
+
+    def _passes(self, place: CodePlace, ids: Sequence[str]) -> float | None:
+        """Return how often a step passes a line: as often as it runs the function of the line."""
+        if not self.steps.region:
+            return None
+        runs = Counter(self.steps.region)
+        of_function = [
+            one.id
+            for one in self.log.compilations
+            if one.place is not None and one.place.file == place.file and one.place.function == place.function
+        ]
+        # A function without any operators may not be a region: then its callers', whose graphs end there too.
+        callers = Counter[str]()
+        for one in ids:
+            callers[one.partition("/")[0]] += runs[one]
+        count = sum(runs[one] for one in of_function) or max(callers.values(), default=0)
+        return self.steps.of_step(count)
+
+    def _between(self, ids: dict[tuple[str, int], frozenset[str]]) -> dict[tuple[str, int], float]:
+        """Return per break the time between the graphs that it separates.
+
+        A gap is the break's after which a function begins that resumes there, else the break's at which the functions
+        end that begin in it, else that of the function before it. Several breaks share it.
+        """
+        resumed = self._resumed(ids)
+        result: dict[tuple[str, int], float] = {}
+        for gap in _gaps(self.steps):
+            by_resumed = [place for number in gap.begun if (place := resumed.get(number)) is not None]
+            by_begun = [place for place, own in ids.items() if gap.begun & own]
+            by_around = [place for place, own in ids.items() if gap.around in own]
+            those = sorted(set(by_resumed or by_begun or by_around))
+            for place in those:
+                result[place] = result.get(place, 0.0) + self.steps.of_step(gap.ns) / len(those)
+        return result
+
+    def _resumed(self, places: Iterable[tuple[str, int]]) -> dict[str, tuple[str, int]]:
+        """Return per compilation of the rest of a function the break that it goes on after."""
+        known = set(places)
+        result = {}
+        for one in self.log.compilations:
+            match = None if one.place is None else _RESUMED.match(one.place.function)
+            if one.place is not None and match and (one.place.file, int(match[1])) in known:
+                result[one.id] = one.place.file, int(match[1])
+        return result
+
+    def _recompilations(self) -> Iterator[RecompilationEntry]:
+        compiled = {one.id: one for one in self.log.compilations}
+        causes: dict[tuple[str, str], list[tuple[Recompilation, FailedGuard]]] = defaultdict(list)
+        for one in self.log.recompilations:
+            guard = one.guards[0]  # the newest compilation's: what differs from the call before
+            causes[one.id.partition("/")[0], guard.text].append((one, guard))
+        limited = {number.partition("/")[0] for number in self.log.limited}
+        for (frame, text), several in causes.items():
+            guards = [guard for _, guard in several]
+            new = [compiled[one.id] for one, _ in several if one.id in compiled]
+            of = next((one for one in self.log.compilations if one.id.partition("/")[0] == frame), None)
+            times = [one.duration_ns for one in new if one.duration_ns is not None]
+            entry = RecompilationEntry(
+                function="" if of is None or of.place is None else of.place.function,
+                place=_place(next((guard.place for guard in guards if guard.place is not None), _called(of))),
+                guard=text,
+                expected=tuple(dict.fromkeys(guard.expected for guard in guards if guard.expected is not None)),
+                actual=tuple(dict.fromkeys(guard.actual for guard in guards if guard.actual is not None)),
+                compilations=tuple(one.id for one, _ in several),
+                compile_ns=sum(times) if times else None,
+                in_steps=len(self.steps.compiled & {one.id for one, _ in several}) if self.steps.count else None,
+                limited=frame in limited,
+                hint=next((guard.hint for guard in guards if guard.hint), ""),
+                sentence="",
+            )
+            yield _with_sentence(entry)
+
+    def _regions(self) -> Iterator[RegionEntry]:
+        steps, compiled = self.steps, {one.id: one for one in self.log.compilations}
+        nesting = Nesting.of(steps.thread, steps.start, steps.end)
+        launched = steps.activities[steps.links.activity_launch[steps.activities] >= 0]
+        call = steps.links.activity_launch[launched]
+        thread, time = (column(steps.trace.launches, name)[call] for name in ("thread", "start_ns"))
+        region = nesting.innermost_at(thread, time)
+        duration = column(steps.trace.activities, "duration_ns")[launched]
+        device, count = np.zeros(len(steps.region), np.int64), np.zeros(len(steps.region), np.int64)
+        np.add.at(device, region[region >= 0], duration[region >= 0])
+        np.add.at(count, region[region >= 0], 1)
+        executions: dict[str, list[int]] = defaultdict(list)
+        for at, number in enumerate(steps.region):
+            executions[number].append(at)
+        for number, those in executions.items():
+            of = compiled.get(number)
+            yield RegionEntry(
+                compilation=number,
+                function="" if of is None or of.place is None else of.place.function,
+                place=None if of is None else _place(of.place),
+                executions=steps.of_step(len(those)),
+                host_ns=steps.of_step(int(steps.own_ns[those].sum())),
+                device_ns=steps.of_step(int(device[those].sum())),
+                launches=steps.of_step(int(count[those].sum())),
+            )
+
+    def _kernels(self) -> tuple[tuple[CompiledKernelEntry, ...], float, float]:
+        """Return the kernels with known lines, and what the device worked for graphs in all, and for these."""
+        steps, duration = self.steps, column(self.steps.trace.activities, "duration_ns")
+        of_graphs = steps.activities[steps.calls.of_activity[steps.activities] >= 0]
+        known = kernels_of_activities(steps.trace, steps.links, steps.calls, self.log.kernels, steps.activities)
+        sums: dict[tuple[str | None, str, int], list[int]] = defaultdict(list)
+        kernels = {}
+        for row, kernel in known.items():
+            key = kernel.graph, kernel.name, kernel.number
+            kernels[key] = kernel
+            sums[key].append(int(duration[row]))
+        entries = [
+            CompiledKernelEntry(
+                compilation=kernels[key].id,
+                name=kernels[key].name,
+                number=kernels[key].number,
+                places=tuple(SourcePlace(one.file, one.line, one.function, one.text) for one in kernels[key].places),
+                operators=kernels[key].operators,
+                activities=steps.of_step(len(values)),
+                device_ns=steps.of_step(sum(values)),
+            )
+            for key, values in sums.items()
+        ]
+        entries.sort(key=lambda one: -one.device_ns)
+        with_lines = sum(one.device_ns for one in entries if one.places)
+        return tuple(entries), steps.of_step(int(duration[of_graphs].sum())), with_lines
+
+    def _notes(self) -> Iterator[str]:
+        steps, log = self.steps, self.log
+        if not steps.region and not len(steps.calls.row):
+            yield "The trace has no compiled functions, so nothing that the log has can be placed in a step."
+        unknown = sorted(set(steps.region) - {one.id for one in log.compilations})
+        if unknown and log.compilations:
+            listed = ", ".join(unknown[:5])
+            yield f"The log does not have the compilations {listed} of the trace: is it of another process or run?"
+        if len(steps.calls.row) and not log.kernels:
+            yield "The log does not say which lines kernels compute: INDUCTOR_PROVENANCE=1 was not set."
+        if log.broken:
+            yield f"{format_count(log.broken)} records of the log cannot be read."
+
+
+def _called(of: Compilation | None) -> CodePlace | None:
+    return None if of is None else of.called_from
+
+
+def _place(place: CodePlace | None) -> SourcePlace | None:
+    return None if place is None else SourcePlace(place.file, place.line, place.function, place.text)
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def _break_sentence(of: GraphBreak, passes: float | None, between_ns: float | None) -> str:
+    why = of.title.rstrip(".") or "PyTorch could not trace this line"
+    parts = [f"{why}."]
+    if passes is not None:
+        times = "once" if passes == 1 else f"{passes:,.3g} times"
+        parts.append(f"A step passes it {times}.")
+    if between_ns:
+        parts.append(
+            f"Between the graphs that it separates the host spends {format_ns(between_ns)} of a step, as recorded."
+        )
+    return " ".join(parts)
+
+
+def _with_sentence(entry: RecompilationEntry) -> RecompilationEntry:
+    times = len(entry.compilations)
+    often = "once more" if times == 1 else f"{times:,} times more"
+    took = "" if entry.compile_ns is None else f", which took {format_ns(entry.compile_ns)}"
+    name = f"{entry.function} was" if entry.function else "A function was"
+    parts = [f"{name} compiled {often}{took}, because a guard failed: {_condition(entry)}."]
+    if entry.in_steps:
+        parts.append(f"{entry.in_steps} of these compilations took place in the recorded steps.")
+    if entry.limited:
+        parts.append("PyTorch reached its limit of compilations and runs the function without compiling it.")
+    return replace(entry, sentence=" ".join(parts))
+
+
+def _condition(entry: RecompilationEntry) -> str:
+    if not entry.expected:
+        return entry.guard
+    values = [*entry.expected, *entry.actual]
+    shown = ", ".join(dict.fromkeys(values[:4])) + (", and others" if len(dict.fromkeys(values)) > 4 else "")
+    return f"{entry.guard} (values: {shown})"

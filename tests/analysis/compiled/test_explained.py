@@ -1,0 +1,187 @@
+"""What ``torch.compile`` did, joined with the steps of a trace: every figure by hand, and recorded programs."""
+
+from pathlib import Path
+
+import pytest
+
+from opscope.analysis.compiled.explained import explained
+from opscope.analysis.structure.links import link
+from opscope.documents.compiled import CompileDocument
+from opscope.readers.compile_log import read_compile_log
+from opscope.readers.reading import read
+from opscope.trace.compile_log import (
+    CodePlace,
+    Compilation,
+    CompiledKernel,
+    CompileLog,
+    FailedGuard,
+    GraphBreak,
+    Recompilation,
+)
+from tests.kineto import KinetoTrace
+
+DATA = Path(__file__).parent.parent.parent / "data" / "compiled"
+FORWARD = CodePlace("/project/model.py", 10, "forward")
+BROKEN = CodePlace("/project/model.py", 12, "forward", "print(x)")
+SUM = CodePlace("/project/model.py", 14, "forward", "y = x @ w")
+US = 1_000
+
+
+def two_steps(*, breaks: bool = True) -> KinetoTrace:
+    """Two steps of a function that breaks once.
+
+    Per step, from its start b, in us: guards b+5 .. b+10 and b+130 .. b+140; function 0/0 b+10 .. b+600, in it graph
+    ``first`` b+20 .. b+120 with a product (kernel of 30) and a Triton kernel (10), and function 1/0 b+140 .. b+400, in
+    it graph ``second`` b+160 .. b+260 with a Triton kernel of the same name (20). So 40 lie between the graphs.
+    """
+    trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "Tiny GPU"}])
+    for number, base in ((1, 0), (2, 1_000 * US)):
+        at = lambda us, base=base: base + us * US  # noqa: E731
+        trace.step(number, base, 1_000 * US)
+        trace.operator("TorchDynamo Cache Lookup", at(5), 5 * US)
+        trace.operator("Torch-Compiled Region: 0/0", at(10), 590 * US)
+        trace.annotation("## Call CompiledFxGraph first ##", at(20), 100 * US)
+        trace.operator("aten::mm", at(30), 30 * US)
+        trace.launched_kernel("gemm", (at(40), 5 * US), (at(50), 30 * US))
+        trace.operator("triton_poi_fused_0", at(70), 20 * US)
+        trace.launched_kernel("triton_poi_fused_0", (at(75), 5 * US), (at(85), 10 * US))
+        if breaks:
+            trace.operator("TorchDynamo Cache Lookup", at(130), 10 * US)
+            trace.operator("Torch-Compiled Region: 1/0", at(140), 260 * US)
+            trace.annotation("## Call CompiledFxGraph second ##", at(160), 100 * US)
+            trace.operator("triton_poi_fused_0", at(170), 20 * US)
+            trace.launched_kernel("triton_poi_fused_0", (at(180), 4 * US), (at(190), 20 * US))
+    return trace
+
+
+def compilation(number: str, function: str = "forward", ms: int = 3) -> Compilation:
+    place = CodePlace("/project/model.py", 10, function)
+    return Compilation(number, place, CodePlace("/project/train.py", 3, "step"), ms * 1_000_000, 7, 2, None)
+
+
+LOG = CompileLog(
+    path="log",
+    compilations=(compilation("0/0"), compilation("1/0", "torch_dynamo_resume_in_forward_at_12", 2)),
+    breaks=(GraphBreak("0/0", BROKEN, "Failed to trace builtin operator", "", ("Remove it.",)),),
+    kernels=(
+        CompiledKernel("0/0", "extern_kernels.mm", "first", 1, (SUM,), ("linear",)),
+        CompiledKernel("0/0", "triton_poi_fused_0", "first", 2, (SUM, BROKEN), ("gelu",)),
+        CompiledKernel("1/0", "triton_poi_fused_0", "second", 1, (), ("add",)),
+    ),
+)
+
+
+def of(trace: KinetoTrace, folder: Path, log: CompileLog = LOG) -> CompileDocument:
+    opened = read(trace.write(folder / "trace.json"))
+    return explained(log, opened, link(opened))
+
+
+def test_a_break_has_its_passes_and_the_time_between_its_graphs(tmp_path: Path) -> None:
+    (one,) = of(two_steps(), tmp_path).breaks
+    assert (one.place.file, one.place.line, one.place.code) == ("/project/model.py", 12, "print(x)")
+    assert one.passes == 1
+    assert one.between_ns == 40 * US
+    assert one.sentence == (
+        "Failed to trace builtin operator. A step passes it once. Between the graphs that it separates the host spends "
+        "40.00 us of a step, as recorded."
+    )
+
+
+def test_a_break_that_no_step_passes_has_no_time(tmp_path: Path) -> None:
+    elsewhere = GraphBreak("7/0", CodePlace("/project/setup.py", 1, "prepare"), "Once", "", ())
+    log = CompileLog(path="log", compilations=LOG.compilations, breaks=(*LOG.breaks, elsewhere))
+    first, second = of(two_steps(), tmp_path, log).breaks
+    assert (first.place.line, first.between_ns) == (12, 40 * US)
+    assert (second.place.file, second.passes, second.between_ns) == ("/project/setup.py", 0, None)
+
+
+def test_functions_have_their_own_host_time_and_the_device_time_of_what_they_launch(tmp_path: Path) -> None:
+    outer, inner = of(two_steps(), tmp_path).regions
+    assert (outer.compilation, outer.executions, outer.host_ns, outer.device_ns, outer.launches) == (
+        "0/0", 1, 330 * US, 40 * US, 2,
+    )  # fmt: skip
+    assert (inner.compilation, inner.executions, inner.host_ns, inner.device_ns, inner.launches) == (
+        "1/0", 1, 260 * US, 20 * US, 1,
+    )  # fmt: skip
+    assert inner.function == "torch_dynamo_resume_in_forward_at_12"
+
+
+def test_kernels_of_one_name_have_the_lines_of_their_own_graph(tmp_path: Path) -> None:
+    document = of(two_steps(), tmp_path)
+    rows = {(one.compilation, one.name): (one.device_ns, one.operators, len(one.places)) for one in document.kernels}
+    assert rows == {
+        ("0/0", "extern_kernels.mm"): (30 * US, ("linear",), 1),
+        ("0/0", "triton_poi_fused_0"): (10 * US, ("gelu",), 2),
+        ("1/0", "triton_poi_fused_0"): (20 * US, ("add",), 0),
+    }
+    assert (document.graphs_ns, document.known_ns) == (60 * US, 40 * US)
+    assert document.guards_ns == 15 * US
+    assert document.compile_ns == 5_000_000
+
+
+def test_kernels_of_a_name_that_ran_more_often_than_the_code_calls_it_have_no_lines(tmp_path: Path) -> None:
+    trace = two_steps()
+    trace.operator("aten::mm", 62 * US, 5 * US)
+    trace.launched_kernel("gemm", (63 * US, 1 * US), (300 * US, 5 * US))
+    document = of(trace, tmp_path)
+    product = next(one for one in document.kernels if one.name == "extern_kernels.mm")
+    assert product.device_ns == 15 * US  # of the second step only, over two steps
+
+
+def test_a_recompilation_has_its_values_and_what_it_took(tmp_path: Path) -> None:
+    guards = [FailedGuard(f"0/{n}", "self.calls", str(n), None, BROKEN, "Make it dynamic.") for n in range(3)]
+    log = CompileLog(
+        path="log",
+        compilations=tuple(compilation(f"0/{number}", ms=4) for number in range(4)),
+        recompilations=tuple(Recompilation(f"0/{n + 1}", tuple(reversed(guards[: n + 1]))) for n in range(3)),
+        limited=("0/8",),
+    )
+    trace = two_steps(breaks=False)
+    trace.annotation("dynamo_data: compile_id=0/2", 700 * US, 50 * US)
+    (one,) = of(trace, tmp_path, log).recompilations
+    assert (one.guard, one.expected, one.compilations) == ("self.calls", ("0", "1", "2"), ("0/1", "0/2", "0/3"))
+    assert (one.compile_ns, one.in_steps, one.limited, one.hint) == (12_000_000, 1, True, "Make it dynamic.")
+    assert one.place is not None
+    assert one.place.line == 12
+    assert one.sentence == (
+        "forward was compiled 3 times more, which took 12.00 ms, because a guard failed: self.calls (values: 0, 1, 2). "
+        "1 of these compilations took place in the recorded steps. PyTorch reached its limit of compilations and runs "
+        "the function without compiling it."
+    )
+
+
+def test_a_log_of_another_run_is_said_to_be_one(tmp_path: Path) -> None:
+    log = CompileLog(path="log", compilations=(compilation("9/0"),))
+    notes = " ".join(of(two_steps(), tmp_path, log).notes)
+    assert "does not have the compilations 0/0, 1/0 of the trace" in notes
+    assert "INDUCTOR_PROVENANCE=1 was not set" in notes
+
+
+def recorded(program: str) -> CompileDocument:
+    log = read_compile_log(DATA / f"{program}.{kind}.xz" for kind in ("torch_trace.log", "torch_logs.txt"))
+    trace = read(DATA / f"{program}.trace.json.xz")
+    return explained(log, trace, link(trace))
+
+
+@pytest.mark.parametrize(("program", "line"), [("break_print", 92), ("break_hook", 170)])
+def test_recorded_breaks_are_passed_once_for_each_of_six_blocks(program: str, line: int) -> None:
+    (one,) = recorded(program).breaks
+    assert (one.place.line, one.passes) == (line, 6)
+    assert one.between_ns is not None
+    assert one.between_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("program", "share"), [("break_print", 1.0), ("graph_mutation", 1.0), ("graph_plain", 0.95), ("break_hook", 0.93)]
+)
+def test_the_lines_of_kernels_are_known_for_most_of_the_time(program: str, share: float) -> None:
+    """A replayed graph first copies its inputs; of a few products of the backward pass PyTorch writes no line."""
+    document = recorded(program)
+    assert document.known_ns >= share * document.graphs_ns
+    lines = {place.line for one in document.kernels for place in one.places}
+    assert {56, 59} <= lines
+
+
+def test_a_recorded_compilation_in_the_steps_is_counted() -> None:
+    (one,) = recorded("compiled_late").recompilations
+    assert (one.guard, one.in_steps) == ("len(fn._modules) != 6", 1)
