@@ -204,9 +204,19 @@ def test_no_damage_raises_anything_else(
     assert log.path == str(path)
 
 
-def test_two_processes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="two processes"):
-        read(tmp_path, metrics("0/0"), metrics("0/0"))
+def of_process(text: str, process: int) -> str:
+    return text.replace(" 1008 ", f" {process} ")
+
+
+def test_of_two_processes_the_one_of_the_trace_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text(of_process(metrics("0/0", "first"), 41))
+    (tmp_path / "two.log").write_text(of_process(metrics("0/0", "second"), 42))
+    (tmp_path / "worker.log").write_text(of_process(line({"chromium_event": {}}), 43))
+    log = read_compile_log([tmp_path], [42, 43])
+    assert [one.place and one.place.function for one in log.compilations] == ["second"]
+    for processes in ((), (44,), (41, 42)):
+        with pytest.raises(BadInputError, match=r"is of 2 processes that compiled \(41, 42\)"):
+            read_compile_log([tmp_path], processes)
 
 
 def test_a_folder_without_logs_and_a_file_without_records_are_refused(tmp_path: Path) -> None:

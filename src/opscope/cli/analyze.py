@@ -202,7 +202,9 @@ def _with_log(analysed: "tuple[Analysed, ...]", paths: tuple[Path, ...], max_inp
 
     if len(analysed) != 1:
         raise UsageError(f"--compile-log is of one process: name one trace, not {len(analysed)}")
-    log = read_compile_log(paths, max_bytes=max_input)
+    threads = analysed[0].measured.analysis.trace.threads
+    processes = {int(process) for process, _ in threads if process.isdigit()}
+    log = read_compile_log(paths, processes, max_bytes=max_input)
     return (replace(analysed[0], measured=replace(analysed[0].measured, compile_log=log)),)
 
 

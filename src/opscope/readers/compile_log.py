@@ -30,9 +30,10 @@ from opscope.trace.compile_log import (
     SkippedGraph,
 )
 
-# One record or line of text, as glog writes it: level and day, time, thread, source line; then what it says.
+# One record or line of text: level and day, time, process, source line; then what it says.
 _LINE: Final = re.compile(
-    rb"^(?:\[rank\d+\]:)?[VIWEC](?P<when>\d{4} \d\d:\d\d:\d\d\.\d+) (?P<thread>\d+) (?P<at>\S+:\d+)\] ?(?P<says>.*)$"
+    rb"^(?:\[rank\d+\]:)?[VIWEC](?P<when>\d{4} \d\d:\d\d:\d\d\.\d+) (?P<process>\d{1,18}) "
+    rb"(?P<at>\S+:\d+)\] ?(?P<says>.*)$"
 )
 _TAGS: Final = re.compile(r"^((?:\[[^\]\s]+\] ?)+)(.*)$", re.DOTALL)
 _ID: Final = re.compile(r"\d+/\d+")
@@ -45,8 +46,22 @@ _MAX_FILES: Final = 1_000
 _FRAME: Final = re.compile(
     r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)(?:\n +(?P<text>.+))?', re.M
 )
-# A line of a printed graph: a node's name, perhaps its type, and what it calls.
-_NODE: Final = re.compile(r"^ *(\w+)(?:: [^=\n]*)? = ([\w.]+)\(", re.M)
+# A printed graph: above its nodes the line of the program, and of each node its name, perhaps its type, and its call.
+_GRAPH_LINE: Final = re.compile(
+    r"^ *(?:# (?:File: (?P<file>.+?):(?P<line>\d+) in (?P<function>\S+), code: (?P<text>.*)|No stacktrace.*)"
+    r"|(?P<node>\w+)(?:: [^=\n]*)? = (?P<call>[\w.]*).*)$",
+    re.M,
+)
+# Code that Inductor wrote: above a call what it is of, perhaps its number, and the call. Where a kernel sums over two
+# dimensions at once, PyTorch adds up the parts afterwards (``torch/_inductor/codegen/simd.py``, mix order reduction).
+_CODE_LINE: Final = re.compile(
+    r"^ *(?:# Topologically Sorted Source Nodes: \[(?P<nodes>.*?)\](?:, Original ATen: \[(?P<aten>.*?)\])?"
+    r"|# \[Provenance debug handles\] (?P<handle>\S+):(?P<number>\d+)"
+    r"|(?P<triton>\w+)\.run\(.*"
+    r"|(?:\w+ = )?(?P<library>extern_kernels\.\w+|torch\.ops\.\w+\.\w+\.\w+)\(.*"
+    r"|\w+ = workspace_\d+\[.*(?P<sum>\.sum\(dim=0\)).*)$",
+    re.M,
+)
 _BREAK: Final = re.compile(r"Graph break in user code at (?P<file>.+):(?P<line>\d+)\s*$", re.M)
 _EXPLAINED: Final = re.compile(r"^ +Explanation: (.+)$", re.M)
 _HINT: Final = re.compile(r"^ +Hint: (.+)$", re.M)
@@ -61,40 +76,40 @@ _BEGINNINGS: Final = ("Graph break in user code", "Recompiling function", "skipp
 _LIMIT: Final = re.compile(r"hit config\.\w*(?:recompile|cache_size)_limit")
 
 
-def read_compile_log(paths: Iterable[Path], *, max_bytes: int = MAX_UNPACKED_BYTES) -> CompileLog:
+def read_compile_log(
+    paths: Iterable[Path], processes: Iterable[int] = (), *, max_bytes: int = MAX_UNPACKED_BYTES
+) -> CompileLog:
     """Read what one process wrote while it compiled.
 
     Args:
         paths: files, packed or not, and folders, of which the files ``*.log`` and ``*.txt`` are read.
+        processes: the numbers of the trace's processes. Where several processes wrote logs, theirs is taken.
         max_bytes: the most that a file may unpack to.
 
     Raises:
-        BadInputError: a file cannot be read, nothing in them is of a compilation, or they are of several processes.
+        BadInputError: a file cannot be read, nothing in them is of a compilation, or they are of several processes of
+            which none, or more than one, is the trace's.
     """
     paths = tuple(paths)
-    processes: list[tuple[Path, _Collected]] = []
-    texts = _Collected()
+    collected: dict[int, _Collected] = {}
     for file in (file for path in paths for file in _files_of(path)):
-        own = _Collected()
         for record in _records(_content(file, max_bytes)):
+            if (own := collected.get(record.process)) is None:
+                own = collected[record.process] = _Collected()
             own.take(record)
-        if own.structured:
-            processes.append((file, own))
-        texts.messages += own.messages
-        texts.broken += own.broken if not own.structured else 0
-    compiling = [(file, one) for file, one in processes if one.compilations or one.started]
-    if len(compiling) > 1:
-        raise BadInputError(
-            f"{compiling[0][0]} and {compiling[1][0]} are of two processes, whose compilations have the same numbers: "
-            "name the file of one"
-        )
-    whole = compiling[0][1] if compiling else processes[0][1] if processes else texts
-    if whole is not texts:
-        whole.messages, whole.broken = texts.messages, whole.broken + texts.broken
+    compiling = {process: one for process, one in collected.items() if one.says_something}
     named = ", ".join(map(str, paths))
-    if not whole.structured and not whole.messages:
+    if not compiling:
         raise BadInputError(f"{named} has nothing that TORCH_TRACE or TORCH_LOGS writes of compiling")
-    return whole.finished(named)
+    wanted = set(processes)
+    theirs = [one for process, one in compiling.items() if process in wanted]
+    if len(compiling) > 1 and len(theirs) != 1:
+        listed = ", ".join(map(str, list(compiling)[:5]))
+        raise BadInputError(
+            f"{named} is of {len(compiling)} processes that compiled ({listed}), and "
+            f"{'several of them are' if theirs else 'none of them is'} the trace's: name the file of one"
+        )
+    return (theirs or list(compiling.values()))[0].finished(named)
 
 
 def _files_of(path: Path) -> Iterator[Path]:
@@ -127,23 +142,29 @@ def _content(file: Path, max_bytes: int) -> bytes:
 class _Record(Struct, frozen=True):
     """A line, with the lines of its payload."""
 
+    process: int
     says: bytes
     payload: bytes
-    where: bytes  # time, thread and source: the lines of one message have the same
+    where: bytes  # time, process and source: the lines of one message have the same
 
 
 def _records(content: bytes) -> Iterator[_Record]:
-    begun: tuple[bytes, bytes] | None = None
+    begun: re.Match[bytes] | None = None
     payload: list[bytes] = []
     for line in content.split(b"\n"):
         if line.startswith(b"\t"):
             payload.append(line[1:])
         elif (match := _LINE.match(line)) is not None:
             if begun is not None:
-                yield _Record(begun[0], b"\n".join(payload), begun[1])
-            begun, payload = (match["says"], b" ".join(match.group("when", "thread", "at"))), []
+                yield _record(begun, payload)
+            begun, payload = match, []
     if begun is not None:
-        yield _Record(begun[0], b"\n".join(payload), begun[1])
+        yield _record(begun, payload)
+
+
+def _record(line: re.Match[bytes], payload: list[bytes]) -> _Record:
+    where = b" ".join(line.group("when", "process", "at"))
+    return _Record(int(line["process"]), line["says"], b"\n".join(payload), where)
 
 
 class _Collected(Struct):
@@ -157,10 +178,16 @@ class _Collected(Struct):
     breaks: dict[tuple[str, str, int], GraphBreak] = field(default_factory=dict)
     recompilations: dict[str, Recompilation] = field(default_factory=dict)
     calls: dict[str, dict[str, str]] = field(default_factory=dict)
+    places: dict[str, dict[str, CodePlace]] = field(default_factory=dict)
     open_graphs: dict[str, "_Graph"] = field(default_factory=dict)
     graphs: list["_Graph"] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
     messages: list[tuple[bytes, str]] = field(default_factory=list)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether the process compiled, or tried to."""
+        return bool(self.started or self.compilations or self.messages or self.breaks)
 
     def take(self, record: _Record) -> None:
         """Take a record, or a line of text."""
@@ -285,9 +312,35 @@ class _Collected(Struct):
             self.recompilations[compiled] = Recompilation(compiled, guards)
 
     def add_nodes(self, compiled: str, payload: bytes) -> None:
-        """Take what the nodes of the traced graph call."""
-        calls = _NODE.findall(payload.decode(errors="replace"))
-        self.calls.setdefault(compiled, {}).update((node, call.rpartition(".")[2]) for node, call in calls)
+        """Take the lines of a printed graph's nodes, and what they call."""
+        calls, places = self.calls.setdefault(compiled, {}), self.places.setdefault(compiled, {})
+        place: CodePlace | None = None
+        for one in _GRAPH_LINE.finditer(payload.decode(errors="replace")):
+            if one["node"] is None:
+                place = CodePlace(one["file"], int(one["line"]), one["function"], one["text"]) if one["file"] else None
+                continue
+            if one["call"]:
+                calls[one["node"]] = one["call"].rpartition(".")[2]
+            if place is not None:
+                places[one["node"]] = place
+
+    def add_code(self, compiled: str, payload: bytes) -> None:
+        """Take the calls of kernels in the code of a graph; its other records follow."""
+        graph = self.open_graphs[compiled] = _Graph(compiled)
+        self.graphs.append(graph)
+        nodes, aten, handle = "", "", ("", 0)
+        for one in _CODE_LINE.finditer(payload.decode(errors="replace")):
+            if one["nodes"] is not None:
+                nodes, aten = one["nodes"], one["aten"] or ""
+            elif one["handle"] is not None:
+                handle = one["handle"], int(one["number"])
+                graph.runs.append(_Run(*handle, _listed(nodes), _listed(aten)))
+            elif one["sum"] is not None:
+                graph.runs.append(_Run("aten.sum", None, _listed(nodes), _listed(aten)))
+            elif (name := one["triton"] or one["library"]) == handle[0]:
+                handle = "", 0
+            else:
+                graph.runs.append(_Run(name, None, _listed(nodes), _listed(aten)))
 
     def add_to_graph(self, compiled: str, payload: bytes, *, kernels: bool) -> None:
         """Take what one graph's kernels compute. A function's forward and backward graphs have records of their own."""
@@ -310,15 +363,32 @@ class _Collected(Struct):
         # Two compilations may have the same graph.
         graphs = {(graph.key or at): graph for at, graph in enumerate(self.graphs)}
         for graph in graphs.values():
-            calls = self.calls.get(graph.compiled, {})
-            after, before = graph.nodes.get("cppCodeToPost") or {}, graph.nodes.get("postToPre") or {}
-            for key, frames in graph.stacks.items():
-                kernel, _, number = key.rpartition(":")
-                operators = [pre for post in after.get(key) or () for pre in before.get(post) or (post,)]
-                places = (_innermost(str(text)) for text in frames)
-                known = tuple(dict.fromkeys(place for place in places if place is not None))
-                fused = tuple(dict.fromkeys(calls.get(name, name) for name in operators))
-                yield CompiledKernel(graph.compiled, kernel, graph.key, int(number), known, fused)
+            listed = [_Run(name, int(number)) for name, _, number in (key.rpartition(":") for key in graph.stacks)]
+            for number, run in enumerate(graph.runs or sorted(listed, key=lambda run: run.handle or 0), 1):
+                yield self._kernel(graph, run, number)
+
+    def _kernel(self, graph: "_Graph", run: "_Run", number: int) -> CompiledKernel:
+        key = f"{run.name}:{run.handle}"
+        calls, lines = self.calls.get(graph.compiled, {}), self.places.get(graph.compiled, {})
+        stacks = [_innermost(str(text)) for text in graph.stacks.get(key) or ()]
+        # What has no record of its own is known by the nodes that the code names above its call.
+        places = [place for place in stacks if place is not None] or [
+            lines[node] for node in run.nodes if node in lines
+        ]
+        after, before = graph.nodes.get("cppCodeToPost") or {}, graph.nodes.get("postToPre") or {}
+        traced = [pre for post in after.get(key) or () for pre in before.get(post) or ()]
+        operators = [calls.get(name, name) for name in traced] or [name.removeprefix("aten.") for name in run.aten]
+        known, fused = tuple(dict.fromkeys(places)), tuple(dict.fromkeys(operators))
+        return CompiledKernel(graph.compiled, run.name, graph.key, number, known, fused)
+
+
+class _Run(Struct):
+    """A call in generated code: its number in the records on kernels, and the nodes and operators that it is of."""
+
+    name: str
+    handle: int | None
+    nodes: tuple[str, ...] = ()
+    aten: tuple[str, ...] = ()
 
 
 class _Graph(Struct):
@@ -326,8 +396,13 @@ class _Graph(Struct):
 
     compiled: str
     key: str | None = None
+    runs: list[_Run] = field(default_factory=list)
     stacks: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, Any] = field(default_factory=dict)
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(", ") if part)
 
 
 class _CacheEntry(Struct):
@@ -391,6 +466,8 @@ _READERS: Final[dict[str, Callable[[_Collected, dict[str, Any], bytes], None]]] 
     "recompile_reasons": lambda collected, head, payload: collected.add_recompilation(_id_of(head), payload),
     "dynamo_output_graph": lambda collected, head, payload: collected.add_nodes(_id_of(head), payload),
     "before_pre_grad_graph": lambda collected, head, payload: collected.add_nodes(_id_of(head), payload),
+    "inductor_post_grad_graph": lambda collected, head, payload: collected.add_nodes(_id_of(head), payload),
+    "inductor_output_code": lambda collected, head, payload: collected.add_code(_id_of(head), payload),
     "inductor_provenance_tracking_kernel_stack_traces": lambda collected, head, payload: collected.add_to_graph(
         _id_of(head), payload, kernels=True
     ),

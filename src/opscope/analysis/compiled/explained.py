@@ -344,7 +344,7 @@ class _Explained(Struct, frozen=True):
             listed = ", ".join(unknown[:5])
             yield f"The log does not have the compilations {listed} of the trace: is it of another process or run?"
         if len(steps.calls.row) and not log.kernels:
-            yield "The log does not say which lines kernels compute: INDUCTOR_PROVENANCE=1 was not set."
+            yield "Which lines the kernels compute is not known: the log has no code that Inductor wrote."
         if log.broken:
             yield f"{format_count(log.broken)} records of the log cannot be read."
 
