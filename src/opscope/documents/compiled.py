@@ -111,21 +111,21 @@ class RegionEntry(Struct, frozen=True):
 
 
 class CompiledKernelEntry(Struct, frozen=True):
-    """A call of a kernel in a compiled graph, with what it computes.
+    """Calls of a kernel in a compiled graph that compute the same lines.
 
     Attributes:
         compilation: whose graph.
         name: the kernel's, or the library's call.
-        number: its place among the calls of its graph, from 1.
+        numbers: their places among the calls of the graph, from 1.
         places: the lines of the program.
         operators: the fused operators, by the traced graph.
-        activities: how many activities of a step it is.
+        activities: how many activities of a step they are.
         device_ns: how long they take, in a step.
     """
 
     compilation: str
     name: str
-    number: int
+    numbers: tuple[int, ...]
     places: tuple[SourcePlace, ...]
     operators: tuple[str, ...]
     activities: float

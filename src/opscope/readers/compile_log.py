@@ -320,7 +320,7 @@ class _Collected(Struct):
                 place = CodePlace(one["file"], int(one["line"]), one["function"], one["text"]) if one["file"] else None
                 continue
             if one["call"]:
-                calls[one["node"]] = one["call"].rpartition(".")[2]
+                calls[one["node"]] = _operator_of(one["call"])
             if place is not None:
                 places[one["node"]] = place
 
@@ -378,6 +378,8 @@ class _Collected(Struct):
         after, before = graph.nodes.get("cppCodeToPost") or {}, graph.nodes.get("postToPre") or {}
         traced = [pre for post in after.get(key) or () for pre in before.get(post) or ()]
         operators = [calls.get(name, name) for name in traced] or [name.removeprefix("aten.") for name in run.aten]
+        # A call of a library fuses nothing: what else is named computes its inputs.
+        operators = [name for name in operators if name == _operator_of(run.name)] or operators
         known, fused = tuple(dict.fromkeys(places)), tuple(dict.fromkeys(operators))
         return CompiledKernel(graph.compiled, run.name, graph.key, number, known, fused)
 
@@ -399,6 +401,12 @@ class _Graph(Struct):
     runs: list[_Run] = field(default_factory=list)
     stacks: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, Any] = field(default_factory=dict)
+
+
+def _operator_of(call: str) -> str:
+    """Return the operator that a call in printed code is of, without its namespace and overload."""
+    parts = call.split(".")
+    return parts[3] if call.startswith("torch.ops.") and len(parts) > 3 else parts[-1]
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from opscope.base.text import shortened
 from opscope.base.units import format_count, format_ns, format_share
 from opscope.documents.compiled import (
     BreakEntry,
@@ -17,6 +18,7 @@ from opscope.render.table_formats import Column, table_of
 
 _LISTED: Final = 5
 _OPERATORS: Final = 6
+_NAME: Final = 60
 
 
 def compile_section(document: CompileDocument, top: int | None = 10) -> Section:
@@ -106,10 +108,11 @@ _REGIONS: Final[tuple[Column[RegionEntry], ...]] = (
     Column("Launched", lambda row: f"{row.launches:,.3g}", numeric=True),
 )
 _KERNELS: Final[tuple[Column[CompiledKernelEntry], ...]] = (
-    Column("Kernel", lambda row: Name(row.name)),
+    Column("Kernel", lambda row: Name(shortened(row.name, _NAME))),
     Column("Graph", lambda row: Name(row.compilation)),
     Column("Lines", lambda row: Name(", ".join(map(_short, row.places)) or "-")),
     Column("Fused operators", lambda row: Name(_operators(row))),
+    Column("Calls", lambda row: str(len(row.numbers)), numeric=True),
     Column("Device time", lambda row: format_ns(row.device_ns), numeric=True),
 )
 

@@ -136,7 +136,7 @@ class CompileLog(Struct, frozen=True):
         skipped: the skipped CUDA graphs.
         recorded: how many CUDA graphs were recorded for each set of sizes of dynamic shapes; empty without any.
         limited: the compilations that were not made, as the limit of recompilations was reached.
-        kernels: by graph and number; empty where provenance was not recorded.
+        kernels: by graph and number; empty where the log has no code that Inductor wrote.
         records: how many records there are.
         unknown: how many there are of each kind that this reader does not use.
         broken: how many lines or payloads cannot be read.

@@ -198,9 +198,9 @@ def test_without_provenance_the_generated_code_and_the_printed_graphs_have_the_l
     bare = explained(read_compile_log([tmp_path / "plain.log"]), trace, link(trace))
     full = recorded("break_hook")
     assert bare.known_ns >= 0.99 * bare.graphs_ns
-    lines = {(one.compilation, one.name, one.number): {place.line for place in one.places} for one in full.kernels}
+    lines = {(one.compilation, one.name, one.numbers): {place.line for place in one.places} for one in full.kernels}
     assert {
-        (one.compilation, one.name, one.number): {place.line for place in one.places} for one in bare.kernels
+        (one.compilation, one.name, one.numbers): {place.line for place in one.places} for one in bare.kernels
     } == lines
 
 

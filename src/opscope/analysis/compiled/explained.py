@@ -166,6 +166,9 @@ def _gaps(steps: _Steps) -> Iterator[_Gap]:
 # ---------------------------------------------------------------- the answers
 
 
+_Alike = tuple[str | None, str, str, tuple[CodePlace, ...], tuple[str, ...]]
+
+
 class _Explained(Struct, frozen=True):
     log: CompileLog
     steps: _Steps
@@ -313,23 +316,22 @@ class _Explained(Struct, frozen=True):
         steps, duration = self.steps, column(self.steps.trace.activities, "duration_ns")
         of_graphs = steps.activities[steps.calls.of_activity[steps.activities] >= 0]
         known = kernels_of_activities(steps.trace, steps.links, steps.calls, self.log.kernels, steps.activities)
-        sums: dict[tuple[str | None, str, int], list[int]] = defaultdict(list)
-        kernels = {}
+        alike: dict[_Alike, tuple[list[int], set[int]]] = defaultdict(lambda: ([], set()))
         for row, kernel in known.items():
-            key = kernel.graph, kernel.name, kernel.number
-            kernels[key] = kernel
-            sums[key].append(int(duration[row]))
+            durations, numbers = alike[kernel.graph, kernel.id, kernel.name, kernel.places, kernel.operators]
+            durations.append(int(duration[row]))
+            numbers.add(kernel.number)
         entries = [
             CompiledKernelEntry(
-                compilation=kernels[key].id,
-                name=kernels[key].name,
-                number=kernels[key].number,
-                places=tuple(SourcePlace(one.file, one.line, one.function, one.text) for one in kernels[key].places),
-                operators=kernels[key].operators,
-                activities=steps.of_step(len(values)),
-                device_ns=steps.of_step(sum(values)),
+                compilation=compiled,
+                name=name,
+                numbers=tuple(sorted(numbers)),
+                places=tuple(SourcePlace(one.file, one.line, one.function, one.text) for one in places),
+                operators=operators,
+                activities=steps.of_step(len(durations)),
+                device_ns=steps.of_step(sum(durations)),
             )
-            for key, values in sums.items()
+            for (_, compiled, name, places, operators), (durations, numbers) in alike.items()
         ]
         entries.sort(key=lambda one: -one.device_ns)
         with_lines = sum(one.device_ns for one in entries if one.places)
