@@ -204,6 +204,34 @@ def test_no_damage_raises_anything_else(
     assert log.path == str(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "payload"),
+    [
+        ("inductor_provenance_tracking_kernel_stack_traces", {"triton_without_a_number": []}),
+        ("inductor_provenance_tracking_kernel_stack_traces", {"triton_poi:1": 7}),
+        ("inductor_provenance_tracking_kernel_stack_traces", [1, 2]),
+        ("inductor_provenance_tracking_node_mappings", {"cppCodeToPost": [], "postToPre": 3}),
+    ],
+)
+def test_records_of_another_shape_cost_only_themselves(tmp_path: Path, name: str, payload: object) -> None:
+    stacks = artifact("inductor_provenance_tracking_kernel_stack_traces", json.dumps({"triton_a:1": []}))
+    log = read(
+        tmp_path,
+        artifact(name, json.dumps(payload)) + metrics("0/0") + stacks.replace('"frame_id": 0', '"frame_id": 1'),
+    )
+    assert log.broken <= 1
+    assert [one.id for one in log.compilations] == ["0/0"]
+    assert ("1/0", "triton_a") in {(one.id, one.name) for one in log.kernels}
+
+
+def test_numbers_that_no_file_has_are_broken(tmp_path: Path) -> None:
+    text = metrics("0/0", co_firstlineno=10**30) + metrics("0/1", seconds=1e300) + metrics("0/2")
+    log = read(tmp_path, text + artifact("dynamo_graph_break_reason", BREAK.replace(":12", ":" + "9" * 5000)))
+    assert [one.id for one in log.compilations] == ["0/2"]
+    assert log.broken >= 2
+    assert log.breaks == ()
+
+
 def of_process(text: str, process: int) -> str:
     return text.replace(" 1008 ", f" {process} ")
 

@@ -55,7 +55,7 @@ class RecompilationEntry(Struct, frozen=True):
         actual: the values of calls, where the log has them.
         compilations: the new compilations.
         compile_ns: how long they took together; null where PyTorch did not write it.
-        in_steps: how many of them were made in the recorded steps; null without steps.
+        in_steps: how many of them were made in the recorded steps; null where the trace has no records of compiling.
         limited: whether PyTorch gave up compiling the function.
         hint: what PyTorch proposes; empty where it proposes nothing.
         sentence: all this, for people.
@@ -98,6 +98,7 @@ class RegionEntry(Struct, frozen=True):
         executions: how often a step runs it.
         host_ns: how long the host was in it and in no other compiled function, in a step as recorded.
         device_ns: how long the work took that it launched, in a step.
+        elsewhere_ns: how long the work took that its graphs launched outside of it, in a step: its backward pass.
         launches: how many activities it launched, in a step.
     """
 
@@ -107,6 +108,7 @@ class RegionEntry(Struct, frozen=True):
     executions: float
     host_ns: float
     device_ns: float
+    elsewhere_ns: float
     launches: float
 
 

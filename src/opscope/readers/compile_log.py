@@ -42,13 +42,16 @@ _CHANNELS: Final = ("__graph_breaks", "__recompiles", "__cudagraphs")
 _SUFFIXES: Final = (".log", ".txt")
 _PACKED: Final = (".gz", ".xz", ".zst")
 _MAX_FILES: Final = 1_000
+_MAX_GUARD: Final = 10_000  # characters of one condition; patterns are tried at each place of a text
+_MAX_SECONDS: Final = 1e9
+_MAX_LINE: Final = 999_999_999
 # What leads from a message to the next part of it; the words are those of `torch/_dynamo/exc.py`.
 _FRAME: Final = re.compile(
-    r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)(?:\n +(?P<text>.+))?', re.M
+    r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>.+)(?:\n +(?P<text>.+))?', re.M
 )
 # A printed graph: above its nodes the line of the program, and of each node its name, perhaps its type, and its call.
 _GRAPH_LINE: Final = re.compile(
-    r"^ *(?:# (?:File: (?P<file>.+?):(?P<line>\d+) in (?P<function>\S+), code: (?P<text>.*)|No stacktrace.*)"
+    r"^ *(?:# (?:File: (?P<file>.+?):(?P<line>\d{1,9}) in (?P<function>\S+), code: (?P<text>.*)|No stacktrace.*)"
     r"|(?P<node>\w+)(?:: [^=\n]*)? = (?P<call>[\w.]*).*)$",
     re.M,
 )
@@ -56,13 +59,13 @@ _GRAPH_LINE: Final = re.compile(
 # dimensions at once, PyTorch adds up the parts afterwards (``torch/_inductor/codegen/simd.py``, mix order reduction).
 _CODE_LINE: Final = re.compile(
     r"^ *(?:# Topologically Sorted Source Nodes: \[(?P<nodes>.*?)\](?:, Original ATen: \[(?P<aten>.*?)\])?"
-    r"|# \[Provenance debug handles\] (?P<handle>\S+):(?P<number>\d+)"
+    r"|# \[Provenance debug handles\] (?P<handle>\S+):(?P<number>\d{1,9})"
     r"|(?P<triton>\w+)\.run\(.*"
     r"|(?:\w+ = )?(?P<library>extern_kernels\.\w+|torch\.ops\.\w+\.\w+\.\w+)\(.*"
     r"|\w+ = workspace_\d+\[.*(?P<sum>\.sum\(dim=0\)).*)$",
     re.M,
 )
-_BREAK: Final = re.compile(r"Graph break in user code at (?P<file>.+):(?P<line>\d+)\s*$", re.M)
+_BREAK: Final = re.compile(r"Graph break in user code at (?P<file>.+):(?P<line>\d{1,9})\s*$", re.M)
 _EXPLAINED: Final = re.compile(r"^ +Explanation: (.+)$", re.M)
 _HINT: Final = re.compile(r"^ +Hint: (.+)$", re.M)
 _OLD_REASON: Final = re.compile(r"^(?:Graph Break )?Reason: (.+)$", re.M)
@@ -139,6 +142,10 @@ def _content(file: Path, max_bytes: int) -> bytes:
 # ---------------------------------------------------------------- records
 
 
+# What data of another shape than expected raise.
+_MISSHAPEN: Final = (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
 class _Record(Struct, frozen=True):
     """A line, with the lines of its payload."""
 
@@ -182,7 +189,7 @@ class _Collected(Struct):
     open_graphs: dict[str, "_Graph"] = field(default_factory=dict)
     graphs: list["_Graph"] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
-    messages: list[tuple[bytes, str]] = field(default_factory=list)
+    messages: list[tuple[bytes, list[str]]] = field(default_factory=list)
 
     @property
     def says_something(self) -> bool:
@@ -202,7 +209,7 @@ class _Collected(Struct):
                 self.unknown[name] += 1
             else:
                 reads(self, head, record.payload)
-        except (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except _MISSHAPEN:
             self.broken += 1
 
     def _text(self, record: _Record) -> None:
@@ -211,15 +218,17 @@ class _Collected(Struct):
         if match is None or (not any(channel in match[1] for channel in _CHANNELS) and not _LIMIT.search(says)):
             return
         # The lines of one message follow one another, with the same tags: the first line ends the one before.
-        if self.messages and self.messages[-1][0] == record.where + match[1].encode() and not _begins(match[2]):
-            self.messages[-1] = (self.messages[-1][0], f"{self.messages[-1][1]}\n{match[2]}")
+        tagged = record.where + match[1].encode()
+        if self.messages and self.messages[-1][0] == tagged and not match[2].startswith(_BEGINNINGS):
+            self.messages[-1][1].append(match[2])
         else:
-            self.messages.append((record.where + match[1].encode(), says))
+            self.messages.append((tagged, [says]))
 
     def finished(self, path: str) -> CompileLog:
         """Return all of it."""
         skipped, recorded, limited = list[SkippedGraph](), Counter[str](), list[str]()
-        for _, message in self.messages:
+        for _, lines in self.messages:
+            message = "\n".join(lines)
             match = _TAGS.match(message)
             tags, text = (match[1], match[2]) if match else ("", message)
             number = _ID.search(tags)
@@ -259,7 +268,7 @@ class _Collected(Struct):
         """Take where a function was called that is compiled now."""
         frames = (
             CodePlace(
-                self._file(frame["filename"]), int(frame["line"]), str(frame["name"]), str(frame.get("loc") or "")
+                self._file(frame["filename"]), _line(frame["line"]), str(frame["name"]), str(frame.get("loc") or "")
             )
             for frame in reversed(head["dynamo_start"].get("stack") or ())
         )
@@ -275,9 +284,11 @@ class _Collected(Struct):
         if own.get("co_name") is None:
             return  # of a backward graph that is compiled later, which has its own records
         seconds = own.get("entire_frame_compile_time_s")
+        if seconds is not None and not 0 <= float(seconds) <= _MAX_SECONDS:
+            raise ValueError
         self.compilations[compiled] = Compilation(
             id=compiled,
-            place=CodePlace(str(own["co_filename"]), int(own["co_firstlineno"]), str(own["co_name"])),
+            place=CodePlace(str(own["co_filename"]), _line(own["co_firstlineno"]), str(own["co_name"])),
             called_from=self.started.get(compiled),
             duration_ns=None if seconds is None else round(float(seconds) * 1e9),
             guards=own.get("guard_count"),
@@ -363,9 +374,10 @@ class _Collected(Struct):
         # Two compilations may have the same graph.
         graphs = {(graph.key or at): graph for at, graph in enumerate(self.graphs)}
         for graph in graphs.values():
-            listed = [_Run(name, int(number)) for name, _, number in (key.rpartition(":") for key in graph.stacks)]
-            for number, run in enumerate(graph.runs or sorted(listed, key=lambda run: run.handle or 0), 1):
-                yield self._kernel(graph, run, number)
+            try:
+                yield from [self._kernel(graph, run, number) for number, run in enumerate(graph.calls, 1)]
+            except _MISSHAPEN:
+                self.broken += 1
 
     def _kernel(self, graph: "_Graph", run: "_Run", number: int) -> CompiledKernel:
         key = f"{run.name}:{run.handle}"
@@ -402,6 +414,13 @@ class _Graph(Struct):
     stacks: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def calls(self) -> "list[_Run]":
+        """The calls of kernels in their order; without the code, those that have records."""
+        named = (key.rpartition(":") for key in self.stacks)
+        listed = [_Run(name, int(number)) for name, _, number in named]
+        return self.runs or sorted(listed, key=lambda run: run.handle or 0)
+
 
 def _operator_of(call: str) -> str:
     """Return the operator that a call in printed code is of, without its namespace and overload."""
@@ -417,6 +436,12 @@ class _CacheEntry(Struct):
     """The one field that is needed of a long record."""
 
     key: str | None = None
+
+
+def _line(value: object) -> int:
+    if isinstance(value, int) and 0 <= value <= _MAX_LINE:
+        return value
+    raise ValueError
 
 
 def _name_of(head: dict[str, Any]) -> str:
@@ -445,7 +470,7 @@ def _innermost(text: str) -> CodePlace | None:
 
 def _guard(text: str) -> FailedGuard | None:
     """Read one reason of a recompilation: the guard, then comments with the source line, its place and a hint."""
-    if (match := _GUARD.match(text.strip())) is None:
+    if (match := _GUARD.match(text.strip()[:_MAX_GUARD])) is None:
         return None
     first, _, rest = match["text"].partition("\n")
     condition = re.split(r"\s{2,}# ", first, maxsplit=1)[0].strip()
@@ -455,13 +480,6 @@ def _guard(text: str) -> FailedGuard | None:
         condition, expected = values["what"], values["expected"]
         actual = values.groupdict().get("actual")
     return FailedGuard(match["of"], condition, expected, actual, _innermost(rest), hint[1] if hint else "")
-
-
-def _begins(text: str) -> bool:
-    """Tell whether a line is the first of a message."""
-    return text.startswith(
-        ("Graph break in user code", "Recompiling function", "skipping cudagraphs", "Recording cuda")
-    )
 
 
 _READERS: Final[dict[str, Callable[[_Collected, dict[str, Any], bytes], None]]] = {

@@ -104,6 +104,7 @@ _REGIONS: Final[tuple[Column[RegionEntry], ...]] = (
     Column("Defined at", lambda row: Name("-" if row.place is None else _short(row.place))),
     Column("Calls", lambda row: f"{row.executions:,.3g}", numeric=True),
     Column("Device time", lambda row: format_ns(row.device_ns), numeric=True),
+    Column("its backward pass", lambda row: format_ns(row.elsewhere_ns), numeric=True),
     Column("Host time", lambda row: format_ns(row.host_ns), numeric=True),
     Column("Launched", lambda row: f"{row.launches:,.3g}", numeric=True),
 )

@@ -107,6 +107,26 @@ def test_functions_have_their_own_host_time_and_the_device_time_of_what_they_lau
     assert inner.function == "torch_dynamo_resume_in_forward_at_12"
 
 
+def test_a_backward_graph_on_another_thread_is_of_the_function_that_it_belongs_to(tmp_path: Path) -> None:
+    trace = two_steps(breaks=False)
+    trace.annotation("## Call CompiledFxGraph second ##", 650 * US, 100 * US, tid=200)
+    trace.operator("triton_poi_fused_0", 660 * US, 20 * US, tid=200)
+    trace.launched_kernel("triton_poi_fused_0", (665 * US, 4 * US), (700 * US, 20 * US), tid=200)
+    kernels = (*LOG.kernels[:2], CompiledKernel("0/0", "triton_poi_fused_0", "second", 1, (SUM,), ("add",)))
+    log = CompileLog(path="log", compilations=LOG.compilations[:1], kernels=kernels)
+    (region,) = of(trace, tmp_path, log).regions
+    assert (region.device_ns, region.elsewhere_ns, region.launches) == (40 * US, 10 * US, 2)
+
+
+def test_of_two_methods_of_one_name_the_one_around_the_line_is_passed(tmp_path: Path) -> None:
+    other = Compilation("1/0", CodePlace("/project/model.py", 3, "forward"), None, None, None, None, None)
+    log = CompileLog(path="log", compilations=(LOG.compilations[0], other), breaks=LOG.breaks)
+    trace = two_steps()
+    trace.operator("Torch-Compiled Region: 1/0", 700 * US, 10 * US)
+    (one,) = of(trace, tmp_path, log).breaks
+    assert one.passes == 1
+
+
 def test_kernels_of_one_name_have_the_lines_of_their_own_graph(tmp_path: Path) -> None:
     document = of(two_steps(), tmp_path)
     rows = {(one.compilation, one.name): (one.device_ns, one.operators, len(one.places)) for one in document.kernels}

@@ -219,11 +219,14 @@ class _Explained(Struct, frozen=True):
         if not self.steps.region:
             return None
         runs = Counter(self.steps.region)
-        of_function = [
-            one.id
+        of_file = [
+            one
             for one in self.log.compilations
             if one.place is not None and one.place.file == place.file and one.place.function == place.function
         ]
+        # Of several functions of that name, such as methods of classes, the last that begins before the line.
+        begun = [one.place.line for one in of_file if one.place is not None and one.place.line <= place.line]
+        of_function = [one.id for one in of_file if one.place is not None and one.place.line == max(begun, default=0)]
         # A function without any operators may not be a region: then its callers', whose graphs end there too.
         callers = Counter[str]()
         for one in ids:
@@ -278,7 +281,7 @@ class _Explained(Struct, frozen=True):
                 actual=tuple(dict.fromkeys(guard.actual for guard in guards if guard.actual is not None)),
                 compilations=tuple(one.id for one, _ in several),
                 compile_ns=sum(times) if times else None,
-                in_steps=len(self.steps.compiled & {one.id for one, _ in several}) if self.steps.count else None,
+                in_steps=len(self.steps.compiled & {one.id for one, _ in several}) if self.steps.compiled else None,
                 limited=frame in limited,
                 hint=next((guard.hint for guard in guards if guard.hint), ""),
                 sentence="",
@@ -293,6 +296,7 @@ class _Explained(Struct, frozen=True):
         thread, time = (column(steps.trace.launches, name)[call] for name in ("thread", "start_ns"))
         region = nesting.innermost_at(thread, time)
         duration = column(steps.trace.activities, "duration_ns")[launched]
+        backward = self._outside(launched[region < 0])
         device, count = np.zeros(len(steps.region), np.int64), np.zeros(len(steps.region), np.int64)
         np.add.at(device, region[region >= 0], duration[region >= 0])
         np.add.at(count, region[region >= 0], 1)
@@ -308,8 +312,22 @@ class _Explained(Struct, frozen=True):
                 executions=steps.of_step(len(those)),
                 host_ns=steps.of_step(int(steps.own_ns[those].sum())),
                 device_ns=steps.of_step(int(device[those].sum())),
+                elsewhere_ns=steps.of_step(backward[number]),
                 launches=steps.of_step(int(count[those].sum())),
             )
+
+    def _outside(self, activities: Ints) -> Counter[str]:
+        """Return per compilation the time of what its graphs launch outside of compiled functions: backward passes."""
+        ids: dict[str, set[str]] = defaultdict(set)
+        for kernel in self.log.kernels:
+            if kernel.graph is not None:
+                ids[kernel.graph].add(kernel.id)
+        result = Counter[str]()
+        duration = column(self.steps.trace.activities, "duration_ns")
+        for row, call in zip(activities.tolist(), self.steps.calls.of_activity[activities].tolist(), strict=True):
+            if call >= 0 and len(own := ids[self.steps.calls.key[call]]) == 1:
+                result[next(iter(own))] += int(duration[row])
+        return result
 
     def _kernels(self) -> tuple[tuple[CompiledKernelEntry, ...], float, float]:
         """Return the kernels with known lines, and what the device worked for graphs in all, and for these."""
