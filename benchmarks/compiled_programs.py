@@ -31,7 +31,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WARM_UP, TIMED, RECORDED = 24, 20, 4
-ALONGSIDE = 8
+ALONGSIDE = 14
+WAIT_S = 300
 LOGS = "recompiles,graph_breaks,perf_hints,cudagraphs"
 Step = Callable[[int], Any]
 Cause = Literal[
@@ -514,6 +515,7 @@ def record(name: str, folder: Path, *, fixed: bool) -> None:
     synchronize()
     compiled = time.perf_counter() - began
     times = []
+    _wait_for_the_others(folder, _file(name, fixed=fixed))
     with (folder / "device.lock").open("w") as lock:  # the programs compile side by side, but are timed one by one
         fcntl.flock(lock, fcntl.LOCK_EX)
         for number in range(WARM_UP, WARM_UP + TIMED):
@@ -523,6 +525,15 @@ def record(name: str, folder: Path, *, fixed: bool) -> None:
             times.append((time.perf_counter() - start) * 1e3)
         _profile(step, folder / f"{_file(name, fixed=fixed)}.trace.json")
     print(json.dumps({"step_ms": statistics.median(times), "steps_ms": times, "until_warm_s": compiled}))
+
+
+def _wait_for_the_others(folder: Path, own: str) -> None:
+    """Wait until all programs that run alongside have compiled: compiling takes all cores, waiting none."""
+    (folder / f"{own}.ready").touch()
+    others = os.environ.get("ALONGSIDE", "").split()
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until and not all((folder / f"{one}.ready").exists() for one in others):
+        time.sleep(0.2)
 
 
 def _profile(step: Step, into: Path) -> None:
@@ -539,11 +550,12 @@ def _file(name: str, *, fixed: bool) -> str:
     return f"{name}.fixed" if fixed else name
 
 
-def _apart(name: str, folder: Path, *, fixed: bool) -> dict[str, Any]:
+def _apart(name: str, folder: Path, alongside: str, *, fixed: bool) -> dict[str, Any]:
     own = folder / f"{_file(name, fixed=fixed)}.torch_trace"
     own.mkdir(exist_ok=True)
     environment = {
         **os.environ,
+        "ALONGSIDE": alongside,
         "TORCH_TRACE": str(own),
         "TORCH_LOGS": LOGS,
         "INDUCTOR_PROVENANCE": "1",
@@ -551,6 +563,7 @@ def _apart(name: str, folder: Path, *, fixed: bool) -> dict[str, Any]:
     }
     command = [sys.executable, __file__, str(folder), "--one", name, *(["--fixed"] if fixed else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
+    (folder / f"{_file(name, fixed=fixed)}.ready").touch()  # one that failed keeps nobody waiting
     (folder / f"{_file(name, fixed=fixed)}.torch_logs.txt").write_text(done.stderr)
     logs = sorted(own.glob("*.log"))
     (folder / f"{_file(name, fixed=fixed)}.torch_trace.log").write_text("".join(one.read_text() for one in logs))
@@ -574,7 +587,11 @@ def main() -> None:
     names = asked.names or [name for name in PROGRAMS if DEVICE == "cuda" or not name.startswith("graph_")]
     runs = [(name, fixed) for name in names for fixed in (False, True)]
     with concurrent.futures.ThreadPoolExecutor(ALONGSIDE) as pool:
-        results = list(pool.map(lambda run: _apart(run[0], asked.folder, fixed=run[1]), runs))
+        results = []
+        for first in range(0, len(runs), ALONGSIDE):
+            batch = runs[first : first + ALONGSIDE]
+            names = " ".join(_file(name, fixed=fixed) for name, fixed in batch)
+            results += pool.map(lambda run, names=names: _apart(run[0], asked.folder, names, fixed=run[1]), batch)
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
     truth: dict[str, Any] = {"torch": torch.__version__, "device": device}
     for (name, fixed), result in zip(runs, results, strict=True):

@@ -135,10 +135,11 @@ class CompiledKernelEntry(Struct, frozen=True):
 
 
 class CompileDocument(Struct, frozen=True):
-    """All of it.
+    """All of it. Where the trace marks no steps, what is of a step is of the whole recording.
 
     Attributes:
         log: the file or folder.
+        of: ``a step``, or ``the recording`` where the trace marks no steps.
         compilations: how many there are.
         compile_ns: how long they took together; null where PyTorch did not write it.
         breaks: the lines that cost most first.
@@ -154,6 +155,7 @@ class CompileDocument(Struct, frozen=True):
     """
 
     log: str
+    of: str
     compilations: int
     compile_ns: int | None
     breaks: tuple[BreakEntry, ...]

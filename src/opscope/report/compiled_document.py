@@ -48,13 +48,15 @@ def _blocks(document: CompileDocument, top: int | None) -> Iterator[Block]:
         yield Paragraph.of("The log has neither graph breaks nor recompilations nor skipped CUDA graphs.")
     yield from map(Paragraph.of, document.notes)
     if document.guards_ns is not None:
-        yield Paragraph.of(f"Guards are checked for {format_ns(document.guards_ns)} of a step, as recorded.")
+        yield Paragraph.of(f"Guards are checked for {format_ns(document.guards_ns)} of {document.of}, as recorded.")
     if document.regions:
-        yield Paragraph.of("Compiled functions, in a step:")
+        yield Paragraph.of(f"Compiled functions, in {document.of}:")
         yield table_of(_REGIONS, document.regions[:top])
     if document.kernels:
         share = format_share(document.known_ns, document.graphs_ns)
-        yield Paragraph.of(f"Kernels of compiled graphs, in a step: the lines of {share} of their time are known.")
+        yield Paragraph.of(
+            f"Kernels of compiled graphs, in {document.of}: the lines of {share} of their time are known."
+        )
         yield table_of(_KERNELS, document.kernels[:top])
 
 

@@ -83,8 +83,8 @@ def test_a_break_has_its_passes_and_the_time_between_its_graphs(tmp_path: Path) 
     assert one.passes == 1
     assert one.between_ns == 40 * US
     assert one.sentence == (
-        "Failed to trace builtin operator. A step passes it once. Between the graphs that it separates the host spends "
-        "40.00 us of a step, as recorded."
+        "Failed to trace builtin operator. It runs once in a step. Between the graphs that it separates the host "
+        "spends 40.00 us of a step, as recorded."
     )
 
 
@@ -127,6 +127,16 @@ def test_of_two_methods_of_one_name_the_one_around_the_line_is_passed(tmp_path: 
     assert one.passes == 1
 
 
+def test_without_steps_the_figures_are_of_the_recording(tmp_path: Path) -> None:
+    trace = KinetoTrace(deviceProperties=[{"id": 0, "name": "Tiny GPU"}])
+    for base in (0, 1_000 * US, 2_000 * US):
+        trace.operator("Torch-Compiled Region: 0/0", base, 500 * US)
+    document = of(trace, tmp_path)
+    assert document.of == "the recording"
+    assert document.breaks[0].passes == 3
+    assert "It runs 3 times in the recording." in document.breaks[0].sentence
+
+
 def test_kernels_of_one_name_have_the_lines_of_their_own_graph(tmp_path: Path) -> None:
     document = of(two_steps(), tmp_path)
     rows = {(one.compilation, one.name): (one.device_ns, one.operators, len(one.places)) for one in document.kernels}
@@ -154,7 +164,10 @@ def test_a_recompilation_has_its_values_and_what_it_took(tmp_path: Path) -> None
     log = CompileLog(
         path="log",
         compilations=tuple(compilation(f"0/{number}", ms=4) for number in range(4)),
-        recompilations=tuple(Recompilation(f"0/{n + 1}", tuple(reversed(guards[: n + 1]))) for n in range(3)),
+        recompilations=(
+            *(Recompilation(f"0/{n + 1}", tuple(reversed(guards[: n + 1]))) for n in range(3)),
+            Recompilation("0/8", tuple(guards[:1])),  # beyond the limit, so it was not made
+        ),
         limited=("0/8",),
     )
     trace = two_steps(breaks=False)

@@ -116,6 +116,11 @@ class _Steps(Struct, frozen=True):
             compiled=frozenset(made.drop_nulls().to_list()),
         )
 
+    @property
+    def of_what(self) -> str:
+        """What the figures are of, in words."""
+        return "a step" if self.count else "the recording"
+
     def of_step(self, value: float) -> float:
         """Return what a step has of a sum over all."""
         return value / max(self.count, 1)
@@ -179,6 +184,7 @@ class _Explained(Struct, frozen=True):
         guards = self.steps.guards_ns
         return CompileDocument(
             log=self.log.path,
+            of=self.steps.of_what,
             compilations=len(self.log.compilations),
             compile_ns=sum(known) if known else None,
             breaks=tuple(sorted(self._breaks(), key=lambda one: -(one.between_ns or 0.0))),
@@ -210,7 +216,7 @@ class _Explained(Struct, frozen=True):
                 compilations=ids,
                 passes=passes,
                 between_ns=between.get(place),
-                sentence=_break_sentence(first, passes, between.get(place)),
+                sentence=_break_sentence(first, passes, between.get(place), of=self.steps.of_what),
             )
             yield entry
 
@@ -265,6 +271,8 @@ class _Explained(Struct, frozen=True):
         compiled = {one.id: one for one in self.log.compilations}
         causes: dict[tuple[str, str], list[tuple[Recompilation, FailedGuard]]] = defaultdict(list)
         for one in self.log.recompilations:
+            if one.id in self.log.limited:
+                continue  # it was not made
             guard = one.guards[0]  # the newest compilation's: what differs from the call before
             causes[one.id.partition("/")[0], guard.text].append((one, guard))
         limited = {number.partition("/")[0] for number in self.log.limited}
@@ -380,16 +388,15 @@ def _place(place: CodePlace | None) -> SourcePlace | None:
 # ---------------------------------------------------------------- sentences
 
 
-def _break_sentence(of: GraphBreak, passes: float | None, between_ns: float | None) -> str:
-    why = of.title.rstrip(".") or "PyTorch could not trace this line"
+def _break_sentence(broken: GraphBreak, passes: float | None, between_ns: float | None, *, of: str) -> str:
+    why = broken.title.rstrip(".") or "PyTorch could not trace this line"
     parts = [f"{why}."]
     if passes is not None:
         times = "once" if passes == 1 else f"{passes:,.3g} times"
-        parts.append(f"A step passes it {times}.")
+        parts.append(f"It runs {times} in {of}.")
     if between_ns:
-        parts.append(
-            f"Between the graphs that it separates the host spends {format_ns(between_ns)} of a step, as recorded."
-        )
+        spent = format_ns(between_ns)
+        parts.append(f"Between the graphs that it separates the host spends {spent} of {of}, as recorded.")
     return " ".join(parts)
 
 
