@@ -21,7 +21,7 @@ def test_breaks_and_lines_of_kernels_are_printed_where_pytorch_is_not_installed(
     assert result.returncode == 0, result.stderr
     assert "Graph break at /project/compiled_programs.py:92: Failed to trace builtin operator." in result.stdout
     assert '    print("", end="")  # cause' in result.stdout
-    assert "It runs 6 times in a step." in result.stdout
+    assert "The line runs 6 times in a step." in result.stdout
     assert "the lines of 100.0 % of their time are known" in result.stdout
     assert "compiled_programs.py:59" in result.stdout
 

@@ -1,5 +1,6 @@
 """What PyTorch writes while it compiles is read as it stands there, and broken records cost only themselves."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from opscope.base.errors import BadInputError
 from opscope.readers.compile_log import read_compile_log
-from opscope.trace.compile_log import CodePlace, CompileLog, FailedGuard
+from opscope.trace.compile_log import CodePlace, CompileLog, FailedGuard, SkippedGraph
 
 DATA = Path(__file__).parent.parent / "data" / "compiled"
 BREAK = """Graph break in user code at /project/model.py:12
@@ -243,8 +244,82 @@ def test_of_two_processes_the_one_of_the_trace_is_taken(tmp_path: Path) -> None:
     log = read_compile_log([tmp_path], [42, 43])
     assert [one.place and one.place.function for one in log.compilations] == ["second"]
     for processes in ((), (44,), (41, 42)):
-        with pytest.raises(BadInputError, match=r"is of 2 processes that compiled \(41, 42\)"):
+        with pytest.raises(BadInputError, match=r"logs of 2 processes or runs.*one\.log of process 41"):
             read_compile_log([tmp_path], processes)
+
+
+def test_two_runs_whose_processes_have_one_number_are_not_merged(tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text(metrics("0/0", "first"))
+    (tmp_path / "two.log").write_text(metrics("0/0", "second"))
+    with pytest.raises(BadInputError, match="several of them can be the trace's"):
+        read_compile_log([tmp_path], [1008])
+    assert len(read_compile_log([tmp_path / "two.log"], [1008]).compilations) == 1
+
+
+def test_lines_that_are_marked_with_a_rank_are_of_the_same_process(tmp_path: Path) -> None:
+    text = "V1126 21:42:25.898000 1008 torch/_dynamo/a.py:1] [0/1] [__recompiles]     - 0/0: x == 2\n"
+    later = "[rank0]:" + text.replace("0/1", "0/2")
+    log = read(tmp_path, metrics("0/0") + "[rank0]:" + metrics("0/1"), text + later)
+    assert [one.id for one in log.compilations] == ["0/0", "0/1"]
+    assert [one.id for one in log.recompilations] == ["0/1", "0/2"]
+
+
+def test_a_log_that_is_cut_says_so(tmp_path: Path) -> None:
+    whole = gzip.compress((metrics("0/0") + metrics("0/1") * 5_000).encode())
+    (tmp_path / "cut.log.gz").write_bytes(whole[: len(whole) // 2])
+    log = read_compile_log([tmp_path / "cut.log.gz"])
+    assert log.damage is not None
+    assert "cut.log.gz" in log.damage
+
+
+def test_a_part_that_is_left_out_of_a_graph_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    prefix = "V1126 21:42:26.898000 1008 torch/_inductor/scheduler.py:6580] [0/0] [__cudagraphs] "
+    text = f"{prefix}    op0: reason=cpu ops, ir=ComputedBuffer\n"
+    text += f"{prefix}    op1: reason=partition includes all ops when cudagraphs is disabled, ir=ComputedBuffer\n"
+    log = read(tmp_path, text)
+    assert log.skipped == (SkippedGraph("0/0", "cpu ops", None, is_part=True),)
+    assert log.tells_skipped
+    assert not read(tmp_path, metrics("0/0")).tells_skipped
+
+
+def test_nodes_of_one_name_in_two_graphs_are_of_their_own_graph(tmp_path: Path) -> None:
+    def printed(line: int) -> str:
+        return (
+            f'  # File: /project/model.py:{line} in forward, code: y\n  mul: "f32[4]" = torch.ops.aten.mul.Tensor(a, b)'
+        )
+
+    def code(name: str) -> str:
+        return f"# Topologically Sorted Source Nodes: [mul], Original ATen: [aten.mul]\n{name}.run(a)"
+
+    log = read(
+        tmp_path,
+        artifact("inductor_post_grad_graph", printed(10))
+        + artifact("inductor_output_code", code("triton_a"))
+        + artifact("fx_graph_cache_miss", '{"key": "forward"}')
+        + artifact("inductor_post_grad_graph", printed(20))
+        + artifact("inductor_output_code", code("triton_b"))
+        + artifact("fx_graph_cache_miss", '{"key": "backward"}')
+        + metrics("0/0"),
+    )
+    assert [(one.name, [place.line for place in one.places]) for one in log.kernels] == [
+        ("triton_a", [10]),
+        ("triton_b", [20]),
+    ]
+
+
+def test_a_graph_that_two_compilations_share_has_the_lines_of_each(tmp_path: Path) -> None:
+    texts = []
+    for frame, line in ((0, 10), (1, 20)):
+        graph = f'  # File: /project/model.py:{line} in f, code: y\n  mul: "f32[4]" = torch.ops.aten.mul.Tensor(a, b)'
+        code = "# Topologically Sorted Source Nodes: [mul], Original ATen: [aten.mul]\ntriton_a.run(a)"
+        texts.append(artifact("inductor_post_grad_graph", graph, (frame, 0)))
+        texts.append(artifact("inductor_output_code", code, (frame, 0)))
+        texts.append(artifact("fx_graph_cache_hit", '{"key": "shared"}', (frame, 0)) + metrics(f"{frame}/0"))
+    kernels = read(tmp_path, "".join(texts)).kernels
+    assert [(one.id, one.graph, one.places[0].line) for one in kernels] == [
+        ("0/0", "shared", 10),
+        ("1/0", "shared", 20),
+    ]
 
 
 def test_a_folder_without_logs_and_a_file_without_records_are_refused(tmp_path: Path) -> None:

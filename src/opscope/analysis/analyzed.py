@@ -137,7 +137,8 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
         categories: ``category``, ``calls``, ``activities``, ``self_device_ns``, ``self_cpu_ns``.
         launches: how the host fed the devices.
         steps: the recorded steps, per device.
-        odd_steps: further steps, which are unlike these: nothing else is of them.
+        odd_steps: further steps, which are unlike these: nothing else but ``ranges`` is of them.
+        ranges: the annotations of the whole recording, where steps were left out; None where none were.
         steps_from: how steps are known that the trace does not mark, as a sentence; None where it marks them.
         phases: device sum per training phase; None where the trace shows no training step.
         accounting: the identity of the device times.
@@ -169,6 +170,7 @@ class Analysis(Summarised, Struct, frozen=True, dict=True):
     rebuild: Rebuild | None = None
     losses: Losses = field(default_factory=Losses)
     odd_steps: tuple[OddStep, ...] = ()
+    ranges: pl.DataFrame | None = None
     steps_from: str | None = None
 
     @property
@@ -715,7 +717,7 @@ def analyze(
     made = make(others, link(others))
     works = tuple(line for line in made.devices if line.activities)
     # What can be trusted is judged by the whole recording.
-    return replace(made, devices=works, trust=trust, steps_from=how, odd_steps=odd)
+    return replace(made, devices=works, trust=trust, steps_from=how, odd_steps=odd, ranges=whole.annotations)
 
 
 def _analyzed(

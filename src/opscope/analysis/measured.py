@@ -376,7 +376,7 @@ class Measured(Struct, frozen=True, dict=True):
         if (log := self.compile_log) is None:
             return None
         analysis = self.analysis
-        explain = lambda: explained(log, analysis.trace, analysis.links)  # noqa: E731
+        explain = lambda: explained(log, analysis.trace, analysis.links, analysis.ranges)  # noqa: E731
         return analysis.losses.part("what torch.compile did", explain, lambda: None)
 
     @cached_property

@@ -2,21 +2,7 @@
 
 from msgspec import Struct
 
-
-class SourcePlace(Struct, frozen=True):
-    """A line of the program.
-
-    Attributes:
-        file: as the log has it.
-        line: counted from 1.
-        function: the function's name; empty where it is unknown.
-        code: the line; empty where it is unknown.
-    """
-
-    file: str
-    line: int
-    function: str = ""
-    code: str = ""
+from opscope.trace.compile_log import CodePlace, SkippedGraph
 
 
 class BreakEntry(Struct, frozen=True):
@@ -34,7 +20,7 @@ class BreakEntry(Struct, frozen=True):
         sentence: all this, for people.
     """
 
-    place: SourcePlace
+    place: CodePlace
     reason: str
     explanation: str
     hints: tuple[str, ...]
@@ -53,16 +39,17 @@ class RecompilationEntry(Struct, frozen=True):
         guard: the condition.
         expected: the values that were compiled for, in their order.
         actual: the values of calls, where the log has them.
-        compilations: the new compilations.
+        compilations: the new compilations; empty where the limit kept all from being made.
         compile_ns: how long they took together; null where PyTorch did not write it.
-        in_steps: how many of them were made in the recorded steps; null where the trace has no records of compiling.
-        limited: whether PyTorch gave up compiling the function.
+        in_steps: how many of them were made in the recorded steps, also in those that are left out as unlike the
+            others; null where the trace has no records of compiling.
+        limited: whether PyTorch reached its limit, so that it compiles the function no more.
         hint: what PyTorch proposes; empty where it proposes nothing.
         sentence: all this, for people.
     """
 
     function: str
-    place: SourcePlace | None
+    place: CodePlace | None
     guard: str
     expected: tuple[str, ...]
     actual: tuple[str, ...]
@@ -72,20 +59,6 @@ class RecompilationEntry(Struct, frozen=True):
     limited: bool
     hint: str
     sentence: str
-
-
-class SkippedGraphEntry(Struct, frozen=True):
-    """A graph that was not replayed as a CUDA graph, although one was asked for.
-
-    Attributes:
-        compilation: whose graph; null where the log does not have it.
-        reason: PyTorch's words.
-        place: the line that is the reason; null where the log does not have it.
-    """
-
-    compilation: str | None
-    reason: str
-    place: SourcePlace | None
 
 
 class RegionEntry(Struct, frozen=True):
@@ -104,7 +77,7 @@ class RegionEntry(Struct, frozen=True):
 
     compilation: str
     function: str
-    place: SourcePlace | None
+    place: CodePlace | None
     executions: float
     host_ns: float
     device_ns: float
@@ -128,7 +101,7 @@ class CompiledKernelEntry(Struct, frozen=True):
     compilation: str
     name: str
     numbers: tuple[int, ...]
-    places: tuple[SourcePlace, ...]
+    places: tuple[CodePlace, ...]
     operators: tuple[str, ...]
     activities: float
     device_ns: float
@@ -160,7 +133,7 @@ class CompileDocument(Struct, frozen=True):
     compile_ns: int | None
     breaks: tuple[BreakEntry, ...]
     recompilations: tuple[RecompilationEntry, ...]
-    skipped: tuple[SkippedGraphEntry, ...]
+    skipped: tuple[SkippedGraph, ...]
     recorded_sizes: int
     guards_ns: float | None
     regions: tuple[RegionEntry, ...]

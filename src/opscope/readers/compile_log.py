@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from opscope.base.errors import BadInputError
 from opscope.base.files import is_users
@@ -32,11 +33,11 @@ from opscope.trace.compile_log import (
 
 # One record or line of text: level and day, time, process, source line; then what it says.
 _LINE: Final = re.compile(
-    rb"^(?:\[rank\d+\]:)?[VIWEC](?P<when>\d{4} \d\d:\d\d:\d\d\.\d+) (?P<process>\d{1,18}) "
+    rb"^(?:\[rank(?P<rank>\d{1,9})\]:)?[VIWEC](?P<when>\d{4} \d\d:\d\d:\d\d\.\d+) (?P<process>\d{1,18}) "
     rb"(?P<at>\S+:\d+)\] ?(?P<says>.*)$"
 )
 _TAGS: Final = re.compile(r"^((?:\[[^\]\s]+\] ?)+)(.*)$", re.DOTALL)
-_ID: Final = re.compile(r"\d+/\d+")
+_ID: Final = re.compile(r"(?:!\d+/)?\d+/\d+")
 _ATTEMPT: Final = re.compile(r"_\d+$")  # 0/1_2 is the third attempt at 0/1
 _CHANNELS: Final = ("__graph_breaks", "__recompiles", "__cudagraphs")
 _SUFFIXES: Final = (".log", ".txt")
@@ -52,20 +53,20 @@ _FRAME: Final = re.compile(
 # A printed graph: above its nodes the line of the program, and of each node its name, perhaps its type, and its call.
 _GRAPH_LINE: Final = re.compile(
     r"^ *(?:# (?:File: (?P<file>.+?):(?P<line>\d{1,9}) in (?P<function>\S+), code: (?P<text>.*)|No stacktrace.*)"
-    r"|(?P<node>\w+)(?:: [^=\n]*)? = (?P<call>[\w.]*).*)$",
+    r"|(?P<node>\w+)(?:: [^=\n]*)? = (?:(?P<call>[\w.]+)\()?.*)$",
     re.M,
 )
 # Code that Inductor wrote: above a call what it is of, perhaps its number, and the call. Where a kernel sums over two
 # dimensions at once, PyTorch adds up the parts afterwards (``torch/_inductor/codegen/simd.py``, mix order reduction).
 _CODE_LINE: Final = re.compile(
-    r"^ *(?:# Topologically Sorted Source Nodes: \[(?P<nodes>.*?)\](?:, Original ATen: \[(?P<aten>.*?)\])?"
+    r"^ *(?:# Topologically Sorted Source Nodes: \[(?P<nodes>[^\]\n]*)\](?:, Original ATen: \[(?P<aten>[^\]\n]*)\])?.*"
     r"|# \[Provenance debug handles\] (?P<handle>\S+):(?P<number>\d{1,9})"
     r"|(?P<triton>\w+)\.run\(.*"
     r"|(?:\w+ = )?(?P<library>extern_kernels\.\w+|torch\.ops\.\w+\.\w+\.\w+)\(.*"
     r"|\w+ = workspace_\d+\[.*(?P<sum>\.sum\(dim=0\)).*)$",
     re.M,
 )
-_BREAK: Final = re.compile(r"Graph break in user code at (?P<file>.+):(?P<line>\d{1,9})\s*$", re.M)
+_BREAK: Final = re.compile(r"^Graph break in user code at (?P<file>.+):(?P<line>\d{1,9})\s*$", re.M)
 _EXPLAINED: Final = re.compile(r"^ +Explanation: (.+)$", re.M)
 _HINT: Final = re.compile(r"^ +Hint: (.+)$", re.M)
 _OLD_REASON: Final = re.compile(r"^(?:Graph Break )?Reason: (.+)$", re.M)
@@ -74,8 +75,16 @@ _MISMATCH: Final = re.compile(r"^(?P<what>.+?)[.,] expected (?P<expected>.+?), a
 _EQUAL: Final = re.compile(r"^(?P<what>.+?) == (?P<expected>.+)$")
 _HINTED: Final = re.compile(r"\(HINT: (.*?)\)?$", re.DOTALL)
 _SKIPPED: Final = re.compile(r"skipping cudagraphs due to (?P<reason>.+?)(?:\. Found from|\n|$)")
+_LEFT_OUT: Final = re.compile(r"^ *op\S+: reason=(?P<reason>[^,]+), ir=")
+_NO_GRAPHS: Final = "partition includes all ops when cudagraphs is disabled"  # they were not asked for
 _RECORDED: Final = re.compile(r"Recording cudagraph tree for symint key (.+)")
-_BEGINNINGS: Final = ("Graph break in user code", "Recompiling function", "skipping cudagraphs", "Recording cuda")
+_BEGINNINGS: Final = (
+    "Graph break in user code",
+    "Recompiling function",
+    "skipping cudagraphs",
+    "Recording cuda",
+    "    op",
+)
 _LIMIT: Final = re.compile(r"hit config\.\w*(?:recompile|cache_size)_limit")
 
 
@@ -94,25 +103,22 @@ def read_compile_log(
             which none, or more than one, is the trace's.
     """
     paths = tuple(paths)
-    collected: dict[int, _Collected] = {}
+    logs = _Logs()
     for file in (file for path in paths for file in _files_of(path)):
-        for record in _records(_content(file, max_bytes)):
-            if (own := collected.get(record.process)) is None:
-                own = collected[record.process] = _Collected()
-            own.take(record)
-    compiling = {process: one for process, one in collected.items() if one.says_something}
+        logs.read(file, max_bytes)
     named = ", ".join(map(str, paths))
-    if not compiling:
+    found = logs.of_processes()
+    if not found:
         raise BadInputError(f"{named} has nothing that TORCH_TRACE or TORCH_LOGS writes of compiling")
     wanted = set(processes)
-    theirs = [one for process, one in compiling.items() if process in wanted]
-    if len(compiling) > 1 and len(theirs) != 1:
-        listed = ", ".join(map(str, list(compiling)[:5]))
+    theirs = [one for one in found if one.process in wanted] if len(found) > 1 else found
+    if len(theirs) != 1:
+        listed = ", ".join(f"{one.file or 'text'} of process {one.process}" for one in (theirs or found)[:4])
         raise BadInputError(
-            f"{named} is of {len(compiling)} processes that compiled ({listed}), and "
-            f"{'several of them are' if theirs else 'none of them is'} the trace's: name the file of one"
+            f"{named} has logs of {len(found)} processes or runs that compiled, and {'several' if theirs else 'none'} "
+            f"of them can be the trace's: name the file of one ({listed})"
         )
-    return (theirs or list(compiling.values()))[0].finished(named)
+    return replace(theirs[0].collected.finished(named), process=theirs[0].process, damage=logs.damage)
 
 
 def _files_of(path: Path) -> Iterator[Path]:
@@ -132,11 +138,59 @@ def _is_log(file: Path) -> bool:
     return name.suffix in _SUFFIXES and file.is_file()
 
 
-def _content(file: Path, max_bytes: int) -> bytes:
-    source, reader = InputFile(file, max_bytes), WholeReader()
-    for _ in source.feed(lambda _: reader):
-        pass  # damage ends the content early; what was read until then counts
-    return reader.content()
+class _OfProcess(Struct):
+    """What one process wrote: a file of records with the text of the same process, or text alone.
+
+    Attributes:
+        process: its number.
+        ranks: its ranks, as lines are marked once a group of processes is set up; those of several mean several.
+        file: the file of records; None for text alone.
+        collected: what it says.
+    """
+
+    process: int
+    ranks: set[int]
+    file: Path | None
+    collected: "_Collected"
+
+
+class _Logs(Struct):
+    """What was read of all files. Each process writes a file of records of its own; text may be mixed."""
+
+    records: dict[tuple[Path, int], _OfProcess] = field(default_factory=dict)
+    texts: dict[tuple[int, int | None], "_Collected"] = field(default_factory=dict)
+    damage: str | None = None
+
+    def read(self, file: Path, max_bytes: int) -> None:
+        """Read one file."""
+        opened, reader = InputFile(file, max_bytes), WholeReader()
+        for _ in opened.feed(lambda _: reader):
+            pass  # damage ends the content early; what was read until then counts
+        if opened.damage is not None:
+            self.damage = f"{file}: {opened.damage}"
+        for record in _records(reader.take()):
+            if not record.says.startswith(b"{"):
+                self.texts.setdefault((record.process, record.rank), _Collected()).take_text(record)
+                continue
+            own = self.records.setdefault((file, record.process), _OfProcess(record.process, set(), file, _Collected()))
+            own.collected.take(record)
+            if record.rank is not None:
+                own.ranks.add(record.rank)
+
+    def of_processes(self) -> list[_OfProcess]:
+        """Return what each process wrote that compiled."""
+        result, taken = list(self.records.values()), set[tuple[int, int | None]]()
+        for one in result:
+            for (process, rank), text in self.texts.items():
+                if process == one.process and (rank is None or not one.ranks or rank in one.ranks):
+                    one.collected.messages += text.messages
+                    taken.add((process, rank))
+        alone: dict[int, _OfProcess] = {}
+        for (process, rank), text in self.texts.items():
+            if (process, rank) not in taken:
+                own = alone.setdefault(process, _OfProcess(process, set(), None, _Collected()))
+                own.collected.messages += text.messages
+        return [one for one in (*result, *alone.values()) if one.collected.says_something]
 
 
 # ---------------------------------------------------------------- records
@@ -150,9 +204,10 @@ class _Record(Struct, frozen=True):
     """A line, with the lines of its payload."""
 
     process: int
+    rank: int | None
     says: bytes
     payload: bytes
-    where: bytes  # time, process and source: the lines of one message have the same
+    where: bytes  # time, process and place: the lines of one message have the same
 
 
 def _records(content: bytes) -> Iterator[_Record]:
@@ -171,7 +226,8 @@ def _records(content: bytes) -> Iterator[_Record]:
 
 def _record(line: re.Match[bytes], payload: list[bytes]) -> _Record:
     where = b" ".join(line.group("when", "process", "at"))
-    return _Record(int(line["process"]), line["says"], b"\n".join(payload), where)
+    rank = None if line["rank"] is None else int(line["rank"])
+    return _Record(int(line["process"]), rank, line["says"], b"\n".join(payload), where)
 
 
 class _Collected(Struct):
@@ -184,9 +240,10 @@ class _Collected(Struct):
     compilations: dict[str, Compilation] = field(default_factory=dict)
     breaks: dict[tuple[str, str, int], GraphBreak] = field(default_factory=dict)
     recompilations: dict[str, Recompilation] = field(default_factory=dict)
-    calls: dict[str, dict[str, str]] = field(default_factory=dict)
-    places: dict[str, dict[str, CodePlace]] = field(default_factory=dict)
+    traced: dict[str, "_Printed"] = field(default_factory=dict)
+    lowered: dict[str, "_Printed"] = field(default_factory=dict)
     open_graphs: dict[str, "_Graph"] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
     graphs: list["_Graph"] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
     messages: list[tuple[bytes, list[str]]] = field(default_factory=list)
@@ -197,10 +254,7 @@ class _Collected(Struct):
         return bool(self.started or self.compilations or self.messages or self.breaks)
 
     def take(self, record: _Record) -> None:
-        """Take a record, or a line of text."""
-        if not record.says.startswith(b"{"):
-            self._text(record)
-            return
+        """Take a record."""
         try:
             head = msgspec.json.decode(record.says, type=dict[str, Any])
             name = _name_of(head)
@@ -212,7 +266,8 @@ class _Collected(Struct):
         except _MISSHAPEN:
             self.broken += 1
 
-    def _text(self, record: _Record) -> None:
+    def take_text(self, record: _Record) -> None:
+        """Take a line of text."""
         says = record.says.decode(errors="replace")
         match = _TAGS.match(says)
         if match is None or (not any(channel in match[1] for channel in _CHANNELS) and not _LIMIT.search(says)):
@@ -239,6 +294,9 @@ class _Collected(Struct):
                 self._add_guards(compiled, [line.lstrip(" -") for line in text.splitlines()])
             elif (skip := _SKIPPED.search(text)) is not None:
                 skipped.append(SkippedGraph(compiled, skip["reason"].strip(), _innermost(text)))
+            elif (part := _LEFT_OUT.match(text)) is not None:
+                if part["reason"] != _NO_GRAPHS:
+                    skipped.append(SkippedGraph(compiled, part["reason"], _innermost(text), is_part=True))
             elif (graph := _RECORDED.search(text)) is not None:
                 recorded[graph[1].strip()] += 1
             elif _LIMIT.search(text) and compiled is not None:
@@ -252,6 +310,7 @@ class _Collected(Struct):
             recorded=dict(recorded),
             limited=tuple(dict.fromkeys(limited)),
             kernels=tuple(self._kernels()),
+            tells_skipped=any(b"__cudagraphs" in tagged for tagged, _ in self.messages),
             records=self.structured,
             unknown=dict(self.unknown),
             broken=self.broken,
@@ -322,22 +381,20 @@ class _Collected(Struct):
         if guards:
             self.recompilations[compiled] = Recompilation(compiled, guards)
 
-    def add_nodes(self, compiled: str, payload: bytes) -> None:
-        """Take the lines of a printed graph's nodes, and what they call."""
-        calls, places = self.calls.setdefault(compiled, {}), self.places.setdefault(compiled, {})
-        place: CodePlace | None = None
-        for one in _GRAPH_LINE.finditer(payload.decode(errors="replace")):
-            if one["node"] is None:
-                place = CodePlace(one["file"], int(one["line"]), one["function"], one["text"]) if one["file"] else None
-                continue
-            if one["call"]:
-                calls[one["node"]] = _operator_of(one["call"])
-            if place is not None:
-                places[one["node"]] = place
+    def add_traced(self, compiled: str, payload: bytes) -> None:
+        """Take the printed graph that Dynamo traced."""
+        self.traced.setdefault(compiled, _Printed()).add(payload)
+
+    def add_lowered(self, compiled: str, payload: bytes) -> None:
+        """Take the printed graph of which code is written next."""
+        self.lowered[compiled] = _Printed()
+        self.lowered[compiled].add(payload)
 
     def add_code(self, compiled: str, payload: bytes) -> None:
         """Take the calls of kernels in the code of a graph; its other records follow."""
-        graph = self.open_graphs[compiled] = _Graph(compiled)
+        lowered = self.lowered.pop(compiled, _Printed())
+        graph = self.open_graphs[compiled] = _Graph(compiled, is_first=compiled not in self.written, lowered=lowered)
+        self.written.add(compiled)
         self.graphs.append(graph)
         nodes, aten, handle = "", "", ("", 0)
         for one in _CODE_LINE.finditer(payload.decode(errors="replace")):
@@ -355,6 +412,8 @@ class _Collected(Struct):
 
     def add_to_graph(self, compiled: str, payload: bytes, *, kernels: bool) -> None:
         """Take what one graph's kernels compute. A function's forward and backward graphs have records of their own."""
+        if not payload:
+            return  # as of graphs for the CPU
         decoded = msgspec.json.decode(payload, type=dict[str, Any])
         graph = self.open_graphs.get(compiled)
         if graph is None or (graph.stacks if kernels else graph.nodes):
@@ -371,8 +430,8 @@ class _Collected(Struct):
             graph.key = msgspec.json.decode(payload, type=_CacheEntry).key
 
     def _kernels(self) -> Iterator[CompiledKernel]:
-        # Two compilations may have the same graph.
-        graphs = {(graph.key or at): graph for at, graph in enumerate(self.graphs)}
+        # A compilation that is repeated has its graph again.
+        graphs = {(graph.compiled, graph.key or at): graph for at, graph in enumerate(self.graphs)}
         for graph in graphs.values():
             try:
                 yield from [self._kernel(graph, run, number) for number, run in enumerate(graph.calls, 1)]
@@ -381,19 +440,42 @@ class _Collected(Struct):
 
     def _kernel(self, graph: "_Graph", run: "_Run", number: int) -> CompiledKernel:
         key = f"{run.name}:{run.handle}"
-        calls, lines = self.calls.get(graph.compiled, {}), self.places.get(graph.compiled, {})
+        traced = self.traced.get(graph.compiled, _Printed())
         stacks = [_innermost(str(text)) for text in graph.stacks.get(key) or ()]
-        # What has no record of its own is known by the nodes that the code names above its call.
-        places = [place for place in stacks if place is not None] or [
-            lines[node] for node in run.nodes if node in lines
-        ]
+        places = [place for place in stacks if place is not None]
+        # What has no record of its own is known by the nodes that the code names above its call. For the first graph
+        # of a compilation these are Dynamo's. In later ones, a node that both have with different lines is not known.
+        for node in () if places else run.nodes:
+            lines = [printed.places[node] for printed in (traced, graph.lowered) if node in printed.places]
+            places += lines[:1] if graph.is_first or len(set(lines)) == 1 else ()
         after, before = graph.nodes.get("cppCodeToPost") or {}, graph.nodes.get("postToPre") or {}
-        traced = [pre for post in after.get(key) or () for pre in before.get(post) or ()]
-        operators = [calls.get(name, name) for name in traced] or [name.removeprefix("aten.") for name in run.aten]
+        names = [pre for post in after.get(key) or () for pre in before.get(post) or ()]
+        operators = [traced.calls.get(name, name) for name in names] or [
+            name.removeprefix("aten.") for name in run.aten
+        ]
         # A call of a library fuses nothing: what else is named computes its inputs.
         operators = [name for name in operators if name == _operator_of(run.name)] or operators
         known, fused = tuple(dict.fromkeys(places)), tuple(dict.fromkeys(operators))
         return CompiledKernel(graph.compiled, run.name, graph.key, number, known, fused)
+
+
+class _Printed(Struct):
+    """The nodes of a printed graph: what each calls, and its line."""
+
+    calls: dict[str, str] = field(default_factory=dict)
+    places: dict[str, CodePlace] = field(default_factory=dict)
+
+    def add(self, payload: bytes) -> None:
+        """Take the text of a graph."""
+        place: CodePlace | None = None
+        for one in _GRAPH_LINE.finditer(payload.decode(errors="replace")):
+            if one["node"] is None:
+                place = CodePlace(one["file"], int(one["line"]), one["function"], one["text"]) if one["file"] else None
+                continue
+            if one["call"]:
+                self.calls[one["node"]] = _operator_of(one["call"])
+            if place is not None:
+                self.places[one["node"]] = place
 
 
 class _Run(Struct):
@@ -409,7 +491,9 @@ class _Graph(Struct):
     """What is known of one graph's kernels."""
 
     compiled: str
+    is_first: bool = True
     key: str | None = None
+    lowered: _Printed = field(default_factory=_Printed)
     runs: list[_Run] = field(default_factory=list)
     stacks: dict[str, Any] = field(default_factory=dict)
     nodes: dict[str, Any] = field(default_factory=dict)
@@ -450,7 +534,9 @@ def _name_of(head: dict[str, Any]) -> str:
 
 
 def _id_of(head: dict[str, Any]) -> str:
-    return f"{head['frame_id']}/{head['frame_compile_id']}"
+    own = f"{head['frame_id']}/{head['frame_compile_id']}"
+    within = head.get("compiled_autograd_id")
+    return own if within is None else f"!{within}/{own}"
 
 
 def _is_programs(file: str) -> bool:
@@ -490,9 +576,9 @@ _READERS: Final[dict[str, Callable[[_Collected, dict[str, Any], bytes], None]]] 
         _id_of(head), payload.decode(errors="replace")
     ),
     "recompile_reasons": lambda collected, head, payload: collected.add_recompilation(_id_of(head), payload),
-    "dynamo_output_graph": lambda collected, head, payload: collected.add_nodes(_id_of(head), payload),
-    "before_pre_grad_graph": lambda collected, head, payload: collected.add_nodes(_id_of(head), payload),
-    "inductor_post_grad_graph": lambda collected, head, payload: collected.add_nodes(_id_of(head), payload),
+    "dynamo_output_graph": lambda collected, head, payload: collected.add_traced(_id_of(head), payload),
+    "before_pre_grad_graph": lambda collected, head, payload: collected.add_traced(_id_of(head), payload),
+    "inductor_post_grad_graph": lambda collected, head, payload: collected.add_lowered(_id_of(head), payload),
     "inductor_output_code": lambda collected, head, payload: collected.add_code(_id_of(head), payload),
     "inductor_provenance_tracking_kernel_stack_traces": lambda collected, head, payload: collected.add_to_graph(
         _id_of(head), payload, kernels=True

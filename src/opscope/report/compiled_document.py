@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from opscope.base.text import shortened
-from opscope.base.units import format_count, format_ns, format_share
+from opscope.base.units import format_count, format_ns, format_share, format_times
 from opscope.documents.compiled import (
     BreakEntry,
     CompiledKernelEntry,
     CompileDocument,
     RecompilationEntry,
     RegionEntry,
-    SourcePlace,
 )
 from opscope.render.blocks import Block, Inline, Name, Paragraph, Section, Tone, Toned
 from opscope.render.table_formats import Column, table_of
+from opscope.trace.compile_log import CodePlace
 
 _LISTED: Final = 5
 _OPERATORS: Final = 6
@@ -32,8 +32,10 @@ def compile_section(document: CompileDocument, top: int | None = 10) -> Section:
 
 
 def _blocks(document: CompileDocument, top: int | None) -> Iterator[Block]:
-    took = "" if document.compile_ns is None else f", which took {format_ns(document.compile_ns)}"
-    yield Paragraph.of(f"{_count(document.compilations, 'compilation')}{took}.")
+    yield from map(Paragraph.of, document.notes)
+    if document.compilations:
+        took = "" if document.compile_ns is None else f", which took {format_ns(document.compile_ns)}"
+        yield Paragraph.of(f"{_count(document.compilations, 'compilation')}{took}.")
     for one in document.breaks[:_LISTED]:
         yield from _break(one)
     yield from _more(len(document.breaks), "lines break graphs")
@@ -41,12 +43,12 @@ def _blocks(document: CompileDocument, top: int | None) -> Iterator[Block]:
         yield from _recompilation(recompiled)
     yield from _more(len(document.recompilations), "guards failed")
     for skipped in document.skipped[:_LISTED]:
-        yield Paragraph((Toned("CUDA graph skipped", Tone.STRONG), *_at(skipped.place), ": ", Name(skipped.reason)))
+        what = "Left out of the CUDA graph" if skipped.is_part else "CUDA graph skipped"
+        yield Paragraph((Toned(what, Tone.STRONG), *_at(skipped.place), ": ", Name(skipped.reason)))
     if document.recorded_sizes > 1:
         yield Paragraph.of(f"CUDA graphs were recorded anew for each of {document.recorded_sizes} sets of sizes.")
     if not (document.breaks or document.recompilations or document.skipped):
-        yield Paragraph.of("The log has neither graph breaks nor recompilations nor skipped CUDA graphs.")
-    yield from map(Paragraph.of, document.notes)
+        yield Paragraph.of("The log names no graph breaks, recompilations or skipped CUDA graphs.")
     if document.guards_ns is not None:
         yield Paragraph.of(f"Guards are checked for {format_ns(document.guards_ns)} of {document.of}, as recorded.")
     if document.regions:
@@ -74,20 +76,20 @@ def _recompilation(entry: RecompilationEntry) -> Iterator[Block]:
         yield Paragraph(("    ", Name(entry.hint)))
 
 
-def _at(place: SourcePlace | None) -> Inline:
+def _at(place: CodePlace | None) -> Inline:
     return () if place is None else (" at ", Name(_name(place)))
 
 
-def _code(place: SourcePlace) -> Iterator[Block]:
-    if place.code:
-        yield Paragraph(("    ", Name(place.code)))
+def _code(place: CodePlace) -> Iterator[Block]:
+    if place.text:
+        yield Paragraph(("    ", Name(place.text)))
 
 
-def _name(place: SourcePlace) -> str:
+def _name(place: CodePlace) -> str:
     return f"{place.file}:{place.line}"
 
 
-def _short(place: SourcePlace) -> str:
+def _short(place: CodePlace) -> str:
     return f"{place.file.rpartition('/')[2]}:{place.line}"
 
 
@@ -104,18 +106,18 @@ _REGIONS: Final[tuple[Column[RegionEntry], ...]] = (
     Column("Compilation", lambda row: Name(row.compilation)),
     Column("Function", lambda row: Name(row.function or "-")),
     Column("Defined at", lambda row: Name("-" if row.place is None else _short(row.place))),
-    Column("Calls", lambda row: f"{row.executions:,.3g}", numeric=True),
+    Column("Calls", lambda row: format_times(row.executions), numeric=True),
     Column("Device time", lambda row: format_ns(row.device_ns), numeric=True),
     Column("its backward pass", lambda row: format_ns(row.elsewhere_ns), numeric=True),
     Column("Host time", lambda row: format_ns(row.host_ns), numeric=True),
-    Column("Launched", lambda row: f"{row.launches:,.3g}", numeric=True),
+    Column("Launched", lambda row: format_times(row.launches), numeric=True),
 )
 _KERNELS: Final[tuple[Column[CompiledKernelEntry], ...]] = (
     Column("Kernel", lambda row: Name(shortened(row.name, _NAME))),
     Column("Graph", lambda row: Name(row.compilation)),
     Column("Lines", lambda row: Name(", ".join(map(_short, row.places)) or "-")),
     Column("Fused operators", lambda row: Name(_operators(row))),
-    Column("Calls", lambda row: str(len(row.numbers)), numeric=True),
+    Column("Launched", lambda row: format_times(row.activities), numeric=True),
     Column("Device time", lambda row: format_ns(row.device_ns), numeric=True),
 )
 

@@ -98,11 +98,13 @@ class SkippedGraph(Struct, frozen=True):
         id: the compilation; None where the log does not have it.
         reason: PyTorch's words.
         place: the line that is the reason; None where the log does not have it.
+        is_part: whether it is only a part that was left out: the rest is a CUDA graph.
     """
 
     id: str | None
     reason: str
     place: CodePlace | None
+    is_part: bool = False
 
 
 class CompiledKernel(Struct, frozen=True):
@@ -130,19 +132,24 @@ class CompileLog(Struct, frozen=True):
 
     Attributes:
         path: the file, or the folder.
+        process: its number, as in the log.
         compilations: in the order of their ends; attempts that were begun anew count once.
         breaks: by time; one for each compilation and line.
-        recompilations: by time.
+        recompilations: by time; also of what the limit kept from being compiled.
         skipped: the skipped CUDA graphs.
         recorded: how many CUDA graphs were recorded for each set of sizes of dynamic shapes; empty without any.
         limited: the compilations that were not made, as the limit of recompilations was reached.
-        kernels: by graph and number; empty where the log has no code that Inductor wrote.
+        kernels: by compilation, graph and number; two compilations may share a graph. Empty where the log has no code
+            that Inductor wrote.
+        tells_skipped: whether the log tells of CUDA graphs at all: only ``TORCH_LOGS=cudagraphs`` does.
+        damage: why a file ended early; None if none did.
         records: how many records there are.
         unknown: how many there are of each kind that this reader does not use.
         broken: how many lines or payloads cannot be read.
     """
 
     path: str
+    process: int | None = None
     compilations: tuple[Compilation, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()
     recompilations: tuple[Recompilation, ...] = ()
@@ -150,6 +157,8 @@ class CompileLog(Struct, frozen=True):
     recorded: dict[str, int] = {}
     limited: tuple[str, ...] = ()
     kernels: tuple[CompiledKernel, ...] = ()
+    tells_skipped: bool = False
+    damage: str | None = None
     records: int = 0
     unknown: dict[str, int] = {}
     broken: int = 0

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from opscope.analysis.analyzed import analyze
 from opscope.analysis.compiled.explained import explained
+from opscope.analysis.measured import Measured
 from opscope.analysis.structure.links import link
 from opscope.documents.compiled import CompileDocument
+from opscope.knowledge.native_functions import NativeFunctions
 from opscope.readers.compile_log import read_compile_log
 from opscope.readers.reading import read
 from opscope.trace.compile_log import (
@@ -79,11 +82,11 @@ def of(trace: KinetoTrace, folder: Path, log: CompileLog = LOG) -> CompileDocume
 
 def test_a_break_has_its_passes_and_the_time_between_its_graphs(tmp_path: Path) -> None:
     (one,) = of(two_steps(), tmp_path).breaks
-    assert (one.place.file, one.place.line, one.place.code) == ("/project/model.py", 12, "print(x)")
+    assert (one.place.file, one.place.line, one.place.text) == ("/project/model.py", 12, "print(x)")
     assert one.passes == 1
     assert one.between_ns == 40 * US
     assert one.sentence == (
-        "Failed to trace builtin operator. It runs once in a step. Between the graphs that it separates the host "
+        "Failed to trace builtin operator. The line runs once in a step. Between the graphs that it separates the host "
         "spends 40.00 us of a step, as recorded."
     )
 
@@ -118,13 +121,64 @@ def test_a_backward_graph_on_another_thread_is_of_the_function_that_it_belongs_t
     assert (region.device_ns, region.elsewhere_ns, region.launches) == (40 * US, 10 * US, 2)
 
 
-def test_of_two_methods_of_one_name_the_one_around_the_line_is_passed(tmp_path: Path) -> None:
-    other = Compilation("1/0", CodePlace("/project/model.py", 3, "forward"), None, None, None, None, None)
-    log = CompileLog(path="log", compilations=(LOG.compilations[0], other), breaks=LOG.breaks)
+def test_only_compilations_that_break_at_the_line_count(tmp_path: Path) -> None:
+    """Another compilation of the function does not break, as with another flag; a method has the same name."""
+    flagged, method = (
+        Compilation(number, CodePlace("/project/model.py", line, "forward"), None, None, None, None, None)
+        for number, line in (("0/1", 10), ("1/0", 3))
+    )
+    log = CompileLog(path="log", compilations=(LOG.compilations[0], flagged, method), breaks=LOG.breaks)
     trace = two_steps()
-    trace.operator("Torch-Compiled Region: 1/0", 700 * US, 10 * US)
+    trace.operator("Torch-Compiled Region: 0/1", 700 * US, 10 * US)
+    trace.operator("Torch-Compiled Region: 1/0", 720 * US, 10 * US)
     (one,) = of(trace, tmp_path, log).breaks
-    assert one.passes == 1
+    assert (one.compilations, one.passes) == (("0/0",), 1)
+
+
+def test_what_the_limit_stopped_is_said_and_not_counted(tmp_path: Path) -> None:
+    guard = FailedGuard("0/0", "name", "'a'", None, BROKEN, "")
+    log = CompileLog(
+        path="log",
+        compilations=(compilation("0/0"),),
+        recompilations=(Recompilation("0/1", (guard,)),),
+        limited=("0/1", "3/8"),
+    )
+    stopped, unknown = of(two_steps(breaks=False), tmp_path, log).recompilations
+    assert (stopped.compilations, stopped.limited) == ((), True)
+    assert stopped.sentence == (
+        "forward was not compiled again. A guard failed: name (values: 'a'). PyTorch reached its limit of "
+        "compilations: calls that none of them fits run uncompiled."
+    )
+    assert (unknown.guard, unknown.limited) == ("", True)
+
+
+def test_a_compilation_without_a_record_is_not_counted(tmp_path: Path) -> None:
+    """As in a log of TORCH_TRACE alone, which does not tell of the limit."""
+    guards = tuple(FailedGuard("0/0", "name", str(number), None, None, "") for number in range(2))
+    log = CompileLog(
+        path="log",
+        compilations=(compilation("0/0"), compilation("0/1")),
+        recompilations=(Recompilation("0/1", guards[:1]), Recompilation("0/2", guards[1:])),
+    )
+    (one,) = of(two_steps(breaks=False), tmp_path, log).recompilations
+    assert one.compilations == ("0/1",)
+    assert one.sentence.startswith("forward was compiled once more, which took 3.000 ms. A guard failed: name")
+
+
+def test_a_graph_that_two_functions_share_is_of_the_function_around_its_call(tmp_path: Path) -> None:
+    trace = two_steps()
+    kernels = (*LOG.kernels, CompiledKernel("5/0", "triton_poi_fused_0", "second", 1, (SUM,), ("other",)))
+    log = CompileLog(path="log", compilations=LOG.compilations, kernels=kernels)
+    rows = {(one.compilation, one.operators): one.device_ns for one in of(trace, tmp_path, log).kernels}
+    assert rows["1/0", ("add",)] == 20 * US
+    assert not any(compiled == "5/0" for compiled, _ in rows)
+
+
+def test_a_log_of_another_process_is_said_to_be_one(tmp_path: Path) -> None:
+    log = CompileLog(path="log", process=4711, compilations=LOG.compilations)
+    assert "The log is of process 4711, which the trace does not have." in " ".join(
+        of(two_steps(), tmp_path, log).notes
+    )
 
 
 def test_without_steps_the_figures_are_of_the_recording(tmp_path: Path) -> None:
@@ -134,7 +188,7 @@ def test_without_steps_the_figures_are_of_the_recording(tmp_path: Path) -> None:
     document = of(trace, tmp_path)
     assert document.of == "the recording"
     assert document.breaks[0].passes == 3
-    assert "It runs 3 times in the recording." in document.breaks[0].sentence
+    assert "The line runs 3 times in the recording." in document.breaks[0].sentence
 
 
 def test_kernels_of_one_name_have_the_lines_of_their_own_graph(tmp_path: Path) -> None:
@@ -178,9 +232,9 @@ def test_a_recompilation_has_its_values_and_what_it_took(tmp_path: Path) -> None
     assert one.place is not None
     assert one.place.line == 12
     assert one.sentence == (
-        "forward was compiled 3 times more, which took 12.00 ms, because a guard failed: self.calls (values: 0, 1, 2). "
-        "1 of these compilations took place in the recorded steps. PyTorch reached its limit of compilations and runs "
-        "the function without compiling it."
+        "forward was compiled 3 times more, which took 12.00 ms. A guard failed: self.calls (values: 0, 1, 2). "
+        "1 of 3 took place in the recorded steps. PyTorch reached its limit of compilations: calls that none of them "
+        "fits run uncompiled."
     )
 
 
@@ -240,3 +294,13 @@ def test_without_provenance_the_generated_code_and_the_printed_graphs_have_the_l
 def test_a_recorded_compilation_in_the_steps_is_counted() -> None:
     (one,) = recorded("compiled_late").recompilations
     assert (one.guard, one.in_steps) == ("len(fn._modules) != 6", 1)
+    assert "That was in the recorded steps." in one.sentence
+
+
+def test_a_compilation_in_a_step_that_is_left_out_is_counted_too() -> None:
+    log = read_compile_log([DATA / "compiled_late.torch_trace.log.xz"])
+    analysis = analyze(read(DATA / "compiled_late.trace.json.xz"), NativeFunctions.shipped())
+    assert [step.number for step in analysis.odd_steps] == [45]
+    measured = Measured(analysis, compile_log=log)
+    assert measured.compiled is not None
+    assert [one.in_steps for one in measured.compiled.recompilations] == [1]

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -9,44 +10,43 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from opscope.analysis.compiled.graphs import GraphCalls, graph_calls, kernels_of_activities
+from opscope.analysis.compiled.graphs import REGION, GraphCalls, compilation_of, graph_calls, kernels_of_activities
 from opscope.analysis.structure.arrays import Intervals, column, end_of, latest_around
 from opscope.analysis.structure.links import Links
 from opscope.analysis.structure.nesting import Bools, Ints, Nesting
 from opscope.analysis.structure.step_work import activities_of_steps, step_table
 from opscope.base.text import lazy_pattern
-from opscope.base.units import format_count, format_ns
+from opscope.base.units import format_count, format_ns, format_times
 from opscope.documents.compiled import (
     BreakEntry,
     CompiledKernelEntry,
     CompileDocument,
     RecompilationEntry,
     RegionEntry,
-    SkippedGraphEntry,
-    SourcePlace,
 )
-from opscope.trace.compile_log import CodePlace, Compilation, CompileLog, FailedGuard, GraphBreak, Recompilation
+from opscope.trace.compile_log import CodePlace, Compilation, CompileLog, FailedGuard, GraphBreak
 from opscope.trace.model import Trace
 
-_REGION: Final = lazy_pattern(r"^Torch-Compiled Region: (\d+/\d+)$")
 _GUARDS: Final = "TorchDynamo Cache Lookup"
 # What Dynamo calls the rest of a function after a break (``torch/_dynamo/resume_execution.py``).
 _RESUMED: Final = lazy_pattern(r"^torch_dynamo_resume_in_.+_at_(\d+)$")
-_MADE: Final = lazy_pattern(r"^dynamo_data: compile_id=(\d+/\d+)")  # the profiler's record of a compilation
+_MADE: Final = lazy_pattern(r"^dynamo_data: compile_id=((?:!\d+/)?\d+/\d+)")  # the profiler's record of a compilation
 
 
-def explained(log: CompileLog, trace: Trace, links: Links) -> CompileDocument:
+def explained(log: CompileLog, trace: Trace, links: Links, ranges: pl.DataFrame | None = None) -> CompileDocument:
     """Join what PyTorch wrote while it compiled with the recorded steps.
 
     Args:
         log: what it wrote.
         trace: the trace of the same process.
         links: the trace's links.
+        ranges: the annotations of the whole recording, where steps that are unlike the others were left out of the
+            trace: the ones that compile are.
 
     Raises:
         BadInputError: durations add up to more than 64 bits of nanoseconds hold.
     """
-    return _Explained(log, _Steps.of(trace, links)).document()
+    return _Explained(log, _Steps.of(trace, links), _made_in_steps(trace, ranges)).document()
 
 
 # ---------------------------------------------------------------- what the trace shows
@@ -63,7 +63,6 @@ class _Steps(Struct, frozen=True):
         calls: the calls of graphs.
         inside: per call of a graph whether it is of these steps.
         guards_ns: how long guards were checked; None where the trace does not record that.
-        compiled: the compilations that were made.
     """
 
     trace: Trace
@@ -78,7 +77,6 @@ class _Steps(Struct, frozen=True):
     inside: Bools
     activities: Ints
     guards_ns: int | None
-    compiled: frozenset[str]
 
     @classmethod
     def of(cls, trace: Trace, links: Links) -> "_Steps":
@@ -87,7 +85,7 @@ class _Steps(Struct, frozen=True):
         spans = Intervals.union_of(column(table, "start_ns"), column(table, "end_ns")) if table.height else None
         names, start = trace.operators["name"].cast(pl.String), column(trace.operators, "start_ns")
         within = _within(spans, start)
-        numbers = names.str.extract(_REGION.pattern)
+        numbers = names.str.extract(REGION.pattern)
         rows = np.flatnonzero(numbers.is_not_null().to_numpy() & within)
         rows = rows[np.lexsort((start[rows], column(trace.operators, "thread")[rows]))]
         thread, begin, end = column(trace.operators, "thread")[rows], start[rows], end_of(trace.operators)[rows]
@@ -96,8 +94,6 @@ class _Steps(Struct, frozen=True):
         np.subtract.at(own, nesting.parent[inner], (end - begin)[inner])
         checks = np.flatnonzero((names == _GUARDS).to_numpy() & within)
         durations = column(trace.operators, "duration_ns")
-        ranges = trace.annotations["name"].cast(pl.String)
-        made = ranges.filter(_within(spans, column(trace.annotations, "start_ns"))).str.extract(_MADE.pattern)
         calls = graph_calls(trace, links)
         called = column(trace.annotations, "start_ns")[calls.row]
         return cls(
@@ -113,7 +109,6 @@ class _Steps(Struct, frozen=True):
             inside=_within(spans, called),
             activities=activities_of_steps(trace, links, table) if table.height else np.arange(trace.activities.height),
             guards_ns=int(durations[checks].sum()) if len(checks) else None,
-            compiled=frozenset(made.drop_nulls().to_list()),
         )
 
     @property
@@ -124,6 +119,18 @@ class _Steps(Struct, frozen=True):
     def of_step(self, value: float) -> float:
         """Return what a step has of a sum over all."""
         return value / max(self.count, 1)
+
+
+def _made_in_steps(trace: Trace, ranges: pl.DataFrame | None) -> frozenset[str] | None:
+    """Return the compilations that were made in any recorded step; None where the recording has no records of any."""
+    whole = trace if ranges is None else replace(trace, annotations=ranges)
+    made = whole.annotations["name"].cast(pl.String).str.extract(_MADE.pattern)
+    if made.null_count() == len(made):
+        return None
+    table = step_table(whole)
+    spans = Intervals.union_of(column(table, "start_ns"), column(table, "end_ns")) if table.height else None
+    inside = _within(spans, column(whole.annotations, "start_ns"))
+    return frozenset(made.filter(inside).drop_nulls().to_list())
 
 
 def _within(spans: Intervals | None, time: Ints) -> Bools:
@@ -174,9 +181,10 @@ def _gaps(steps: _Steps) -> Iterator[_Gap]:
 _Alike = tuple[str | None, str, str, tuple[CodePlace, ...], tuple[str, ...]]
 
 
-class _Explained(Struct, frozen=True):
+class _Explained(Struct, frozen=True, dict=True):
     log: CompileLog
     steps: _Steps
+    made: frozenset[str] | None
 
     def document(self) -> CompileDocument:
         known = [one.duration_ns for one in self.log.compilations if one.duration_ns is not None]
@@ -189,7 +197,7 @@ class _Explained(Struct, frozen=True):
             compile_ns=sum(known) if known else None,
             breaks=tuple(sorted(self._breaks(), key=lambda one: -(one.between_ns or 0.0))),
             recompilations=tuple(sorted(self._recompilations(), key=lambda one: -(one.compile_ns or 0))),
-            skipped=tuple(SkippedGraphEntry(one.id, one.reason, _place(one.place)) for one in self.log.skipped),
+            skipped=self.log.skipped,
             recorded_sizes=len(self.log.recorded),
             guards_ns=None if guards is None else self.steps.of_step(guards),
             regions=tuple(sorted(self._regions(), key=lambda one: (-one.device_ns, -one.host_ns))),
@@ -209,7 +217,7 @@ class _Explained(Struct, frozen=True):
             ids = tuple(dict.fromkeys(one.id for one in several))
             passes = self._passes(first.place, ids)
             entry = BreakEntry(
-                place=SourcePlace(first.place.file, first.place.line, first.place.function, first.place.text),
+                place=first.place,
                 reason=first.title,
                 explanation=first.explanation,
                 hints=tuple(dict.fromkeys(hint for one in several for hint in one.hints)),
@@ -221,24 +229,17 @@ class _Explained(Struct, frozen=True):
             yield entry
 
     def _passes(self, place: CodePlace, ids: Sequence[str]) -> float | None:
-        """Return how often a step passes a line: as often as it runs the function of the line."""
+        """Return how often a step runs a line at which its function's compilations end."""
         if not self.steps.region:
             return None
-        runs = Counter(self.steps.region)
-        of_file = [
-            one
-            for one in self.log.compilations
-            if one.place is not None and one.place.file == place.file and one.place.function == place.function
-        ]
-        # Of several functions of that name, such as methods of classes, the last that begins before the line.
-        begun = [one.place.line for one in of_file if one.place is not None and one.place.line <= place.line]
-        of_function = [one.id for one in of_file if one.place is not None and one.place.line == max(begun, default=0)]
-        # A function without any operators may not be a region: then its callers', whose graphs end there too.
-        callers = Counter[str]()
+        runs, callers, own = Counter(self.steps.region), Counter[str](), 0
         for one in ids:
-            callers[one.partition("/")[0]] += runs[one]
-        count = sum(runs[one] for one in of_function) or max(callers.values(), default=0)
-        return self.steps.of_step(count)
+            callers[_frame(one)] += runs[one]
+            of = self.compiled.get(one)
+            if of is not None and (of.file, of.function) == (place.file, place.function):
+                own += runs[one]
+        # The line's function may have no operators, and so be no region: then its callers' graphs end there.
+        return self.steps.of_step(own or max(callers.values(), default=0))
 
     def _between(self, ids: dict[tuple[str, int], frozenset[str]]) -> dict[tuple[str, int], float]:
         """Return per break the time between the graphs that it separates.
@@ -267,34 +268,41 @@ class _Explained(Struct, frozen=True):
                 result[one.id] = one.place.file, int(match[1])
         return result
 
+    @cached_property
+    def compiled(self) -> dict[str, CodePlace | None]:
+        """Per compilation of the log the first line of its function."""
+        return {one.id: one.place for one in self.log.compilations}
+
     def _recompilations(self) -> Iterator[RecompilationEntry]:
         compiled = {one.id: one for one in self.log.compilations}
-        causes: dict[tuple[str, str], list[tuple[Recompilation, FailedGuard]]] = defaultdict(list)
+        first = {_frame(one.id): one for one in reversed(self.log.compilations)}
+        limited = {_frame(number) for number in self.log.limited}
+        causes: dict[tuple[str, str], list[tuple[str, FailedGuard | None]]] = defaultdict(list)
         for one in self.log.recompilations:
-            if one.id in self.log.limited:
-                continue  # it was not made
             guard = one.guards[0]  # the newest compilation's: what differs from the call before
-            causes[one.id.partition("/")[0], guard.text].append((one, guard))
-        limited = {number.partition("/")[0] for number in self.log.limited}
+            causes[_frame(one.id), guard.text].append((one.id, guard))
+        for frame in limited - {frame for frame, _ in causes}:
+            causes[frame, ""].append(("", None))
         for (frame, text), several in causes.items():
-            guards = [guard for _, guard in several]
-            new = [compiled[one.id] for one, _ in several if one.id in compiled]
-            of = next((one for one in self.log.compilations if one.id.partition("/")[0] == frame), None)
-            times = [one.duration_ns for one in new if one.duration_ns is not None]
+            guards = [guard for _, guard in several if guard is not None]
+            # What the limit stopped has a reason, but no record; text alone has no records at all.
+            new = [one for one, _ in several if one in compiled or (not compiled and one not in self.log.limited)]
+            times = [ns for one in new if one in compiled and (ns := compiled[one].duration_ns) is not None]
+            of = first.get(frame)
             entry = RecompilationEntry(
                 function="" if of is None or of.place is None else of.place.function,
-                place=_place(next((guard.place for guard in guards if guard.place is not None), _called(of))),
+                place=next((guard.place for guard in guards if guard.place is not None), _called(of)),
                 guard=text,
                 expected=tuple(dict.fromkeys(guard.expected for guard in guards if guard.expected is not None)),
                 actual=tuple(dict.fromkeys(guard.actual for guard in guards if guard.actual is not None)),
-                compilations=tuple(one.id for one, _ in several),
+                compilations=tuple(one for one in new if one),
                 compile_ns=sum(times) if times else None,
-                in_steps=len(self.steps.compiled & {one.id for one, _ in several}) if self.steps.compiled else None,
+                in_steps=None if self.made is None else len(self.made.intersection(new)),
                 limited=frame in limited,
                 hint=next((guard.hint for guard in guards if guard.hint), ""),
                 sentence="",
             )
-            yield _with_sentence(entry)
+            yield replace(entry, sentence=_recompilation_sentence(entry, self.steps.of_what))
 
     def _regions(self) -> Iterator[RegionEntry]:
         steps, compiled = self.steps, {one.id: one for one in self.log.compilations}
@@ -316,7 +324,7 @@ class _Explained(Struct, frozen=True):
             yield RegionEntry(
                 compilation=number,
                 function="" if of is None or of.place is None else of.place.function,
-                place=None if of is None else _place(of.place),
+                place=None if of is None else of.place,
                 executions=steps.of_step(len(those)),
                 host_ns=steps.of_step(int(steps.own_ns[those].sum())),
                 device_ns=steps.of_step(int(device[those].sum())),
@@ -330,11 +338,13 @@ class _Explained(Struct, frozen=True):
         for kernel in self.log.kernels:
             if kernel.graph is not None:
                 ids[kernel.graph].add(kernel.id)
+        calls = self.steps.calls
         result = Counter[str]()
         duration = column(self.steps.trace.activities, "duration_ns")
         for row, call in zip(activities.tolist(), self.steps.calls.of_activity[activities].tolist(), strict=True):
-            if call >= 0 and len(own := ids[self.steps.calls.key[call]]) == 1:
-                result[next(iter(own))] += int(duration[row])
+            own = None if call < 0 else compilation_of(calls.region[call], ids[calls.key[call]])
+            if own is not None:
+                result[own] += int(duration[row])
         return result
 
     def _kernels(self) -> tuple[tuple[CompiledKernelEntry, ...], float, float]:
@@ -352,7 +362,7 @@ class _Explained(Struct, frozen=True):
                 compilation=compiled,
                 name=name,
                 numbers=tuple(sorted(numbers)),
-                places=tuple(SourcePlace(one.file, one.line, one.function, one.text) for one in places),
+                places=places,
                 operators=operators,
                 activities=steps.of_step(len(durations)),
                 device_ns=steps.of_step(sum(durations)),
@@ -365,14 +375,26 @@ class _Explained(Struct, frozen=True):
 
     def _notes(self) -> Iterator[str]:
         steps, log = self.steps, self.log
+        if log.damage is not None:
+            yield f"The log ends early: {log.damage}."
+        processes = {process for process, _ in steps.trace.threads}
+        unknown = sorted(set(steps.region) - set(self.compiled)) if self.compiled else []
+        keys = {kernel.graph for kernel in log.kernels}
         if not steps.region and not len(steps.calls.row):
-            yield "The trace has no compiled functions, so nothing that the log has can be placed in a step."
-        unknown = sorted(set(steps.region) - {one.id for one in log.compilations})
-        if unknown and log.compilations:
-            listed = ", ".join(unknown[:5])
-            yield f"The log does not have the compilations {listed} of the trace: is it of another process or run?"
+            yield "The trace has no compiled functions, so nothing that the log has can be placed in it."
+        elif log.process is not None and str(log.process) not in processes:
+            yield (
+                f"The log is of process {log.process}, which the trace does not have. If it is of another run, what "
+                "stands here is not true of the trace."
+            )
+        elif unknown:
+            yield f"The log does not have the compilations {', '.join(unknown[:5])} of the trace: is it of another run?"
+        elif log.kernels and steps.calls.key and not keys.intersection(steps.calls.key):
+            yield "The log does not have the graphs that the trace calls: is it of another run?"
         if len(steps.calls.row) and not log.kernels:
             yield "Which lines the kernels compute is not known: the log has no code that Inductor wrote."
+        if not log.tells_skipped:
+            yield "Whether CUDA graphs were skipped is not known: only TORCH_LOGS=cudagraphs tells that."
         if log.broken:
             yield f"{format_count(log.broken)} records of the log cannot be read."
 
@@ -381,8 +403,9 @@ def _called(of: Compilation | None) -> CodePlace | None:
     return None if of is None else of.called_from
 
 
-def _place(place: CodePlace | None) -> SourcePlace | None:
-    return None if place is None else SourcePlace(place.file, place.line, place.function, place.text)
+def _frame(compilation: str) -> str:
+    """Return what all compilations of one function share in their numbers."""
+    return compilation.rpartition("/")[0]
 
 
 # ---------------------------------------------------------------- sentences
@@ -392,25 +415,35 @@ def _break_sentence(broken: GraphBreak, passes: float | None, between_ns: float 
     why = broken.title.rstrip(".") or "PyTorch could not trace this line"
     parts = [f"{why}."]
     if passes is not None:
-        times = "once" if passes == 1 else f"{passes:,.3g} times"
-        parts.append(f"It runs {times} in {of}.")
+        parts.append(f"The line runs {_times(passes)} in {of}.")
     if between_ns:
         spent = format_ns(between_ns)
         parts.append(f"Between the graphs that it separates the host spends {spent} of {of}, as recorded.")
     return " ".join(parts)
 
 
-def _with_sentence(entry: RecompilationEntry) -> RecompilationEntry:
-    times = len(entry.compilations)
-    often = "once more" if times == 1 else f"{times:,} times more"
-    took = "" if entry.compile_ns is None else f", which took {format_ns(entry.compile_ns)}"
-    name = f"{entry.function} was" if entry.function else "A function was"
-    parts = [f"{name} compiled {often}{took}, because a guard failed: {_condition(entry)}."]
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{format_times(count)} times"
+
+
+def _recompilation_sentence(entry: RecompilationEntry, of: str) -> str:
+    name, times = entry.function or "A function", len(entry.compilations)
+    guard = f" A guard failed: {_condition(entry)}." if entry.guard else ""
+    parts = []
+    if times:
+        took = "" if entry.compile_ns is None else f", which took {format_ns(entry.compile_ns)}"
+        often = "once more" if times == 1 else f"{times:,} times more"
+        parts.append(f"{name} was compiled {often}{took}.{guard}")
+    elif entry.limited:
+        parts.append(f"{name} was not compiled again.{guard}")
+    else:
+        parts.append(f"{name} was to be compiled again, but the log has no record of that.{guard}")
     if entry.in_steps:
-        parts.append(f"{entry.in_steps} of these compilations took place in the recorded steps.")
+        where = "the recorded steps" if of == "a step" else of
+        parts.append(f"{entry.in_steps} of {times} took place in {where}." if times > 1 else f"That was in {where}.")
     if entry.limited:
-        parts.append("PyTorch reached its limit of compilations and runs the function without compiling it.")
-    return replace(entry, sentence=" ".join(parts))
+        parts.append("PyTorch reached its limit of compilations: calls that none of them fits run uncompiled.")
+    return " ".join(parts)
 
 
 def _condition(entry: RecompilationEntry) -> str:

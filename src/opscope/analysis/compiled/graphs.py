@@ -1,7 +1,7 @@
 """Joins the compiled graphs of a trace with the lines that their kernels compute."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Final
@@ -19,6 +19,8 @@ from opscope.trace.model import Trace
 
 # What Inductor records around a call of a graph (``torch/_inductor/output_code.py``).
 _CALL: Final = lazy_pattern(r"^## Call CompiledFxGraph (\w+) ##$")
+# What Dynamo records around a compiled function (``torch/_dynamo/eval_frame.py``).
+REGION: Final = lazy_pattern(r"^Torch-Compiled Region: ((?:!\d+/)?\d+/\d+)$")
 _EXTERN: Final = "extern_kernels."
 
 
@@ -28,11 +30,13 @@ class GraphCalls(Struct, frozen=True):
     Attributes:
         row: per call its row among the trace's annotations, by start.
         key: per call the key of its graph.
+        region: per call the innermost compiled function around it; None outside of all, as in a backward pass.
         of_activity: per activity the place of the call that launched it, or -1.
     """
 
     row: Ints
     key: tuple[str, ...]
+    region: tuple[str | None, ...]
     of_activity: Ints
 
 
@@ -48,7 +52,28 @@ def graph_calls(trace: Trace, links: Links) -> GraphCalls:
         call = links.activity_launch[launched]
         thread, time = (column(trace.launches, name)[call] for name in ("thread", "start_ns"))
         of_activity[launched] = nesting_of(trace.annotations[rows]).innermost_at(thread, time)
-    return GraphCalls(rows, tuple(keys[rows].to_list()), of_activity)
+    return GraphCalls(rows, tuple(keys[rows].to_list()), tuple(_regions_around(trace, rows)), of_activity)
+
+
+def _regions_around(trace: Trace, annotations: Ints) -> list[str | None]:
+    numbers = trace.operators["name"].cast(pl.String).str.extract(REGION.pattern)
+    rows = np.flatnonzero(numbers.is_not_null().to_numpy())
+    thread, start = (column(trace.annotations, name)[annotations] for name in ("thread", "start_ns"))
+    around = nesting_of(trace.operators[rows]).innermost_at(thread, start)
+    names = numbers[rows].to_list()
+    return [names[row] if row >= 0 else None for row in around.tolist()]
+
+
+def compilation_of(region: str | None, compilations: Collection[str]) -> str | None:
+    """Return whose graph a call is: of several compilations that share it, that of the function around the call.
+
+    Args:
+        region: the compiled function around the call.
+        compilations: those that have the graph, by the log.
+    """
+    if len(compilations) == 1:
+        return next(iter(compilations))
+    return region if region in compilations else None
 
 
 def kernels_of_activities(
@@ -70,10 +95,10 @@ def kernels_of_activities(
     Returns:
         Per activity that is known its kernel.
     """
-    of_graph: dict[str, list[CompiledKernel]] = defaultdict(list)
+    of_graph: dict[str, dict[str, list[CompiledKernel]]] = defaultdict(lambda: defaultdict(list))
     for kernel in kernels:
         if kernel.graph is not None:
-            of_graph[kernel.graph].append(kernel)
+            of_graph[kernel.graph][kernel.id].append(kernel)
     start = column(trace.activities, "start_ns")
     inside = activities[calls.of_activity[activities] >= 0]
     inside = inside[np.lexsort((start[inside], calls.of_activity[inside]))]
@@ -83,7 +108,9 @@ def kernels_of_activities(
     operators = trace.operators["name"].cast(pl.String).to_list()
     result: dict[int, CompiledKernel] = {}
     for call, group in groupby(pairs, key=itemgetter(0)):
-        known = sorted(of_graph.get(calls.key[call], ()), key=lambda kernel: kernel.number)
+        sharing = of_graph.get(calls.key[call], {})
+        compiled = compilation_of(calls.region[call], sharing)
+        known = [] if compiled is None else sorted(sharing[compiled], key=lambda kernel: kernel.number)
         rows = [row for _, row in group]
         if not known:
             continue
@@ -153,8 +180,8 @@ def _by_names(
     for first, libraries in between.items():
         end = next(at for at in ends if at > first)
         run = rows[first + 1 : end]
-        if len(libraries) in (1, len(run)):
-            result.update(zip(run, libraries * len(run) if len(libraries) == 1 else libraries, strict=False))
+        if len(libraries) == 1:  # of several, nothing tells how many activities each has
+            result.update(dict.fromkeys(run, libraries[0]))
     return result
 
 
