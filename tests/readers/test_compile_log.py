@@ -307,6 +307,19 @@ def test_nodes_of_one_name_in_two_graphs_are_of_their_own_graph(tmp_path: Path) 
     ]
 
 
+def test_a_librarys_call_has_the_line_of_its_own_node_and_not_those_of_its_inputs(tmp_path: Path) -> None:
+    graph = (
+        '  # File: /project/model.py:10 in forward, code: g\n  gelu: "f32[4]" = torch.ops.aten.gelu.default(a)\n'
+        '  # File: /project/model.py:20 in forward, code: m\n  mm_1: "f32[4]" = torch.ops.aten.mm.default(gelu, b)'
+    )
+    nodes = "# Topologically Sorted Source Nodes: [gelu, mm_1], Original ATen: [aten.gelu, aten.mm]"
+    code = f"{nodes}\ntriton_a.run(a)\n{nodes}\nextern_kernels.mm(buf0, b, out=buf1)"
+    texts = (artifact("inductor_post_grad_graph", graph), artifact("inductor_output_code", code), metrics("0/0"))
+    triton, product = read(tmp_path, "".join(texts)).kernels
+    assert ([place.line for place in triton.places], triton.operators) == ([10, 20], ("gelu", "mm"))
+    assert ([place.line for place in product.places], product.operators) == ([20], ("mm",))
+
+
 def test_a_graph_that_two_compilations_share_has_the_lines_of_each(tmp_path: Path) -> None:
     texts = []
     for frame, line in ((0, 10), (1, 20)):

@@ -445,7 +445,8 @@ class _Collected(Struct):
         places = [place for place in stacks if place is not None]
         # What has no record of its own is known by the nodes that the code names above its call. For the first graph
         # of a compilation these are Dynamo's. In later ones, a node that both have with different lines is not known.
-        for node in () if places else run.nodes:
+        # A library's call is the last of them: the others compute its inputs.
+        for node in () if places else run.nodes[-1:] if "." in run.name else run.nodes:
             lines = [printed.places[node] for printed in (traced, graph.lowered) if node in printed.places]
             places += lines[:1] if graph.is_first or len(set(lines)) == 1 else ()
         after, before = graph.nodes.get("cppCodeToPost") or {}, graph.nodes.get("postToPre") or {}
