@@ -445,10 +445,12 @@ class _Collected(Struct):
         places = [place for place in stacks if place is not None]
         # What has no record of its own is known by the nodes that the code names above its call. For the first graph
         # of a compilation these are Dynamo's. In later ones, a node that both have with different lines is not known.
-        # A library's call is the last of them: the others compute its inputs.
-        for node in () if places else run.nodes[-1:] if "." in run.name else run.nodes:
+        by_nodes: list[CodePlace] = []
+        for node in () if places else run.nodes:
             lines = [printed.places[node] for printed in (traced, graph.lowered) if node in printed.places]
-            places += lines[:1] if graph.is_first or len(set(lines)) == 1 else ()
+            by_nodes += lines[:1] if graph.is_first or len(set(lines)) == 1 else ()
+        # A library's call is the last of them: the others compute its inputs.
+        places += by_nodes[-1:] if "." in run.name else by_nodes
         after, before = graph.nodes.get("cppCodeToPost") or {}, graph.nodes.get("postToPre") or {}
         names = [pre for post in after.get(key) or () for pre in before.get(post) or ()]
         operators = [traced.calls.get(name, name) for name in names] or [
